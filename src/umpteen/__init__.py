@@ -1,0 +1,37 @@
+"""umpteen finds, for a text, the right few out of umpteen labels.
+
+import umpteen
+
+classifier = umpteen.train("recipe.toml", output="runs/mine")
+classifier = umpteen.Classifier.load("runs/mine")
+classifier.predict(["a small dog with a curly tail"], k=5)
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from umpteen.version import __version__
+
+if TYPE_CHECKING:
+    from umpteen.assemble import train
+    from umpteen.classifier import Classifier
+    from umpteen.config import RunConfig
+    from umpteen.data.dataset import Dataset, open_dataset
+
+__all__ = ["Classifier", "Dataset", "RunConfig", "__version__", "open_dataset", "train"]
+
+_HOMES = {
+    "Classifier": "umpteen.classifier",
+    "Dataset": "umpteen.data.dataset",
+    "RunConfig": "umpteen.config",
+    "open_dataset": "umpteen.data.dataset",
+    "train": "umpteen.assemble",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Loads what is asked for, when it is asked for: `umpteen --help` must not wait for torch."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'umpteen' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)

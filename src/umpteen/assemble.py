@@ -1,0 +1,291 @@
+"""From a configuration to objects: the only place where a string chooses code.
+
+`train` reads a recipe, puts dataset, towers, objective, optimizer and loop together, and leaves a model folder.
+"""
+
+import math
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch.optim import AdamW
+
+from umpteen.classifier import Classifier
+from umpteen.config import (
+    EncoderConfig,
+    EvaluationConfig,
+    ObjectiveConfig,
+    RunConfig,
+    TowerConfig,
+    read_config,
+    to_toml,
+)
+from umpteen.data.batches import EpochSampler
+from umpteen.data.dataset import Dataset, Split, open_dataset
+from umpteen.data.token_table import TokenTable
+from umpteen.data.tokens import tokenise
+from umpteen.encoders.encoder import Encoder
+from umpteen.encoders.static import StaticEncoder
+from umpteen.encoders.tokenizer import TextTokenizer
+from umpteen.encoders.towers import Towers
+from umpteen.encoders.transformer import TransformerEncoder
+from umpteen.encoding import encode_tokens
+from umpteen.errors import BadInput
+from umpteen.judge import Judge
+from umpteen.objectives.decoupled_softmax import decoupled_softmax
+from umpteen.objectives.one_vs_all import one_vs_all
+from umpteen.objectives.soft_top_k import soft_top_k
+from umpteen.objectives.softmax import softmax
+from umpteen.training.loop import Loop, LoopSettings
+from umpteen.training.observer import Everyone, MetricsLog, Observer, Silence, TensorBoard
+from umpteen.training.optimizer import make_optimizer
+from umpteen.training.step import Objective, StepSettings, TrainingData, TrainingStep
+from umpteen.training.token_weights import inverse_document_frequencies
+
+Progress = Callable[[str, int, int], None]
+
+
+def train(
+    config: RunConfig | str | Path,
+    *,
+    output: str | Path,
+    resume: bool = False,
+    overwrite: bool = False,
+    start_from: str | Path | None = None,
+    observer: Observer | None = None,
+    progress: Progress | None = None,
+) -> Classifier:
+    """Trains one run to its end and returns the classifier that was saved in `output`.
+
+    While it trains, `output` + ".training" holds its checkpoint and metrics.jsonl; the model folder appears whole at
+    the end. `resume` goes on with what is there; `overwrite` discards it. `start_from` is a trained model's folder.
+    """
+    config = read_config(Path(config)) if isinstance(config, str | Path) else config
+    observer = observer or Silence()
+    output = Path(output)
+    workspace = output.with_name(output.name + ".training")
+    if _claim(output, workspace, resume=resume, overwrite=overwrite):
+        observer.notice(f"{output} is complete; nothing is left to train")
+        return Classifier.load(output)
+    run = build_run(config, workspace=workspace, start_from=start_from, observer=observer, progress=progress)
+    state = run.loop.run()
+    classifier = Classifier.build(run.towers.eval(), run.dataset.labels, progress=_named(progress, "encoding labels"))
+    report = run.judge.report(run.judge.rank(run.towers.query, classifier.vectors)) if run.judge else None
+    classifier.save(
+        output,
+        report=report,
+        recipe=to_toml(config),
+        data={"name": run.dataset.name, "fingerprint": run.dataset.fingerprint, "trained_on": config.data.fit_on},
+        training={"steps": state.step, "seconds": round(state.seconds, 1), "best_step": state.best_step},
+        extra_files=[workspace / "metrics.jsonl"],
+    )
+    shutil.rmtree(workspace, ignore_errors=True)
+    return Classifier.load(output)
+
+
+@dataclass(frozen=True)
+class Run:
+    """The objects of one run, put together and ready to go."""
+
+    dataset: Dataset
+    towers: Towers
+    judge: Judge | None  # of the validation split; None for the final fit
+    loop: Loop
+
+
+def build_run(
+    config: RunConfig,
+    *,
+    workspace: Path | None,
+    start_from: str | Path | None = None,
+    observer: Observer | None = None,
+    progress: Progress | None = None,
+) -> Run:
+    """Dataset, towers, judge and loop of a recipe; without a workspace nothing is written, and nothing can resume."""
+    if config.training.threads:
+        torch.set_num_threads(config.training.threads)
+    dataset = open_dataset(config.data.source, progress=_named(progress, "reading"))
+    dataset = dataset.with_validation(config.data.validation_fraction, config.seed)
+    if config.data.fit_on == "train+validation":
+        dataset = dataset.with_validation_in_train()
+    towers = Towers.load(Path(start_from) / "encoder") if start_from else build_towers(config.encoder, config.seed)
+    queries = tokenise(dataset.train.texts, towers.query.tokenizer, progress=_named(progress, "tokenising queries"))
+    labels = tokenise(dataset.labels.texts, towers.label.tokenizer, progress=_named(progress, "tokenising labels"))
+    if not start_from:
+        start_token_weights(towers, config.encoder, queries, labels)
+    towers.to(pick_device(config.training.device))
+    optimizer = build_optimizer(config, towers)
+    judge = build_judge(config.evaluation, dataset, dataset.validation) if dataset.validation else None
+    sampler = EpochSampler(
+        dataset.train.relevance,
+        config.training.batch_size,
+        seed=config.seed,
+        keep_unlabelled=config.objective.name == "one_vs_all",  # there a query without positives still has negatives
+    )
+    step = TrainingStep(
+        towers,
+        TrainingData(queries, labels, dataset.train.relevance, dataset.train.filtered),
+        build_objective(config.objective),
+        optimizer,
+        step_settings(config),
+    )
+    loop = Loop(
+        towers,
+        step,
+        optimizer,
+        sampler,
+        partial(_validate, judge, towers, labels, config.training.token_budget) if judge else None,
+        loop_settings(config, sampler.batches_per_epoch),
+        Everyone(*_watchers(config, workspace), observer or Silence()),
+        workspace=workspace,
+        recipe=config.model_dump(mode="json") | {"start_from": str(start_from) if start_from else None},
+        data=dataset.fingerprint,
+    )
+    return Run(dataset, towers, judge, loop)
+
+
+def _watchers(config: RunConfig, workspace: Path | None) -> list[Observer]:
+    if workspace is None:
+        return []
+    workspace.mkdir(parents=True, exist_ok=True)
+    log = MetricsLog(workspace / "metrics.jsonl", log_every=config.training.log_every)
+    return [log, TensorBoard(workspace / "tensorboard")] if config.training.tensorboard else [log]
+
+
+def _validate(judge: Judge, towers: Towers, labels: TokenTable, token_budget: int) -> dict[str, float]:
+    vectors = encode_tokens(towers.label, labels, token_budget=token_budget)
+    ranking = judge.rank(towers.query, vectors, token_budget=token_budget)
+    return judge.report(ranking, bootstrap=0).metrics
+
+
+def build_judge(config: EvaluationConfig, dataset: Dataset, split: Split) -> Judge:
+    return Judge(dataset, split, at=config.at, a=config.propensity_a, b=config.propensity_b)
+
+
+def _claim(output: Path, workspace: Path, *, resume: bool, overwrite: bool) -> bool:
+    """Makes sure nothing of value is in the way; true where the run is complete already."""
+    if overwrite:
+        shutil.rmtree(workspace, ignore_errors=True)
+        return False
+    complete = (output / "umpteen.json").exists()
+    if resume:
+        return complete and not workspace.exists()
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise BadInput(
+            f"{output} exists already; give another --output, or --overwrite to replace it when training ends"
+        )
+    if workspace.exists():
+        raise BadInput(f"{workspace} holds an unfinished run; --resume goes on with it, --overwrite discards it")
+    return False
+
+
+def build_towers(config: EncoderConfig, seed: int) -> Towers:
+    """The towers of a recipe; what starts at random follows from the seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        query = build_encoder(config.query, seed)
+        return Towers(query, query if config.towers == "shared" else build_encoder(config.label_tower, seed + 1))
+
+
+def build_encoder(tower: TowerConfig, seed: int) -> Encoder:
+    if tower.kind == "transformer":
+        return TransformerEncoder.load(
+            tower.start,
+            pooling=tower.pooling,
+            projection=tower.projection,
+            normalise=tower.normalise,
+            dropout=tower.dropout,
+            max_length=tower.max_length,
+            precision=tower.precision,
+            random_weights=tower.random_weights,
+        )
+    return StaticEncoder.from_token_table(
+        tower.start,
+        bigrams=tower.bigrams,
+        normalise=tower.normalise,
+        dropout=tower.dropout,
+        max_length=tower.max_length,
+    )
+
+
+def build_tokenizers(config: EncoderConfig) -> tuple[TextTokenizer, TextTokenizer]:
+    """The towers' tokenizers without the towers, for preparing data."""
+    query, label = (
+        TextTokenizer.load(tower.start, tower.max_length, special_tokens=tower.kind == "transformer")
+        for tower in (config.query, config.label_tower)
+    )
+    return query, label
+
+
+def start_token_weights(towers: Towers, config: EncoderConfig, queries: TokenTable, labels: TokenTable) -> None:
+    """Static towers start each word piece at its inverse document frequency over training queries and labels."""
+    for side, (tower, settings) in enumerate(((towers.query, config.query), (towers.label, config.label_tower))):
+        if not (isinstance(tower, StaticEncoder) and settings.idf) or (side == 1 and towers.shared):
+            continue
+        same = towers.query.tokenizer.fingerprint == towers.label.tokenizer.fingerprint
+        tables = [queries, labels] if same else [(queries, labels)[side]]
+        tower.set_token_weights(inverse_document_frequencies(tables, tower.tokenizer.vocabulary_size))
+
+
+def build_optimizer(config: RunConfig, towers: Towers) -> AdamW:
+    settings = config.optimizer
+    rates = [
+        (towers.query, config.encoder.query.learning_rate or settings.learning_rate),
+        (towers.label, config.encoder.label_tower.learning_rate or settings.learning_rate),
+    ]
+    return make_optimizer(
+        rates,
+        weight_decay=settings.weight_decay,
+        betas=(settings.beta1, settings.beta2),
+        epsilon=settings.epsilon,
+    )
+
+
+def build_objective(config: ObjectiveConfig) -> Objective:
+    if config.name == "soft_top_k":
+        return partial(soft_top_k, k=config.k, alpha=config.alpha)
+    return {"decoupled_softmax": decoupled_softmax, "softmax": softmax, "one_vs_all": one_vs_all}[config.name]
+
+
+def step_settings(config: RunConfig) -> StepSettings:
+    return StepSettings(
+        temperature=config.objective.temperature,
+        reduction=config.objective.reduction,
+        positives_per_query=config.objective.positives_per_query,
+        token_budget=config.training.token_budget,
+        tile=config.training.tile,
+        clip_norm=config.optimizer.clip_norm,
+    )
+
+
+def loop_settings(config: RunConfig, batches_per_epoch: int) -> LoopSettings:
+    evaluation = config.evaluation
+    return LoopSettings(
+        steps=config.training.steps or math.ceil(config.training.epochs * batches_per_epoch),
+        seed=config.seed,
+        warmup=config.optimizer.warmup,
+        evaluate_every=evaluation.every_steps or round(evaluation.every_epochs * batches_per_epoch),
+        metric=evaluation.metric,
+        patience=evaluation.patience,
+        checkpoint_seconds=60 * config.training.checkpoint_minutes,
+    )
+
+
+def pick_device(wish: str) -> torch.device:
+    """The device that was asked for; with auto, the first accelerator there is."""
+    if wish != "auto":
+        try:
+            torch.empty(1, device=wish)
+            return torch.device(wish)
+        except (RuntimeError, AssertionError) as problem:
+            raise BadInput(f'training.device = "{wish}" cannot be used here: {str(problem).splitlines()[0]}') from None
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+def _named(progress: Progress | None, name: str) -> Callable[[int, int], None] | None:
+    return None if progress is None else partial(progress, name)

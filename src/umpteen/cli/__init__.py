@@ -1,0 +1,1 @@
+"""The command line: verbs for people, JSON for machines."""

@@ -1,0 +1,71 @@
+"""`umpteen data`: read, check, describe and convert datasets."""
+
+import json
+from pathlib import Path
+
+import click
+
+
+@click.group()
+def data() -> None:
+    """Prepare, describe and convert datasets."""
+
+
+@data.command()
+@click.argument("source", metavar="DATA")
+@click.option(
+    "--recipe", "recipe_name", default="wordnet-nouns", show_default=True, help="Whose tokenizers and lengths to use."
+)
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a setting of the recipe.")
+def prepare(source: str, recipe_name: str, overrides: tuple[str, ...]) -> None:
+    """Read DATA and tokenise it once, in parallel; a stopped run goes on where it was."""
+    from umpteen.assemble import build_tokenizers
+    from umpteen.cli.console import Watch
+    from umpteen.data.dataset import open_dataset
+    from umpteen.data.tokens import tokenise
+    from umpteen.recipes import resolve
+
+    config = resolve(recipe_name, overrides, source)
+    query_tokenizer, label_tokenizer = build_tokenizers(config.encoder)
+    with Watch() as watch:
+        dataset = open_dataset(config.data.source, progress=lambda done, total: watch("reading", done, total))
+        splits = {"train": dataset.train, "validation": dataset.validation, "test": dataset.test}
+        parts = [(name, split.texts, query_tokenizer) for name, split in splits.items() if split is not None]
+        for name, texts, tokenizer in [*parts, ("labels", dataset.labels.texts, label_tokenizer)]:
+            table = tokenise(texts, tokenizer, progress=lambda done, total, name=name: watch(name, done, total))
+            click.echo(f"{name}: {len(table):,} texts, {int(table.lengths.sum()):,} tokens")
+
+
+@data.command()
+@click.argument("source", metavar="DATA")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def describe(source: str, as_json: bool) -> None:
+    """Print sizes, label frequencies, lengths, and what is suspicious in DATA."""
+    from umpteen.cli.console import Watch
+    from umpteen.data.dataset import open_dataset
+    from umpteen.data.describe import describe as look
+
+    with Watch(quiet=as_json) as watch:
+        description = look(open_dataset(source, progress=lambda done, total: watch("reading", done, total)))
+    if as_json:
+        click.echo(json.dumps(description.to_dict()))
+    else:
+        click.echo("\n".join(description.lines()))
+
+
+@data.command()
+@click.argument("source", metavar="DATA")
+@click.argument("folder", type=click.Path(path_type=Path))
+def convert(source: str, folder: Path) -> None:
+    """Write DATA, of any known format, into FOLDER as jsonl files that people can read and edit."""
+    from umpteen.cli.console import Watch
+    from umpteen.data.convert import write_native
+    from umpteen.data.dataset import open_dataset
+    from umpteen.errors import BadInput
+
+    if folder.exists() and any(folder.iterdir()):
+        raise BadInput(f"{folder} exists and is not empty; give another folder")
+    with Watch() as watch:
+        dataset = open_dataset(source, progress=lambda done, total: watch("reading", done, total))
+        write_native(dataset, folder)
+    click.echo(f"wrote {folder}: {len(dataset.labels):,} labels, {len(dataset.train):,} training queries")

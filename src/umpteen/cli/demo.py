@@ -1,0 +1,58 @@
+"""`umpteen demo`: a real model on real data, beside what one would have used instead, in a few minutes."""
+
+from pathlib import Path
+
+import click
+
+RECIPE = "wordnet-nouns"
+SHOWN = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@5", "R@10", "R@100")
+SAMPLES = (
+    "husky: a strong dog with a thick coat, bred to pull sledges over snow",
+    "mandolin player: a person who plucks the strings of a small lute-like instrument",
+    "sourdough: bread raised by fermented dough kept from an earlier baking",
+)
+
+
+@click.command()
+@click.option(
+    "--output", type=click.Path(path_type=Path), default=Path("runs/demo"), show_default=True, help="Model folder."
+)
+def demo(output: Path) -> None:
+    """Train on the bundled WordNet nouns, compare on test, and answer three texts."""
+    from umpteen.assemble import train
+    from umpteen.cli.console import Watch, metrics_table, show
+    from umpteen.data.dataset import open_dataset
+    from umpteen.encoders.pretrained import locate
+    from umpteen.evaluating import evaluate_model
+    from umpteen.evaluation.baselines import popularity, tfidf_neighbours
+    from umpteen.judge import Judge
+    from umpteen.recipes import resolve
+
+    config = resolve(RECIPE)
+    with Watch() as watch:
+        watch.notice("dataset   wordnet-nouns, bundled (WordNet 3.0): a noun and its definition → its broader concepts")
+        watch.notice(
+            f"encoder   word pieces of {config.encoder.query.start}, from {Path(locate(config.encoder.query.start)).name}"
+        )
+        dataset = open_dataset(RECIPE)
+        assert dataset.test is not None
+        watch.notice(
+            f"          {len(dataset.train):,} training and {len(dataset.test):,} test queries, {len(dataset.labels):,} labels"
+        )
+        classifier = train(config, output=output, overwrite=True, observer=watch, progress=watch)
+        watch.notice("evaluating on test, beside popularity and tf-idf nearest neighbours …")
+        judge = Judge(dataset, dataset.test)
+        width, filtered = max(judge.at), dataset.test.filtered.matrix
+        train_matrix = dataset.train.relevance.matrix
+        neighbours = tfidf_neighbours(dataset.train.texts, train_matrix, dataset.test.texts, width, excluding=filtered)
+        reports = {
+            "popularity": judge.report(popularity(train_matrix, len(dataset.test), width, excluding=filtered)),
+            "tf-idf nearest neighbours": judge.report(neighbours),
+            "umpteen": evaluate_model(classifier, dataset)[0],
+        }
+    show(metrics_table(reports, SHOWN, title="wordnet-nouns, test, filtered: % ± half the 95 % interval"))
+    for text, found in zip(SAMPLES, classifier.predict(list(SAMPLES), 5), strict=True):
+        click.secho(f"\n{text}", bold=True)
+        for label in found:
+            click.echo(f"  {label.score:6.3f}  {label.text}")
+    click.echo(f"\nsaved {output}; ask it yourself: umpteen predict {output} 'your text'")

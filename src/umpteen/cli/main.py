@@ -1,0 +1,60 @@
+"""The `umpteen` command. Heavy modules load inside the verbs, so that `umpteen --help` answers at once."""
+
+import sys
+
+import click
+
+from umpteen.cli import bench, data, demo, lab, models, recipes, training
+from umpteen.errors import Stopped, UmpteenError
+from umpteen.version import __version__
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="umpteen")
+def cli() -> None:
+    """umpteen finds, for a text, the right few out of umpteen labels.
+
+    Start with `umpteen demo`. DATA is a dataset folder or the name of a bundled one (wordnet-nouns);
+    MODEL is a folder that training left.
+    """
+
+
+@cli.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the completion script of a shell: eval "$(umpteen completion bash)"."""
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    click.echo(kind(cli, {}, "umpteen", "_UMPTEEN_COMPLETE").source())
+
+
+for command in (
+    demo.demo,
+    data.data,
+    training.train,
+    training.tune,
+    models.evaluate,
+    models.predict,
+    models.verify,
+    recipes.recipe,
+    bench.bench,
+    lab.lab,
+):
+    cli.add_command(command)
+
+
+def main() -> None:
+    """Runs the command; an error the user can mend is one line on stderr and exit code 2."""
+    try:
+        cli(prog_name="umpteen")
+    except Stopped as stopped:
+        click.echo(str(stopped), err=True)
+        sys.exit(128 + stopped.signal)
+    except UmpteenError as error:
+        click.secho("error: ", fg="red", bold=True, nl=False, err=True)
+        click.echo(str(error), err=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,262 @@
+"""One run, one TOML file: typed, frozen, every key explained; an unknown key is refused with the nearest known one named."""
+
+import difflib
+import json
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from umpteen.errors import BadConfig, BadFile
+
+
+class Section(BaseModel):
+    """Part of a recipe: frozen, and closed to keys it does not know."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class DataConfig(Section):
+    source: str = Field(
+        "wordnet-nouns", description="a dataset folder, or the name of a bundled one; --data overrides it"
+    )
+    validation_fraction: float = Field(
+        0.1, gt=0, lt=1, description="share of train held out for validation, unless the dataset brings its own"
+    )
+    fit_on: Literal["train", "train+validation"] = Field(
+        "train",
+        description="train+validation is the final fit, after all choices are made: nothing is evaluated on the way",
+    )
+
+
+class TowerConfig(Section):
+    kind: Literal["transformer", "static"] = Field(
+        "static", description="transformer, or a bag of word pieces for CPUs"
+    )
+    start: str = Field("all-MiniLM-L6-v2", description="a Hugging Face model by name or folder")
+    random_weights: bool = Field(
+        False, description="start from random weights; `start` then gives the shape and the vocabulary"
+    )
+    max_length: int = Field(128, ge=1, description="tokens kept of a text")
+    normalise: bool = Field(True, description="vectors of length 1")
+    dropout: float = Field(0.0, ge=0, lt=1, description="dropout on the vectors")
+    pooling: Literal["mean", "first"] = Field("mean", description="transformer: mean of the tokens, or the first one")
+    projection: int | None = Field(None, ge=1, description="transformer: a linear map to this many dimensions")
+    precision: Literal["float32", "bfloat16", "float16"] = Field(
+        "float32", description="transformer: autocast precision"
+    )
+    bigrams: int = Field(0, ge=0, description="static: hash buckets for pairs of neighbouring word pieces; 0 for none")
+    idf: bool = Field(True, description="static: start the weight of a word piece at its inverse document frequency")
+    learning_rate: float | None = Field(None, gt=0, description="where this tower's differs from the optimizer's")
+
+
+class EncoderConfig(Section):
+    towers: Literal["shared", "separate"] = Field("separate", description="shared is the paper's setting")
+    query: TowerConfig = TowerConfig()
+    label: TowerConfig | None = Field(
+        None, description="only for separate towers; without it, the query tower's settings"
+    )
+
+    @model_validator(mode="after")
+    def _one_tower_has_one_setting(self) -> "EncoderConfig":
+        if self.towers == "shared" and self.label is not None and self.label != self.query:
+            raise ValueError('shared towers are one encoder: remove [encoder.label], or set towers = "separate"')
+        return self
+
+    @property
+    def label_tower(self) -> TowerConfig:
+        return self.label or self.query
+
+
+class ObjectiveConfig(Section):
+    name: Literal["decoupled_softmax", "softmax", "soft_top_k", "one_vs_all"] = Field(
+        "decoupled_softmax", description="docs/choosing-an-objective.md tells which to use"
+    )
+    temperature: float = Field(
+        0.05, gt=0, description="scores are inner products divided by this; 1 goes with unnormalised vectors"
+    )
+    k: int | Literal["positives"] = Field(
+        5, description="soft_top_k: how many labels may pass, or each query's number of positives"
+    )
+    alpha: float = Field(2.0, gt=0, description="soft_top_k: steepness of the threshold")
+    reduction: Literal["mean", "sum"] = Field(
+        "mean", description="over a query's positives; the paper writes sum, its code takes the mean"
+    )
+    positives_per_query: int | None = Field(
+        None, ge=1, description="pull at most this many sampled positives a step; without it, all"
+    )
+
+    @model_validator(mode="after")
+    def _k_is_positive(self) -> "ObjectiveConfig":
+        if isinstance(self.k, int) and self.k < 1:
+            raise ValueError(f"k is {self.k}; it must be at least 1")
+        return self
+
+
+class OptimizerConfig(Section):
+    learning_rate: float = Field(1e-2, gt=0, description="the peak, after warm-up")
+    weight_decay: float = Field(0.01, ge=0, description="on matrices only: biases, norms and token weights have none")
+    warmup: float = Field(
+        0.1, ge=0, le=1, description="share of the steps over which the learning rate rises; then it falls to 0"
+    )
+    clip_norm: float = Field(
+        1.0, ge=0, description="gradients longer than this are shortened to it; 0 leaves them alone"
+    )
+    beta1: float = Field(0.9, ge=0, lt=1)
+    beta2: float = Field(0.999, ge=0, lt=1)
+    epsilon: float = Field(1e-8, gt=0)
+
+
+class TrainingConfig(Section):
+    batch_size: int = Field(512, ge=1, description="queries in a step; the labels in play are all of them")
+    epochs: float = Field(5, gt=0, description="passes over the training queries")
+    steps: int | None = Field(None, ge=1, description="overrides epochs")
+    token_budget: int = Field(
+        16_384,
+        ge=1,
+        description="padded tokens in a micro-batch of the gradient cache: memory against speed, never the result",
+    )
+    tile: int | None = Field(
+        None, ge=1, description="labels in a tile of scores; without it, chosen for the cache of the processor"
+    )
+    device: str = Field("auto", description="cpu, cuda, mps, or auto: the first accelerator there is")
+    threads: int | None = Field(None, ge=1, description="processor threads; without it, all cores")
+    checkpoint_minutes: float = Field(
+        5.0, ge=0, description="a checkpoint at least this often, and after each evaluation"
+    )
+    log_every: int = Field(1, ge=1, description="steps between two lines of metrics.jsonl")
+    tensorboard: bool = Field(False, description="also write TensorBoard events (pip install umpteen[tensorboard])")
+
+
+class EvaluationConfig(Section):
+    every_epochs: float = Field(1, ge=0, description="validation at this interval; 0 for the end only")
+    every_steps: int | None = Field(None, ge=1, description="overrides every_epochs")
+    metric: str = Field("nDCG@5", description="the best model by this metric on validation is kept")
+    patience: int | None = Field(None, ge=1, description="stop after this many evaluations without a better one")
+    at: tuple[int, ...] = Field((1, 3, 5, 10, 100), description="the k of P@k, nDCG@k, PSP@k, PSnDCG@k and R@k")
+    propensity_a: float = Field(0.55, description="0.6 for Amazon sets, 0.5 for Wikipedia sets")
+    propensity_b: float = Field(1.5, description="2.6 for Amazon sets, 0.4 for Wikipedia sets")
+
+
+class RunConfig(Section):
+    name: str = Field("run", description="for people")
+    seed: int = Field(0, ge=0, description="fixes the split, the order, the sampling and the dropout")
+    data: DataConfig = DataConfig()
+    encoder: EncoderConfig = EncoderConfig()
+    objective: ObjectiveConfig = ObjectiveConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    training: TrainingConfig = TrainingConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+
+
+def read_config(path: Path, overrides: tuple[str, ...] = ()) -> RunConfig:
+    """A recipe file, with `key=value` overrides applied on top, as a checked configuration."""
+    return checked(with_overrides(_read_settings(path), overrides), origin=str(path))
+
+
+def _read_settings(path: Path) -> dict[str, Any]:
+    """The settings of a file on top of those of the recipe beside it that it extends, if it names one."""
+    try:
+        settings = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise BadFile(
+            path, "there is no such recipe; `umpteen recipe list` names those that ship with umpteen"
+        ) from None
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+        raise BadFile(path, f"not a TOML file: {problem}") from None
+    extended = settings.pop("extends", None)
+    return settings if extended is None else _merged(_read_settings(path.with_name(f"{extended}.toml")), settings)
+
+
+def _merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    both = dict(under)
+    for key, value in over.items():
+        nested = isinstance(value, dict) and isinstance(both.get(key), dict)
+        both[key] = _merged(both[key], value) if nested else value
+    return both
+
+
+def with_overrides(settings: dict[str, Any], overrides: tuple[str, ...]) -> dict[str, Any]:
+    """`optimizer.learning_rate=0.01` and the like, written over a recipe's settings; values are TOML, or else strings."""
+    settings = json.loads(json.dumps(settings))
+    for override in overrides:
+        dotted, equals, written = override.partition("=")
+        if not equals:
+            raise BadConfig(f"--set {override}: write it as key=value, for instance --set optimizer.learning_rate=0.01")
+        section = settings
+        *parents, key = dotted.strip().split(".")
+        for parent in parents:
+            section = section.setdefault(parent, {})
+            if not isinstance(section, dict):
+                raise BadConfig(f"--set {override}: {parent} is a value, not a section")
+        section[key] = _toml_value(written.strip())
+    return settings
+
+
+def _toml_value(written: str) -> Any:
+    if written.lower() in {"none", "null", ""}:
+        return None
+    try:
+        return tomllib.loads(f"value = {written}")["value"]
+    except tomllib.TOMLDecodeError:
+        return written
+
+
+def checked(settings: dict[str, Any], *, origin: str) -> RunConfig:
+    """The settings as a configuration, or an error that names the key, the value and the nearest known key."""
+    try:
+        return RunConfig.model_validate(settings)
+    except ValidationError as invalid:
+        problems = [_explain(dict(problem)) for problem in invalid.errors()]
+        raise BadConfig(f"{origin}: " + "; ".join(problems)) from None
+
+
+def _explain(problem: dict[str, Any]) -> str:
+    location = [str(part) for part in problem["loc"] if part not in {"int", "literal['positives']"}]
+    key = ".".join(location)
+    if problem["type"] != "extra_forbidden":
+        return f"{key} = {problem['input']!r}: {problem['msg'].removeprefix('Value error, ')}"
+    known = list(_section_at(location[:-1]).model_fields)
+    nearest = difflib.get_close_matches(location[-1], known, n=1, cutoff=0.5)
+    where = f"[{'.'.join(location[:-1])}]" if location[:-1] else "the top level"
+    hint = f"did you mean {nearest[0]}?" if nearest else f"{where} knows {', '.join(known)}"
+    return f"unknown key {key}; {hint}"
+
+
+def _section_at(path: list[str]) -> type[Section]:
+    section: type[Section] = RunConfig
+    for part in path:
+        annotation = section.model_fields[part].annotation
+        candidates = [annotation, *getattr(annotation, "__args__", ())]
+        section = next(c for c in candidates if isinstance(c, type) and issubclass(c, Section))
+    return section
+
+
+def to_toml(config: RunConfig, *, comments: bool = True) -> str:
+    """The whole configuration as TOML, each key with its explanation."""
+    return "\n".join(_section_lines(config, [], comments)).strip() + "\n"
+
+
+def _section_lines(section: Section, path: list[str], comments: bool) -> list[str]:
+    lines: list[str] = [f"\n[{'.'.join(path)}]"] if path else []
+    nested: list[str] = []
+    for name, field in type(section).model_fields.items():
+        value = getattr(section, name)
+        if isinstance(value, Section):
+            nested += _section_lines(value, [*path, name], comments)
+            continue
+        explanation = f"  # {field.description}" if comments and field.description else ""
+        if value is None:
+            lines += [f"# {name} ={explanation}"] if comments and name != "label" else []
+        else:
+            lines.append(f"{name} = {_written(value)}{explanation}")
+    return lines + nested
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return "[" + ", ".join(_written(item) for item in value) + "]"
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)

@@ -1,0 +1,154 @@
+"""A dataset: labels, and queries with their relevant labels, apart for training, validation and test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from umpteen.data import formats
+from umpteen.data.cache import prepare
+from umpteen.data.labels import LabelCatalogue
+from umpteen.data.prepared import content_fingerprint, open_prepared
+from umpteen.data.relevance import Relevance
+from umpteen.data.texts import Texts
+from umpteen.errors import BadInput
+
+BUNDLED = Path(__file__).parent / "bundled"
+
+
+@dataclass(frozen=True)
+class Split:
+    """Queries with the labels that are right for them, and the pairs that neither training nor scoring may see."""
+
+    texts: Texts
+    relevance: Relevance
+    filtered: Relevance
+
+    def __post_init__(self) -> None:
+        if not len(self.texts) == len(self.relevance) == len(self.filtered):
+            raise BadInput(
+                f"{len(self.texts):,} query texts, {len(self.relevance):,} rows of relevance "
+                f"and {len(self.filtered):,} rows of filtered pairs; the three must agree"
+            )
+
+    @classmethod
+    def of(cls, texts: list[str], relevance: Relevance, filtered: Relevance | None = None) -> Split:
+        """A split held in memory; nothing is filtered unless said."""
+        return cls(Texts.of(texts), relevance, filtered or Relevance.empty(len(texts), relevance.labels))
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def take(self, rows: ArrayLike) -> Split:
+        """These queries in this order."""
+        return Split(self.texts.take(rows), self.relevance.take(rows), self.filtered.take(rows))
+
+    def join(self, other: Split) -> Split:
+        """Both splits' queries: in file order when they were read together, else one after the other."""
+        texts = self.texts.followed_by(other.texts)
+        both = Split(texts, self.relevance.stack(other.relevance), self.filtered.stack(other.filtered))
+        return both if texts.rows is None else both.take(np.argsort(texts.rows, kind="stable"))
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """One catalogue of labels and up to three splits over it.
+
+    The fingerprint names the content that was read; taking a validation split out of train leaves it as it is.
+    """
+
+    name: str
+    labels: LabelCatalogue
+    train: Split
+    validation: Split | None
+    test: Split | None
+    fingerprint: str
+
+    def __post_init__(self) -> None:
+        for split, name in ((self.train, "train"), (self.validation, "validation"), (self.test, "test")):
+            for relevance in () if split is None else (split.relevance, split.filtered):
+                if relevance.labels != len(self.labels):
+                    raise BadInput(
+                        f"{name} knows {relevance.labels:,} labels but the catalogue has {len(self.labels):,}; "
+                        "they must agree"
+                    )
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        labels: LabelCatalogue,
+        train: Split,
+        validation: Split | None = None,
+        test: Split | None = None,
+    ) -> Dataset:
+        """A dataset from its parts, fingerprinted by their content."""
+        parts = {"train": train, "validation": validation, "test": test}
+        splits = {part: (split.texts, split.relevance, split.filtered) for part, split in parts.items() if split}
+        fingerprint = content_fingerprint(Texts.of(labels.keys), labels.texts, splits)
+        return cls(name, labels, train, validation, test, fingerprint)
+
+    def with_validation(self, fraction: float, seed: int) -> Dataset:
+        """Train gives up a share of its queries, drawn by seed; a dataset that brings its own keeps it."""
+        if self.validation is not None:
+            return self
+        if not 0 < fraction < 1:
+            raise BadInput(f"validation fraction {fraction} must lie between 0 and 1, for example 0.1")
+        queries = len(self.train)
+        count = max(1, round(fraction * queries))
+        if count >= queries:
+            raise BadInput(
+                f"{count:,} of {queries:,} training queries for validation leave none to train on; "
+                "add queries or lower the fraction"
+            )
+        chosen = np.zeros(queries, dtype=bool)
+        chosen[np.random.default_rng(seed).choice(queries, count, replace=False)] = True
+        return replace(self, train=self.train.take(~chosen), validation=self.train.take(chosen))
+
+    def with_validation_in_train(self) -> Dataset:
+        """For the final fit: validation goes back into train, to its old places when it came from there."""
+        if self.validation is None:
+            return self
+        return replace(self, train=self.train.join(self.validation), validation=None)
+
+
+def open_dataset(
+    source: str | Path, *, cache: Path | None = None, progress: Callable[[int, int], None] | None = None
+) -> Dataset:
+    """A folder in any known format, or a bundled dataset by name; read once, memory-mapped ever after.
+
+    `cache` is where the binary copy goes: by default $UMPTEEN_CACHE, else $XDG_CACHE_HOME/umpteen, else
+    ~/.cache/umpteen. `progress` hears of bytes read and bytes in all.
+    """
+    folder = _locate(source)
+    parts = open_prepared(prepare(folder, formats.of(folder), cache=cache, progress=progress))
+    splits = {name: Split(*split) for name, split in parts.splits.items()}
+    return Dataset(
+        parts.name,
+        LabelCatalogue(parts.keys, parts.labels),
+        splits["train"],
+        splits.get("validation"),
+        splits.get("test"),
+        parts.fingerprint,
+    )
+
+
+def bundled_names() -> list[str]:
+    """The datasets that ship with the package."""
+    return sorted(path.parent.name for path in BUNDLED.glob("*/labels.*"))
+
+
+def _locate(source: str | Path) -> Path:
+    folder = Path(source).expanduser()
+    if folder.is_dir():
+        return folder.resolve()
+    if folder.exists():
+        raise BadInput(f"{folder} is a file; a dataset is a folder: give {folder.parent}")
+    names = bundled_names()
+    if str(source) in names:
+        return BUNDLED / str(source)
+    raise BadInput(f"there is no folder {folder}, and no bundled dataset of that name (bundled: {', '.join(names)})")

@@ -1,0 +1,186 @@
+"""Texts as token ids, tokenised once: a memory-mapped table that a killed process resumes and two can share.
+
+While it grows, a table is a folder `….partial`: ids and lengths are appended chunk by chunk, then a record says how far
+they are good. What lies beyond the record is cut off on resuming; the last rename makes the table complete.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from umpteen.data.cache import cache_folder
+from umpteen.data.texts import Texts
+from umpteen.data.token_table import LENGTHS, TokenTable, flatten, id_type
+from umpteen.errors import NotSaved
+from umpteen.storage import write_atomically
+
+__all__ = ["CHUNK", "TokenTable", "Tokenizer", "tokenise"]
+
+TOKENS_VERSION = 1
+CHUNK = 8_192  # texts between two records, at most
+CHUNK_BYTES = 1 << 21  # of text between two records, unless one text is longer; bounds the memory
+SMALL = 20_000  # fewer texts are tokenised in memory faster than a table is looked after
+
+IDS_FILE, LENGTHS_FILE, RECORD_FILE = "ids.bin", "lengths.bin", "record.json"
+
+Progress = Callable[[int, int], None]
+
+
+class Tokenizer(Protocol):
+    """Texts to ragged lists of ids below `vocabulary_size`; equal fingerprints give equal ids."""
+
+    @property
+    def fingerprint(self) -> str: ...
+    @property
+    def vocabulary_size(self) -> int: ...
+    def __call__(self, texts: list[str]) -> list[list[int]]: ...
+
+
+def tokenise(
+    texts: Texts,
+    tokenizer: Tokenizer,
+    cache: Path | None = None,
+    progress: Progress | None = None,
+    *,
+    chunk: int = CHUNK,
+    small: int = SMALL,
+) -> TokenTable:
+    """The texts' token ids; all texts that `texts` is a view of are tokenised together, once, into the cache."""
+    whole = texts.whole()
+    if len(whole) < small:
+        rows = chain.from_iterable(_tokenised(texts, tokenizer, 0, chunk, progress))
+        return TokenTable.of(rows, tokenizer.vocabulary_size)
+    identity = {
+        "version": TOKENS_VERSION,
+        "texts": whole.fingerprint(),
+        "tokenizer": tokenizer.fingerprint,
+        "id_type": id_type(tokenizer.vocabulary_size).name,
+    }
+    name = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
+    folder = cache_folder(cache) / "tokens" / name
+    table = _open(folder, identity, len(whole))
+    if table is None:
+        with _explained(folder), _locked(folder.with_suffix(".lock")):
+            table = _open(folder, identity, len(whole))  # another process may have finished it while we waited
+            if table is None:
+                _write(folder, identity, whole, tokenizer, chunk, progress)
+                table = _open(folder, identity, len(whole))
+    if table is None:
+        raise NotSaved(f"{folder}: the token table was written but cannot be read back; is the disk in order?")
+    return table if texts.rows is None else table.take(texts.rows)
+
+
+def _open(folder: Path, identity: dict[str, Any], texts: int) -> TokenTable | None:
+    """The complete table, or None if there is none or its files are not as long as its record says."""
+    record = _read_record(folder, identity)
+    if record is None or record["texts_done"] != texts or _sizes(folder) != _expected_sizes(record):
+        return None
+    lengths = np.fromfile(folder / LENGTHS_FILE, dtype=LENGTHS)
+    if lengths.sum(dtype=np.int64) != record["tokens_done"] or (len(lengths) and lengths.min() < 0):
+        return None
+    dtype = np.dtype(identity["id_type"])
+    # An empty file cannot be mapped.
+    ids = np.asarray(np.memmap(folder / IDS_FILE, dtype, "r")) if record["tokens_done"] else np.empty(0, dtype)
+    return TokenTable.of_lengths(ids, lengths)
+
+
+def _write(
+    folder: Path, identity: dict[str, Any], texts: Texts, tokenizer: Tokenizer, chunk: int, progress: Progress | None
+) -> None:
+    """Tokenise on from where the record of the partial table stands, then put the table in place."""
+    partial = folder.with_suffix(".partial")
+    record = _read_record(partial, identity)
+    if record is None or any(map(int.__lt__, _sizes(partial), _expected_sizes(record))):
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        record = {**identity, "texts_done": 0, "tokens_done": 0}
+    texts_done, tokens_done = record["texts_done"], record["tokens_done"]
+    with (partial / IDS_FILE).open("ab") as ids_file, (partial / LENGTHS_FILE).open("ab") as lengths_file:
+        for file, size in zip((ids_file, lengths_file), _expected_sizes(record), strict=True):
+            file.truncate(size)
+        for rows in _tokenised(texts, tokenizer, texts_done, chunk, progress):
+            ids, lengths = flatten(rows, np.dtype(identity["id_type"]))
+            _append(ids_file, ids)
+            _append(lengths_file, lengths)
+            texts_done, tokens_done = texts_done + len(lengths), tokens_done + len(ids)
+            record = {**identity, "texts_done": texts_done, "tokens_done": tokens_done}
+            write_atomically(partial / RECORD_FILE, json.dumps(record, indent=1))
+    shutil.rmtree(folder, ignore_errors=True)
+    partial.replace(folder)
+
+
+def _tokenised(
+    texts: Texts, tokenizer: Tokenizer, first: int, chunk: int, progress: Progress | None
+) -> Iterator[list[list[int]]]:
+    """Chunk by chunk from the text `first` on; progress hears of a chunk once the caller is done with it."""
+    ends = np.cumsum(texts.byte_lengths())
+    start = first
+    while start < len(texts):
+        if progress:
+            progress(start, len(texts))
+        bytes_before = ends[start - 1] if start else 0
+        within_bytes = int(np.searchsorted(ends, bytes_before + CHUNK_BYTES, side="right"))
+        end = min(max(within_bytes, start + 1), start + chunk, len(texts))
+        yield tokenizer([texts[row] for row in range(start, end)])
+        start = end
+    if progress:
+        progress(len(texts), len(texts))
+
+
+def _append(file: BinaryIO, values: NDArray[Any]) -> None:
+    """On the disk before the record that vouches for it."""
+    file.write(values.tobytes())
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _read_record(folder: Path, identity: dict[str, Any]) -> dict[str, Any] | None:
+    try:
+        record = json.loads((folder / RECORD_FILE).read_bytes())
+    except (OSError, ValueError):
+        return None
+    known = isinstance(record, dict) and all(record.get(key) == value for key, value in identity.items())
+    return record if known and {"texts_done", "tokens_done"} <= record.keys() else None
+
+
+def _expected_sizes(record: dict[str, Any]) -> tuple[int, int]:
+    return record["tokens_done"] * np.dtype(record["id_type"]).itemsize, record["texts_done"] * LENGTHS.itemsize
+
+
+def _sizes(folder: Path) -> tuple[int, int]:
+    """Bytes of ids and of lengths; -1 where there is no file."""
+    ids, lengths = (
+        path.stat().st_size if path.is_file() else -1 for path in (folder / IDS_FILE, folder / LENGTHS_FILE)
+    )
+    return ids, lengths
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """One process at a time; the lock goes with its process, however that ends."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def _explained(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise NotSaved(
+            f"{folder}: the token table could not be written ({reason}); free space or set UMPTEEN_CACHE to another "
+            "folder, then run again: what is finished is kept"
+        ) from error

@@ -1,0 +1,57 @@
+"""What every encoder is: token ids in, one vector per text out, saved as a sentence-transformers folder."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from umpteen.encoders.tokenizer import TextTokenizer
+from umpteen.errors import BadConfig
+
+SMALLEST_NORM = 1e-12  # as sentence-transformers' Normalize: shorter vectors have no direction
+
+
+class Encoder(nn.Module):
+    """Texts as ragged token ids → vectors. `train()` turns dropout on, `double()` makes it float64."""
+
+    dimension: int
+    tokenizer: TextTokenizer
+
+    @abstractmethod
+    def forward(self, ids: Tensor, offsets: Tensor) -> Tensor:
+        """ids int64 [T], offsets int64 [n+1] (text i is ids[offsets[i]:offsets[i+1]]) → vectors [n, dimension]."""
+
+    @abstractmethod
+    def save(self, folder: Path) -> None:
+        """Writes a folder that sentence-transformers loads; for all-or-nothing, call it in storage.atomic_folder."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """One line for people."""
+
+    def encode(self, texts: Sequence[str]) -> Tensor:
+        """The vectors of a few texts, without a graph; many texts go through batches of token ids instead."""
+        ids, offsets = self.tokenizer.batch(texts)
+        device = next(self.parameters()).device
+        with torch.no_grad():
+            return self(ids.to(device), offsets.to(device))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
+        vectors: Tensor = super().__call__(*args, **kwargs)
+        return vectors
+
+
+def normalised(vectors: Tensor) -> Tensor:
+    """Each row at length 1. A row without direction becomes 0 and gets the gradient 0, never NaN or 1e12."""
+    norms: Tensor = torch.linalg.vector_norm(vectors, dim=1, keepdim=True)
+    return vectors / norms.masked_fill(norms <= SMALLEST_NORM, torch.inf)
+
+
+def checked_dropout(dropout: float) -> float:
+    """The dropout rate, if it is one."""
+    if not 0.0 <= dropout < 1.0:
+        raise BadConfig(f"dropout = {dropout}: it must be at least 0 and below 1")
+    return dropout

@@ -1,0 +1,189 @@
+"""Any Hugging Face encoder, pooled into one vector a text."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import dropout as drop
+from transformers import PreTrainedModel
+
+from umpteen.encoders import layout
+from umpteen.encoders import precision as precisions
+from umpteen.encoders.backbone import check_sizes, load_backbone
+from umpteen.encoders.encoder import Encoder, checked_dropout, normalised
+from umpteen.encoders.pretrained import locate
+from umpteen.encoders.tokenizer import TextTokenizer
+from umpteen.errors import BadConfig
+
+Pooling = Literal["mean", "first"]
+
+
+class TransformerEncoder(Encoder):
+    """Transformer → mean of the tokens, or the first one → projection → dropout → length 1; the last three optional.
+
+    `dropout` is the one on the vectors; the layers keep the rates of the model's own configuration.
+    """
+
+    def __init__(
+        self,
+        tokenizer: TextTokenizer,
+        model: PreTrainedModel,
+        *,
+        pooling: Pooling = "mean",
+        projection: int | None = None,
+        normalise: bool = True,
+        dropout: float = 0.0,
+        precision: precisions.Precision = "float32",
+    ) -> None:
+        super().__init__()
+        if pooling not in ("mean", "first"):
+            raise BadConfig(f"pooling = {pooling!r}: known are 'mean' and 'first'")
+        if projection is not None and projection < 1:
+            raise BadConfig(f"projection = {projection}: a vector needs at least one number")
+        precisions.require(precision, "cuda" if torch.cuda.is_available() else "cpu")
+        check_sizes(model, tokenizer.max_length, tokenizer.vocabulary_size)
+        size: int = model.config.hidden_size
+        self.tokenizer = tokenizer
+        self.model = model
+        self.pooling = pooling
+        self.projection = None if projection is None else nn.Linear(size, projection)
+        self.dimension = size if projection is None else projection
+        self.normalise = normalise
+        self.dropout = checked_dropout(dropout)
+        self.precision: precisions.Precision = precision
+        # Some models (RoBERTa) count positions from the padding's id, so it has to be the model's.
+        padding = model.config.pad_token_id
+        self.pad_id: int = tokenizer.pad_id if padding is None else padding
+
+    @classmethod
+    def load(
+        cls,
+        source: str | Path,
+        *,
+        pooling: Pooling = "mean",
+        projection: int | None = None,
+        normalise: bool = True,
+        dropout: float = 0.0,
+        max_length: int = 128,
+        precision: precisions.Precision = "float32",
+        random_weights: bool = False,
+        hidden_dropout: float | None = None,
+    ) -> "TransformerEncoder":
+        """A model from a folder or the hub.
+
+        `random_weights` takes its shape only, drawn from torch's generator; `hidden_dropout` overrides the rates
+        inside its layers, attention included.
+        """
+        if hidden_dropout is not None:
+            checked_dropout(hidden_dropout)
+        folder = locate(source, weights=not random_weights)
+        return cls(
+            TextTokenizer.load(folder, max_length, special_tokens=True),
+            load_backbone(folder, random_weights=random_weights, hidden_dropout=hidden_dropout),
+            pooling=pooling,
+            projection=projection,
+            normalise=normalise,
+            dropout=dropout,
+            precision=precision,
+        )
+
+    def forward(self, ids: Tensor, offsets: Tensor) -> Tensor:
+        if offsets.numel() == 1:
+            return next(self.parameters()).new_zeros(0, self.dimension)
+        padded, mask = self._padded(ids, offsets)
+        # A text without tokens attends to one padding token, and its vector is zeroed below.
+        attended = mask.clone()
+        attended[:, 0] = True
+        with torch.autocast(ids.device.type, precisions.DTYPES[self.precision], enabled=self.precision != "float32"):
+            states = self.model(input_ids=padded, attention_mask=attended.long()).last_hidden_state  # [n, longest, h]
+        states = states.float() if self.precision != "float32" else states
+        if self.pooling == "first":
+            vectors = states[:, 0] * mask[:, :1]
+        else:
+            vectors = (states * mask[:, :, None]).sum(1) / mask.sum(1, keepdim=True).clamp_min(1)
+        if self.projection is not None:
+            vectors = self.projection(vectors)
+        vectors = drop(vectors, self.dropout, self.training)
+        return normalised(vectors) if self.normalise else vectors
+
+    def _padded(self, ids: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
+        """Ragged → [n, longest] ids, and a mask of the same shape that is true where there is a token."""
+        lengths = offsets.diff()
+        longest = max(int(lengths.max()), 1)
+        mask = torch.arange(longest, device=ids.device) < lengths[:, None]
+        padded = ids.new_full(mask.shape, self.pad_id)
+        padded[mask] = ids
+        return padded, mask
+
+    def save(self, folder: Path) -> None:
+        self.model.save_pretrained(folder)
+        self.tokenizer.save(folder)
+        limits = {"max_seq_length": self.tokenizer.max_length, "do_lower_case": False}
+        layout.write_json(folder / "sentence_bert_config.json", limits)
+        modules = [(layout.SENTENCE_TRANSFORMERS + "Transformer", "")]
+        self._save_pooling(folder, modules)
+        if self.projection is not None:
+            self._save_projection(folder, self.projection, modules)
+        if self.normalise:
+            modules.append((layout.SENTENCE_TRANSFORMERS + "Normalize", f"{len(modules)}_Normalize"))
+        layout.write_modules(folder, modules)
+        settings: dict[str, Any] = {
+            "kind": "transformer",
+            "pooling": self.pooling,
+            "projection": None if self.projection is None else self.dimension,
+            "normalise": self.normalise,
+            "dropout": self.dropout,
+            "max_length": self.tokenizer.max_length,
+            "precision": self.precision,
+        }
+        layout.write_settings(folder, settings)
+
+    def _save_pooling(self, folder: Path, modules: list[tuple[str, str]]) -> None:
+        config = {
+            "word_embedding_dimension": self.model.config.hidden_size,
+            "pooling_mode_cls_token": self.pooling == "first",
+            "pooling_mode_mean_tokens": self.pooling == "mean",
+        }
+        layout.write_json(folder / "1_Pooling" / "config.json", config)
+        modules.append((layout.SENTENCE_TRANSFORMERS + "Pooling", "1_Pooling"))
+
+    def _save_projection(self, folder: Path, projection: nn.Linear, modules: list[tuple[str, str]]) -> None:
+        config = {
+            "in_features": projection.in_features,
+            "out_features": projection.out_features,
+            "bias": True,
+            "activation_function": "torch.nn.modules.linear.Identity",
+        }
+        layout.write_json(folder / "2_Dense" / "config.json", config)
+        tensors = {"linear.weight": projection.weight, "linear.bias": projection.bias}
+        layout.write_tensors(folder / "2_Dense" / layout.WEIGHTS_FILE, tensors)
+        modules.append((layout.SENTENCE_TRANSFORMERS + "Dense", "2_Dense"))
+
+    @classmethod
+    def read(cls, folder: Path, settings: dict[str, Any]) -> "TransformerEncoder":
+        """The encoder that `save` wrote."""
+        encoder = cls(
+            TextTokenizer.load(folder, settings["max_length"], special_tokens=True),
+            load_backbone(folder),
+            pooling=settings["pooling"],
+            projection=settings["projection"],
+            normalise=settings["normalise"],
+            dropout=settings["dropout"],
+            precision=settings["precision"],
+        )
+        if encoder.projection is not None:
+            tensors = layout.read_tensors(folder / "2_Dense" / layout.WEIGHTS_FILE)
+            encoder.projection.weight.data = tensors["linear.weight"]
+            encoder.projection.bias.data = tensors["linear.bias"]
+        return encoder.eval()
+
+    def describe(self) -> str:
+        unit = "unit vectors" if self.normalise else "vectors"
+        layers = getattr(self.model.config, "num_hidden_layers", "?")
+        pooled = "mean of the tokens" if self.pooling == "mean" else "first token"
+        precision = "" if self.precision == "float32" else f", {self.precision}"
+        return (
+            f"{self.model.config.model_type} of {layers} layers, {pooled}, up to {self.tokenizer.max_length} tokens, "
+            f"{unit} of {self.dimension}{precision}"
+        )

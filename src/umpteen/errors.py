@@ -1,0 +1,58 @@
+"""Every error a user can cause, as one tree; the command line prints the message and exits with 2.
+
+UmpteenError
+├── BadInput            what was given cannot be used: a file, a value, a request
+│   ├── BadFile         names the file, the line or row, and the value
+│   └── BadConfig       names the key, the value, and the nearest known key
+├── DamagedModel        a model folder or one of its files is not what its manifest says
+├── DamagedCheckpoint   a checkpoint cannot be resumed from
+├── NotSaved            writing failed (full disk, no permission); what was there before is untouched
+├── Diverged            the loss is no longer a number
+└── Stopped             SIGINT or SIGTERM arrived; the run saved itself first (exit code 128 + signal)
+"""
+
+from pathlib import Path
+
+
+class UmpteenError(Exception):
+    """Something the user can understand and mend; its message says how."""
+
+
+class BadInput(UmpteenError):
+    """What was given cannot be used."""
+
+
+class BadFile(BadInput):
+    """A file is missing, empty, or holds something it must not; the message leads to the very line."""
+
+    def __init__(self, path: Path | str, problem: str, *, line: int | None = None) -> None:
+        where = f"{path}" if line is None else f"{path}, line {line:,}"
+        super().__init__(f"{where}: {problem}")
+
+
+class BadConfig(BadInput):
+    """A setting is unknown or out of range."""
+
+
+class DamagedModel(UmpteenError):
+    """A model folder is incomplete, altered, or of another format version."""
+
+
+class DamagedCheckpoint(UmpteenError):
+    """A checkpoint is cut short, altered, or belongs to another run."""
+
+
+class NotSaved(UmpteenError):
+    """Nothing was written; what stood there before still stands."""
+
+
+class Diverged(UmpteenError):
+    """The loss turned into NaN or infinity."""
+
+
+class Stopped(UmpteenError):
+    """The user or the system asked the run to stop; it saved itself first."""
+
+    def __init__(self, message: str, *, signal: int) -> None:
+        super().__init__(message)
+        self.signal = signal

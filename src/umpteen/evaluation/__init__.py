@@ -1,0 +1,1 @@
+"""How good a ranking is: metrics, their uncertainty, and what users would otherwise run."""

@@ -1,0 +1,107 @@
+"""One ranking judged: metrics in percent, their 95 % intervals, and by label frequency."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from umpteen.errors import BadInput
+from umpteen.evaluation.metrics import check_ranking, metric_terms
+from umpteen.evaluation.propensity import USUAL, inverse_propensities
+from umpteen.evaluation.significance import bootstrap_intervals
+from umpteen.evaluation.slices import precision_by_decile
+from umpteen.retrieval.ranking import Ranking
+
+DECILES_AT = (1, 5)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What is printed, saved with a model, and compared."""
+
+    metrics: dict[str, float]  # percent
+    intervals: dict[str, tuple[float, float]]  # percent, 95 %; empty without a bootstrap
+    deciles: list[dict[str, int | float]]
+    queries: int  # in the means
+    queries_left_out: int  # they have no positives
+    propensity: dict[str, float]  # the constants A and B
+    resamples: int
+    as_published: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> "Report":
+        """What `to_dict` gave, after a way through JSON."""
+        try:
+            intervals = {name: (float(low), float(high)) for name, (low, high) in content["intervals"].items()}
+            return cls(**{**content, "intervals": intervals})
+        except (TypeError, KeyError, ValueError, AttributeError) as error:
+            raise BadInput(f"this is not an umpteen report: {error}") from error
+
+
+def evaluate(
+    ranking: Ranking,
+    truth: csr_array,
+    *,
+    filtered: csr_array | None = None,
+    label_counts: NDArray[np.integer],
+    train_queries: int,
+    ks: Sequence[int] = (1, 3, 5, 10, 100),
+    a: float = USUAL[0],
+    b: float = USUAL[1],
+    bootstrap: int = 1000,
+    seed: int = 0,
+    as_published: bool = False,
+) -> Report:
+    """The report of a ranking against the truth (queries × labels; every stored entry is a positive).
+
+    Filtered pairs leave both the ranking and the truth. Queries that then have no positives are left out of the
+    means and counted, or kept as failures with `as_published`, as pyxclib does. `label_counts` and `train_queries`
+    are of the whole training set; without a bootstrap (0 resamples) there are no intervals.
+    """
+    check_ranking(ranking, truth, ks)
+    if len(label_counts) != ranking.labels:
+        raise BadInput(f"label counts are of {len(label_counts):,} labels, the ranking of {ranking.labels:,}")
+    if filtered is not None:
+        ranking, truth = ranking.without(filtered), _without(truth, filtered)
+    answerable = np.diff(truth.indptr) > 0
+    left_out = 0
+    if not as_published:
+        left_out = int((~answerable).sum())
+        ranking = Ranking(ranking.rows[answerable], ranking.scores[answerable], ranking.labels)
+        truth = truth[answerable]
+    if len(ranking) == 0:
+        raise BadInput(f"none of {left_out:,} queries has a positive label; there is nothing to score")
+
+    terms = metric_terms(ranking, truth, inverse_propensities(label_counts, train_queries, a, b), ks)
+    intervals = bootstrap_intervals(terms, bootstrap, seed) if bootstrap else {}
+    return Report(
+        metrics={name: 100 * term.value for name, term in terms.items()},
+        intervals={name: (100 * low, 100 * high) for name, (low, high) in intervals.items()},
+        deciles=precision_by_decile(ranking, truth, label_counts, tuple(k for k in DECILES_AT if k in ks)),
+        queries=len(ranking),
+        queries_left_out=left_out,
+        propensity={"A": a, "B": b},
+        resamples=bootstrap,
+        as_published=as_published,
+    )
+
+
+def _without(truth: csr_array, pairs: csr_array) -> csr_array:
+    """The stored entries of the truth that are not stored in `pairs`."""
+    if truth.shape != pairs.shape:
+        raise BadInput(
+            f"filter pairs have the shape {pairs.shape}, the truth {truth.shape}; are they of the same split?"
+        )
+    queries, labels = truth.shape
+    query = np.repeat(np.arange(queries, dtype=np.int64), np.diff(truth.indptr))
+    filtered = np.repeat(np.arange(queries, dtype=np.int64), np.diff(pairs.indptr)) * labels + pairs.indices
+    keep = ~np.isin(query * labels + truth.indices, filtered)
+    starts = np.concatenate([[0], np.cumsum(np.bincount(query[keep], minlength=queries))])
+    return csr_array((truth.data[keep], truth.indices[keep], starts), shape=truth.shape)

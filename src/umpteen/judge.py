@@ -1,0 +1,67 @@
+"""Judges a model on a split: encodes, searches all labels, drops filtered pairs, computes the metrics.
+
+The same code judges validation during training and test at the end.
+"""
+
+from torch import Tensor
+
+from umpteen.data.dataset import Dataset, Split
+from umpteen.data.token_table import TokenTable
+from umpteen.data.tokens import tokenise
+from umpteen.encoders.encoder import Encoder
+from umpteen.encoding import encode_tokens
+from umpteen.evaluation.report import Report, evaluate
+from umpteen.retrieval.exact import top_k
+from umpteen.retrieval.ranking import Ranking
+
+
+class Judge:
+    """One split, and what its metrics are computed with: the k, the propensities, the training set's counts."""
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        split: Split,
+        *,
+        at: tuple[int, ...] = (1, 3, 5, 10, 100),
+        a: float = 0.55,
+        b: float = 1.5,
+        as_published: bool = False,
+    ) -> None:
+        train = _whole_train(dataset)
+        self.split = split
+        self.at = tuple(k for k in at if k <= len(dataset.labels)) or (1,)
+        self._counts = train.relevance.label_counts()
+        self._train_queries = len(train)
+        self._a, self._b, self._as_published = a, b, as_published
+        self._tokens: dict[str, TokenTable] = {}
+
+    def rank(self, encoder: Encoder, label_vectors: Tensor, *, token_budget: int = 16_384) -> Ranking:
+        """The best labels of each query of the split, filtered pairs left out."""
+        tokenizer = encoder.tokenizer
+        if tokenizer.fingerprint not in self._tokens:
+            self._tokens[tokenizer.fingerprint] = tokenise(self.split.texts, tokenizer)
+        vectors = encode_tokens(encoder, self._tokens[tokenizer.fingerprint], token_budget=token_budget)
+        return top_k(vectors, label_vectors, max(self.at), excluding=self.split.filtered.matrix)
+
+    def report(self, ranking: Ranking, *, bootstrap: int = 1000) -> Report:
+        """The metrics of a ranking of the split's queries, with 95 % intervals unless bootstrap is 0."""
+        return evaluate(
+            ranking,
+            self.split.relevance.matrix,
+            filtered=self.split.filtered.matrix,
+            label_counts=self._counts,
+            train_queries=self._train_queries,
+            ks=self.at,
+            a=self._a,
+            b=self._b,
+            bootstrap=bootstrap,
+            as_published=self._as_published,
+        )
+
+
+def _whole_train(dataset: Dataset) -> Split:
+    """Propensities and deciles count the training set as it was before validation was taken from it."""
+    validation = dataset.validation
+    taken = validation is not None and validation.texts.whole() is dataset.train.texts.whole()
+    return dataset.with_validation_in_train().train if taken else dataset.train

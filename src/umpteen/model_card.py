@@ -1,0 +1,90 @@
+"""The README.md of a model folder: what the model is, what it was trained on, how good it is, how to use it."""
+
+from typing import Any
+
+from umpteen.evaluation.report import Report
+from umpteen.version import __version__
+
+_METRICS = ("P", "nDCG", "R", "PSP", "PSnDCG")
+
+
+def model_card(settings: dict[str, Any], report: Report | None, recipe: str | None) -> str:
+    """Markdown for the settings of a manifest, and the report and recipe saved beside it."""
+    sections = [_FRONT_MATTER, _summary(settings), _usage(settings)]
+    if report is not None:
+        sections.append(_metrics(report))
+    if recipe is not None:
+        sections.append(f"## Recipe\n\n```toml\n{recipe.strip()}\n```\n")
+    return "\n".join(sections)
+
+
+_FRONT_MATTER = """---
+library_name: umpteen
+pipeline_tag: text-classification
+tags: [umpteen, extreme-classification, sentence-transformers]
+---
+"""
+
+
+def _summary(settings: dict[str, Any]) -> str:
+    data = settings.get("data", {})
+    licence = data.get("licence", "not stated; it follows from the data's and from the encoder this one started from")
+    lines = [
+        "# A text classifier over {labels:,} labels\n".format(**settings),
+        f"Made with umpteen {__version__}. Text and labels become vectors of {settings['dimension']} numbers;"
+        " a label's score is the inner product.\n",
+        f"- encoder: {settings['encoder']}",
+        f"- labels: {settings['labels']:,}, in labels.jsonl",
+    ]
+    lines += [f"- data {name.replace('_', ' ')}: {value}" for name, value in data.items() if name != "licence"]
+    lines += [f"- training {name.replace('_', ' ')}: {value}" for name, value in settings.get("training", {}).items()]
+    return "\n".join([*lines, f"- licence: {licence}", ""])
+
+
+def _usage(settings: dict[str, Any]) -> str:
+    encode = "encode" if settings["shared_towers"] else "encode_query"
+    return f"""## Use
+
+```python
+from umpteen import Classifier
+
+classifier = Classifier.load("this-folder")
+classifier.predict(["a text"], k=5)  # for each text its labels: key, text, score
+```
+
+`umpteen verify this-folder` checks every file. Without umpteen, the encoder loads in sentence-transformers
+(hashed bigrams need umpteen installed), and row i of the vectors belongs to line i of labels.jsonl:
+
+```python
+from safetensors.torch import load_file
+from sentence_transformers import SentenceTransformer
+
+encoder = SentenceTransformer("this-folder/encoder")
+labels = load_file("this-folder/vectors.safetensors")["vectors"]
+scores = encoder.{encode}(["a text"], convert_to_tensor=True).cpu() @ labels.T
+```
+"""
+
+
+def _metrics(report: Report) -> str:
+    ks = sorted({int(name.partition("@")[2]) for name in report.metrics})
+    lines = [
+        "## Metrics\n",
+        f"In percent, 95 % bootstrap intervals in brackets; {report.queries:,} queries"
+        f" ({report.queries_left_out:,} without positives left out);"
+        f" propensity A = {report.propensity['A']}, B = {report.propensity['B']}.\n",
+        "| k | " + " | ".join(_METRICS) + " |",
+        "|---" * (len(_METRICS) + 1) + "|",
+    ]
+    lines += [f"| {k} | " + " | ".join(_cell(report, f"{metric}@{k}") for metric in _METRICS) + " |" for k in ks]
+    return "\n".join([*lines, ""])
+
+
+def _cell(report: Report, metric: str) -> str:
+    if metric not in report.metrics:
+        return ""
+    value = f"{report.metrics[metric]:.2f}"
+    if metric not in report.intervals:
+        return value
+    low, high = report.intervals[metric]
+    return f"{value} [{low:.2f}, {high:.2f}]"

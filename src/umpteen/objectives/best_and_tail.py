@@ -1,0 +1,143 @@
+"""What one pass over the scores must remember to find SoftTop-k's threshold exactly.
+
+Of each query the M best scores are kept, M a multiple of k, and of the rest, the tail, only power sums. Σσ = k keeps
+the tail so far below the threshold t that u = exp(score − t) ≤ 1/(M/k − 1) there, and σ = u − u² + u³ − … needs few
+terms. R queries, T labels in a tile, m̂ power sums.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+KEPT_PER_K = 32  # M/k
+NEWTON_STEPS = 64  # a bound, not a cost: about six are taken
+
+
+class BestAndTail:
+    """The M best scores of each query and the power sums Σ exp(m · (score − floor)), m = 1 … m̂, of all others."""
+
+    def __init__(self, like: Tensor, k: Tensor, in_play: Tensor) -> None:
+        self.k, self.in_play = k, in_play  # [R]
+        self.kept = min(KEPT_PER_K * int(k.max()), int(in_play.max()))  # M
+        self.best = like.new_full((len(k), self.kept), -torch.inf)  # [R, M]
+        self.floor = like.new_full((len(k),), -torch.inf)  # [R] the M-th best score at the last merge
+        self.powers = like.new_zeros((len(k), 2 * _half_terms(like.dtype)), dtype=torch.float64)  # [R, m̂]
+        self._rivals: list[Tensor] = []  # scores above the floor waiting to be merged, padded with −∞
+
+    def fold(self, tile: Tensor) -> None:
+        """Take a tile of scores [R, T] in, and overwrite it."""
+        rows, columns = torch.le(tile, self.floor[:, None]).logical_not_().nonzero(as_tuple=True)  # NaN is above, too
+        if len(rows) > tile.numel() // 4:
+            self._rivals.append(tile.clone())
+            tile.fill_(-torch.inf)
+        elif len(rows):
+            counts = torch.bincount(rows, minlength=len(tile))
+            place = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[rows]
+            rivals = tile.new_full((len(tile), int(counts.max())), -torch.inf)
+            rivals[rows, place] = tile[rows, columns]
+            tile[rows, columns] = -torch.inf
+            self._rivals.append(rivals)
+        self._add_to_tail(tile)
+        if sum(rivals.shape[1] for rivals in self._rivals) >= self.kept:
+            self.merge()
+
+    def merge(self) -> None:
+        """Let the waiting scores compete for the M places; the losers join the tail."""
+        if self._rivals:
+            everyone = torch.cat([self.best, *self._rivals], dim=1)
+            losers = everyone.topk(everyone.shape[1] - self.kept, largest=False, sorted=False).values
+            self.best, self._rivals = everyone.topk(self.kept, sorted=False).values, []
+            floor, lower_floor = self.best.amin(1), self.floor
+            rise = torch.where(lower_floor == -torch.inf, torch.inf, floor - lower_floor)
+            self.powers *= (-rise.double()[:, None] * self._orders()).exp()
+            self.floor = floor
+            self._add_to_tail(losers)
+
+    def solve(self) -> tuple[Tensor, Tensor]:
+        """The threshold [R] and log Σσ' there [R], by Newton steps kept inside a bracket that shrinks.
+
+        What is solved is log(what the top k lack of k) = log(what all others have): as a function of the threshold
+        it rises with a slope between 1/2 and 2 everywhere, also across a gap where Σσ itself is flat.
+        """
+        self.merge()
+        best = self.best.double().sort(descending=True).values
+        finite = best != -torch.inf
+        k, counts = self.k.double(), finite.sum(1).double()
+        low = best.masked_fill(~finite, torch.inf).amin(1) + (counts / k - 1).log()  # Σσ ≥ counts · σ(lowest − t)
+        high = best[:, 0] + (self.in_play.double() / k - 1).log()  # Σσ ≤ in_play · σ(highest − t)
+        around = best.gather(1, torch.stack([self.k - 1, self.k], dim=1))
+        threshold = around.mean(1).clamp(low, high)
+        for _ in range(NEWTON_STEPS):
+            balance = self._balance(best, threshold)
+            excess = balance.lacking - balance.having
+            low, high = torch.where(excess < 0, threshold, low), torch.where(excess > 0, threshold, high)
+            moved = threshold - excess / balance.slope()
+            moved = torch.where((moved < low) | (moved > high), (low + high) / 2, moved)
+            settled = (moved - threshold).abs() <= 1e-15 * (1 + threshold.abs())
+            threshold = moved
+            if not bool((~settled & ~threshold.isnan()).any()):
+                break
+        rounded = threshold.to(self.best.dtype)  # as the gradient will see it
+        return rounded, self._balance(best, rounded.double()).log_slope().to(rounded.dtype)
+
+    def _balance(self, best: Tensor, threshold: Tensor) -> "Balance":
+        is_top = torch.arange(self.kept, device=best.device) < self.k[:, None]
+        distance = best - threshold[:, None]
+        logs = logsigmoid(torch.where(is_top, -distance, distance))  # of 1 − σ in the top k, of σ below
+        lacking = logs.masked_fill(~is_top, -torch.inf).logsumexp(1)
+        having = logs.masked_fill(is_top, -torch.inf).logsumexp(1)
+        orders, gap = self._orders(), self.floor.double() - threshold
+        terms = self.powers * (gap[:, None] * (orders - 1)).exp() * (1 - 2 * ((orders - 1) % 2))
+        having = torch.logaddexp(having, gap + terms.sum(1).log())
+        shares = (logs - torch.where(is_top, lacking[:, None], having[:, None])).exp() * -logs.expm1()
+        tail_slope = (gap - having).exp() * (terms * orders).sum(1)
+        return Balance(lacking, having, (shares * is_top).sum(1), (shares * ~is_top).sum(1) + tail_slope)
+
+    def _add_to_tail(self, scores: Tensor) -> None:
+        """Add the powers of these scores, none above the floor, to the sums; the scores are overwritten."""
+        if self.kept >= int(self.in_play.max()):
+            return
+        half = self.powers.shape[1] // 2
+        scores.sub_(torch.where(self.floor == -torch.inf, 0, self.floor)[:, None])
+        torch.threshold_(scores, _log_tiny(scores.dtype) / half, -torch.inf)  # no power below may turn denormal
+        powers = scores.new_empty(len(scores), half, scores.shape[1])
+        torch.exp(scores, out=powers[:, 0])
+        for order in range(1, half):
+            torch.mul(powers[:, order - 1], powers[:, 0], out=powers[:, order])
+        products = torch.bmm(powers, powers.transpose(1, 2)).double()  # [R, m̂/2, m̂/2]: sums of powers 2 … m̂
+        self.powers[:, 0] += powers[:, 0].sum(1)
+        for order in range(2, 2 * half + 1):
+            self.powers[:, order - 1] += products[:, order // 2 - 1, (order + 1) // 2 - 1]
+
+    def _orders(self) -> Tensor:
+        return torch.arange(1, self.powers.shape[1] + 1, device=self.powers.device)  # 1 … m̂
+
+
+class Balance(NamedTuple):
+    """How the top k and all others compare at some threshold, each [R]: in balance when lacking = having."""
+
+    lacking: Tensor  # log Σ (1 − σ) over the top k
+    having: Tensor  # log Σ σ over the others
+    lacking_slope: Tensor  # how lacking rises with the threshold
+    having_slope: Tensor  # how having falls
+
+    def slope(self) -> Tensor:
+        return self.lacking_slope + self.having_slope
+
+    def log_slope(self) -> Tensor:
+        """log Σσ' over all labels."""
+        return torch.logaddexp(self.lacking + self.lacking_slope.log(), self.having + self.having_slope.log())
+
+
+def _half_terms(dtype: torch.dtype) -> int:
+    """Half the number of power sums that bring the series' error below the dtype's rounding: 3 or 6."""
+    terms = 1
+    while (terms + 1) * (KEPT_PER_K - 1) ** -terms > torch.finfo(dtype).eps:
+        terms += 1
+    return (terms + 1) // 2
+
+
+def _log_tiny(dtype: torch.dtype) -> float:
+    return float(torch.tensor(torch.finfo(dtype).tiny, dtype=torch.float64).log())

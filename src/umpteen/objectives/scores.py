@@ -1,0 +1,125 @@
+"""Scores of every query against every label in play: reduced, sampled and differentiated, never held.
+
+B queries, L labels, p pairs. Gradients of everything asked of one Scores meet in one pair of buffers: a root
+in the autograd graph takes the vectors and returns an anchor; the reductions hang on the anchor and add to the
+buffers in their backward; the root's backward, which runs after theirs, hands the buffers out.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from umpteen.errors import BadInput
+from umpteen.objectives.bars import LogSumExp, SoftplusSum
+from umpteen.objectives.targets import Pairs
+from umpteen.objectives.threshold import SoftThreshold
+from umpteen.objectives.tiles import Bar, Holes, Tiles
+
+
+class Scores:
+    """The matrix <query_i, label_j> / temperature, of which no more than a tile exists at a time.
+
+    Filtered pairs leave every reduction. `tile` is the number of labels in a tile, chosen to fit the cache if left out.
+    """
+
+    def __init__(
+        self,
+        queries: Tensor,  # [B, d]
+        labels: Tensor,  # [L, d]
+        *,
+        temperature: float = 1.0,
+        filtered: Pairs | None = None,
+        tile: int | None = None,
+    ) -> None:
+        if queries.dim() != 2 or labels.dim() != 2 or queries.shape[1] != labels.shape[1]:
+            raise BadInput(f"vectors of shapes {tuple(queries.shape)} and {tuple(labels.shape)} have no scores")
+        if queries.dtype != labels.dtype:
+            raise BadInput(f"queries are {queries.dtype}, labels {labels.dtype}; convert one of them")
+        if not (temperature > 0 and math.isfinite(temperature)):
+            raise BadInput(f"temperature {temperature} is not a positive number")
+        if tile is not None and tile < 1:
+            raise BadInput(f"tile {tile} is not a number of labels; use 1 or more")
+        if queries.dtype in (torch.float16, torch.bfloat16):
+            queries, labels = queries.float(), labels.float()
+        self.shape = (len(queries), len(labels))
+        self.filtered = filtered
+        self._tiles = Tiles(queries, labels, temperature, tile)
+        self._anchor = _apply(_Root, queries, labels, self._tiles)
+
+    def at(self, pairs: Pairs) -> Tensor:
+        """The scores at the given pairs [p], filtered or not."""
+        return _apply(_At, self._anchor, self._tiles, pairs)
+
+    def log_sum_exp(self, excluding: Pairs | None = None) -> Tensor:
+        """log Σ_j exp(s_ij) for each query [B]; −∞ for a query that has no label left."""
+        return self._reduce(LogSumExp(self._tiles.queries), excluding)
+
+    def softplus_sum(self, excluding: Pairs | None = None) -> Tensor:
+        """Σ_j log(1 + exp(s_ij)) for each query [B]."""
+        return self._reduce(SoftplusSum(self._tiles.queries), excluding)
+
+    def soft_threshold(self, k: int | Tensor, alpha: float) -> Tensor:
+        """The t_i with Σ_j σ(alpha · (s_ij − t_i)) = k for each query [B]: what the soft top k lie above.
+
+        With as few labels as k, or fewer, there is none: one k for all is then refused, and where k is given per
+        query [B] the threshold of such a query, or of one with k = 0, is −∞.
+        """
+        in_play = self._tiles.queries.new_full(self.shape[:1], self.shape[1], dtype=torch.int64)
+        if self.filtered is not None:
+            in_play -= self.filtered.per_query(self.shape[0])
+        return self._reduce(SoftThreshold(self._tiles.queries, k, alpha, in_play), None)
+
+    def _reduce(self, bar: Bar, excluding: Pairs | None) -> Tensor:
+        holes = self._tiles.holes(self.filtered, excluding)
+        return _apply(_Reduce, self._anchor, self._tiles, bar, holes)
+
+
+def _apply(function: type[Function], *arguments: object) -> Tensor:
+    apply: Callable[..., Tensor] = function.apply
+    return apply(*arguments)
+
+
+class _Root(Function):
+    @staticmethod
+    def forward(ctx: Any, queries: Tensor, labels: Tensor, tiles: Tiles) -> Tensor:
+        ctx.save_for_backward(queries, labels)
+        ctx.tiles = tiles
+        tiles.wanted = ctx.needs_input_grad[:2]
+        return queries.new_zeros(())
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *_: Tensor) -> tuple[Tensor | None, ...]:
+        _ = ctx.saved_tensors  # raises if a vector was overwritten since the forward pass
+        return *ctx.tiles.hand_out(), None
+
+
+class _At(Function):
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, tiles: Tiles, pairs: Pairs) -> Tensor:
+        ctx.tiles, ctx.pairs = tiles, pairs
+        return tiles.at(pairs)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        ctx.tiles.backpropagate_at(ctx.pairs, gradients[0])
+        return gradients[0].new_zeros(()), None, None
+
+
+class _Reduce(Function):
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, tiles: Tiles, bar: Bar, holes: Holes | None) -> Tensor:
+        ctx.tiles, ctx.bar, ctx.holes = tiles, bar, holes
+        return tiles.reduce(bar, holes)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        ctx.tiles.backpropagate(ctx.bar, ctx.holes, gradients[0])
+        return gradients[0].new_zeros(()), None, None, None

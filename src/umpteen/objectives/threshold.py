@@ -1,0 +1,67 @@
+"""SoftTop-k's threshold, exact and in one pass over the labels: the bar and its gradient.
+
+B queries, T labels in a tile. Inside, scores are already multiplied by alpha.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from umpteen.errors import BadInput
+from umpteen.objectives.bars import drop_negligible_
+from umpteen.objectives.best_and_tail import BestAndTail
+
+
+class SoftThreshold:
+    """The t_i with Σ_j σ(alpha · (s_ij − t_i)) = k_i; its gradient is σ'(alpha · (s_ij − t_i)) ÷ the sum of these.
+
+    A query whose k is 0, or not below the number of labels it has in play, has no threshold: −∞ stands for it.
+    """
+
+    def __init__(self, like: Tensor, k: int | Tensor, alpha: float, in_play: Tensor) -> None:
+        if not (alpha > 0 and math.isfinite(alpha)):
+            raise BadInput(f"alpha {alpha} is not a positive number")
+        self.sharpness = alpha
+        self._threshold = like.new_full((len(like),), -torch.inf)  # [B] of alpha · score
+        self._log_slope = torch.zeros_like(self._threshold)  # [B] log Σ_j σ'
+        self._groups: list[tuple[Tensor, BestAndTail]] = []  # queries that keep the same number of scores
+        k = _one_for_each(k, in_play)
+        # One large k must not make every query keep many scores: those between the same powers of 2 form a group.
+        power = torch.where((k > 0) & (k < in_play), k.double().log2().ceil(), -1)
+        for each in torch.unique(power):
+            if each >= 0:
+                rows = torch.where(power == each)[0]
+                self._groups.append((rows, BestAndTail(like, k[rows], in_play[rows])))
+
+    def fold(self, tile: Tensor) -> None:
+        for rows, group in self._groups:
+            group.fold(tile if len(rows) == len(tile) else tile[rows])
+
+    def value(self) -> Tensor:
+        for rows, group in self._groups:
+            self._threshold[rows], self._log_slope[rows] = group.solve()
+        self._groups = []  # the scores they kept are no longer needed
+        return self._threshold / self.sharpness
+
+    def weigh(self, tile: Tensor, active: Tensor) -> None:
+        # σ'(x) = e^−|x| / (1 + e^−|x|)² keeps its digits where σ(1 − σ) loses them, and divided by the slope
+        # in the exponent it neither over- nor underflows.
+        solved = active & (self._threshold != -torch.inf)
+        tile.sub_(torch.where(solved, self._threshold, 0)[:, None]).abs_()
+        torch.sub(torch.where(solved, -self._log_slope, -torch.inf)[:, None], tile, out=tile)
+        drop_negligible_(tile).exp_()
+        divisor = (tile * self._log_slope.exp()[:, None]).add_(1)
+        tile.div_(divisor).div_(divisor)
+
+
+def _one_for_each(k: int | Tensor, in_play: Tensor) -> Tensor:
+    if isinstance(k, int):
+        if k < 1:
+            raise BadInput(f"k is {k}; the soft top k needs 1 or more")
+        if len(in_play) and k >= (fewest := int(in_play.min())):
+            raise BadInput(f"k is {k:,} but a query has {fewest:,} labels in play; choose a smaller k")
+        return torch.full_like(in_play, k)
+    if k.shape != in_play.shape or k.is_floating_point() or bool((k < 0).any()):
+        raise BadInput(f"k must be {len(in_play):,} whole numbers, one per query, none of them negative")
+    return k.to(in_play)

@@ -1,0 +1,129 @@
+"""Writes files and folders whole or not at all: a reader sees the old one or the new one, never a half.
+
+Everything is written to a hidden sibling, flushed to the disk, and only then put in place.
+"""
+
+import ctypes
+import hashlib
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from umpteen.errors import NotSaved, UmpteenError
+
+# Libraries written in Rust (safetensors, tokenizers) report a full disk as a plain exception that ends so.
+_RUST_OS_ERROR = re.compile(r"\(os error \d+\)")
+_AT_CURRENT_FOLDER, _RENAME_EXCHANGE = -100, 2
+
+
+def write_atomically(path: Path, data: bytes | str) -> None:
+    """`path` holds `data`, or what it held before if writing fails."""
+    target = Path(path).resolve()
+    with _explained(target):
+        sibling = _sibling(target)
+        try:
+            with sibling.open("xb") as file:
+                file.write(data.encode() if isinstance(data, str) else data)
+                file.flush()
+                os.fsync(file.fileno())
+            sibling.replace(target)
+        except BaseException:
+            sibling.unlink(missing_ok=True)
+            raise
+        _flush_to_disk(target.parent)
+
+
+@contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """What the body writes into the folder it is given replaces `path` when the body ends well, and only then."""
+    target = Path(path).resolve()
+    with _explained(target):
+        sibling = _sibling(target)
+        try:
+            sibling.mkdir()
+            yield sibling
+            for folder, _, files in os.walk(sibling):
+                for name in [*files, "."]:
+                    _flush_to_disk(Path(folder, name))
+            if target.exists():
+                _exchange(sibling, target)
+            else:
+                sibling.replace(target)
+            _flush_to_disk(target.parent)
+        finally:
+            # After a success this is the old folder; after a failure the unfinished new one.
+            shutil.rmtree(sibling, ignore_errors=True)
+
+
+def sha256_of(path: Path) -> str:
+    """The file's SHA-256 in hexadecimal, read in blocks."""
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def _explained(target: Path) -> Iterator[None]:
+    """A failure of the disk becomes NotSaved, which names the path and the reason; other errors pass."""
+    try:
+        yield
+    except UmpteenError:
+        raise
+    except Exception as error:
+        if isinstance(error, OSError):
+            reason = error.strerror or str(error)
+        elif _RUST_OS_ERROR.search(str(error)):
+            reason = str(error)
+        else:
+            raise
+        before = "what stood there before is untouched" if target.exists() else "nothing was left behind"
+        raise NotSaved(f"{target}: could not be written: {reason}; {before}") from error
+
+
+def _sibling(target: Path) -> Path:
+    """A fresh hidden name beside the target; siblings left by killed processes of this machine are removed."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    prefix = f".{target.name}.partial.{os.uname().nodename}."
+    for other in target.parent.iterdir():
+        if other.name.startswith(prefix) and not _alive(other.name.removeprefix(prefix).partition(".")[0]):
+            shutil.rmtree(other, ignore_errors=True)
+            with suppress(OSError):
+                other.unlink()
+    return target.with_name(f"{prefix}{os.getpid()}.{secrets.token_hex(4)}")
+
+
+def _alive(process: str) -> bool:
+    try:
+        os.kill(int(process), 0)
+    except ProcessLookupError:
+        return False
+    except (ValueError, OSError):
+        return True
+    return True
+
+
+def _exchange(new: Path, old: Path) -> None:
+    """The two folders swap names, in one step where the file system can, so that no kill leaves `old` missing."""
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    names = (_AT_CURRENT_FOLDER, os.fsencode(new), _AT_CURRENT_FOLDER, os.fsencode(old))
+    if rename is not None and rename(*names, _RENAME_EXCHANGE) == 0:
+        return
+    aside = old.with_name(f"{new.name}.old")
+    old.replace(aside)
+    try:
+        new.replace(old)
+    except BaseException:
+        aside.replace(old)
+        raise
+    aside.replace(new)
+
+
+def _flush_to_disk(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,1 @@
+"""The training step and everything around it: gradient cache, optimizer, loop, checkpoints."""

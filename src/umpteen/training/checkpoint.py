@@ -1,0 +1,151 @@
+"""Checkpoints that an exact resume needs, and nothing else: weights, optimizer, progress.
+
+Batches, sampled positives and dropout follow from (seed, step), so no generator has a state to keep.
+A checkpoint is a folder that appears whole or not at all; its files carry checksums.
+"""
+
+import json
+import shutil
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.optim import AdamW
+
+from umpteen.errors import DamagedCheckpoint
+from umpteen.storage import atomic_folder, sha256_of, write_atomically
+
+FORMAT = 1
+NAME = "checkpoint"
+
+
+@dataclass
+class TrainState:
+    """Where a run stands; with the weights and the optimizer, all that an exact resume needs."""
+
+    step: int = 0
+    seconds: float = 0.0
+    best_value: float | None = None
+    best_step: int | None = None
+    evaluations_since_best: int = 0
+    stopped_early: bool = False
+    evaluations: list[dict[str, Any]] = field(default_factory=list)
+
+
+def save_checkpoint(
+    run: Path, state: TrainState, model: nn.Module, optimizer: AdamW, *, recipe: dict[str, Any], data: str
+) -> None:
+    """Replaces the run's checkpoint; the previous one survives until this one is complete."""
+    with atomic_folder(run / NAME) as folder:
+        save_file(weights_of(model), folder / "weights.safetensors")
+        save_file(_optimizer_tensors(model, optimizer), folder / "optimizer.safetensors")
+        files = {name: sha256_of(folder / name) for name in ("weights.safetensors", "optimizer.safetensors")}
+        record = {"format": FORMAT, "state": asdict(state), "files": files, "recipe": recipe, "data": data}
+        write_atomically(folder / "state.json", json.dumps(record, indent=1))
+
+
+def load_checkpoint(
+    run: Path, model: nn.Module, optimizer: AdamW, *, recipe: dict[str, Any], data: str
+) -> TrainState | None:
+    """Restores weights and optimizer and returns the state; None where the run has no checkpoint yet."""
+    folder = run / NAME
+    if not folder.exists():
+        return None
+    record = _verified_record(folder)
+    _refuse_another_run(folder, record, recipe, data)
+    load_weights(model, folder / "weights.safetensors")
+    _restore_optimizer(model, optimizer, load_file(folder / "optimizer.safetensors"))
+    return TrainState(**record["state"])
+
+
+def weights_of(model: nn.Module) -> dict[str, Tensor]:
+    """The model's weights by name, each once even where towers share them."""
+    seen: set[int] = set()
+    weights: dict[str, Tensor] = {}
+    for name, tensor in model.state_dict().items():
+        if tensor.data_ptr() not in seen or tensor.numel() == 0:
+            seen.add(tensor.data_ptr())
+            weights[name] = tensor.detach().cpu().contiguous()
+    return weights
+
+
+def load_weights(model: nn.Module, path: Path) -> None:
+    """Sets the model's weights in place from a file made of `weights_of`."""
+    stored = load_file(path)
+    own = model.state_dict()
+    with torch.no_grad():
+        for name in weights_of(model):
+            if name not in stored or stored[name].shape != own[name].shape:
+                raise DamagedCheckpoint(f"{path} does not fit this model: {name} is missing or has another shape")
+            own[name].copy_(stored[name])
+
+
+def remove_checkpoint(run: Path) -> None:
+    """A finished run needs none."""
+    shutil.rmtree(run / NAME, ignore_errors=True)
+
+
+def _verified_record(folder: Path) -> dict[str, Any]:
+    try:
+        record: dict[str, Any] = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+        files = record["files"]
+    except (OSError, ValueError, KeyError) as problem:
+        raise DamagedCheckpoint(f"{folder / 'state.json'} is unreadable ({problem}); {_AFRESH}") from None
+    if record.get("format") != FORMAT:
+        raise DamagedCheckpoint(
+            f"{folder} has checkpoint format {record.get('format')}, this version reads {FORMAT}; {_AFRESH}"
+        )
+    for name, expected in files.items():
+        if not (folder / name).is_file() or sha256_of(folder / name) != expected:
+            raise DamagedCheckpoint(f"{folder / name} is cut short or altered; {_AFRESH}")
+    return record
+
+
+_AFRESH = "start afresh without --resume, in another --output"
+
+
+def _refuse_another_run(folder: Path, record: dict[str, Any], recipe: dict[str, Any], data: str) -> None:
+    differing = sorted(_differences(record["recipe"], recipe))
+    if differing:
+        raise DamagedCheckpoint(
+            f"{folder} belongs to another recipe: {'; '.join(differing[:5])}. "
+            "Resume with the recipe it was started with, or choose another --output"
+        )
+    if record["data"] != data:
+        raise DamagedCheckpoint(f"{folder} was trained on other data than is given now; choose another --output")
+
+
+def _differences(old: dict[str, Any], new: dict[str, Any], path: str = "") -> list[str]:
+    found: list[str] = []
+    for key in old.keys() | new.keys():
+        before, after = old.get(key), new.get(key)
+        if isinstance(before, dict) and isinstance(after, dict):
+            found += _differences(before, after, f"{path}{key}.")
+        elif before != after:
+            found.append(f"{path}{key} was {before!r}, is {after!r}")
+    return found
+
+
+def _names(model: nn.Module) -> dict[nn.Parameter, str]:
+    return {parameter: name for name, parameter in model.named_parameters()}
+
+
+def _optimizer_tensors(model: nn.Module, optimizer: AdamW) -> dict[str, Tensor]:
+    names = _names(model)
+    return {
+        f"{names[parameter]}:{key}": value.detach().cpu().contiguous()
+        for parameter, state in optimizer.state.items()
+        for key, value in state.items()
+    }
+
+
+def _restore_optimizer(model: nn.Module, optimizer: AdamW, stored: dict[str, Tensor]) -> None:
+    for parameter, name in _names(model).items():
+        state = {key.rpartition(":")[2]: value for key, value in stored.items() if key.rpartition(":")[0] == name}
+        if state:
+            optimizer.state[parameter] = {
+                key: value if key == "step" else value.to(parameter.device) for key, value in state.items()
+            }

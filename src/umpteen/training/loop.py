@@ -1,0 +1,154 @@
+"""The loop around the step: schedule, validation, best model, early stopping, checkpoints, a clean end on signals."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save
+from torch import nn
+from torch.optim import AdamW
+
+from umpteen.data.batches import EpochSampler
+from umpteen.errors import BadConfig, Stopped
+from umpteen.storage import write_atomically
+from umpteen.training.checkpoint import (
+    TrainState,
+    load_checkpoint,
+    load_weights,
+    save_checkpoint,
+    weights_of,
+)
+from umpteen.training.observer import Observer
+from umpteen.training.optimizer import learning_rate_factor, set_learning_rate
+from umpteen.training.signals import stop_request
+from umpteen.training.step import TrainingStep
+
+Evaluate = Callable[[], dict[str, float]]
+
+
+@dataclass(frozen=True)
+class LoopSettings:
+    steps: int
+    seed: int
+    warmup: float
+    evaluate_every: int  # steps; 0: at the end only
+    metric: str
+    patience: int | None
+    checkpoint_seconds: float
+
+
+class Loop:
+    """One run in a workspace folder, from its checkpoint (or from the start) to its end."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        step: TrainingStep,
+        optimizer: AdamW,
+        sampler: EpochSampler,
+        evaluate: Evaluate | None,
+        settings: LoopSettings,
+        observer: Observer,
+        *,
+        workspace: Path | None,
+        recipe: dict[str, Any],
+        data: str,
+    ) -> None:
+        self._model = model
+        self._step = step
+        self._optimizer = optimizer
+        self._sampler = sampler
+        self._evaluate = evaluate
+        self._settings = settings
+        self._observer = observer
+        self._workspace = workspace
+        self._recipe = recipe
+        self._data = data
+        self._state = TrainState()
+        self._last_save = time.monotonic()
+
+    def run(self) -> TrainState:
+        """Trains to the end, then puts the best weights into the model (the last ones, without validation or workspace)."""
+        resumed = self._workspace and load_checkpoint(
+            self._workspace, self._model, self._optimizer, recipe=self._recipe, data=self._data
+        )
+        self._state = resumed or TrainState()
+        state, settings = self._state, self._settings
+        self._observer.started(state.step, settings.steps)
+        if resumed:
+            self._observer.notice(f"resumed after step {state.step:,}")
+        with stop_request() as stop:
+            while state.step < settings.steps and not state.stopped_early:
+                self._train_one_step()
+                if self._evaluation_is_due():
+                    self._validate()
+                    self._save()
+                elif time.monotonic() - self._last_save >= settings.checkpoint_seconds:
+                    self._save()
+                if stop.signal is not None and state.step < settings.steps:
+                    self._save()
+                    raise Stopped(f"stopped and saved after step {state.step:,}; --resume goes on", signal=stop.signal)
+        if state.best_step is not None and self._workspace is not None:
+            load_weights(self._model, self._workspace / "best.safetensors")
+        return state
+
+    def _train_one_step(self) -> None:
+        state, settings = self._state, self._settings
+        began = time.monotonic()
+        epoch, index = divmod(state.step, self._sampler.batches_per_epoch)
+        rate = set_learning_rate(self._optimizer, learning_rate_factor(state.step, settings.steps, settings.warmup))
+        rows = self._sampler.rows(epoch, index)
+        outcome = self._step(rows, step=state.step, seed=settings.seed)
+        seconds = time.monotonic() - began
+        state.step += 1
+        state.seconds += seconds
+        self._observer.stepped(
+            {
+                "step": state.step,
+                "epoch": round(state.step / self._sampler.batches_per_epoch, 4),
+                "loss": outcome.loss,
+                "learning_rate": rate,
+                "gradient_norm": outcome.gradient_norm,
+                "queries_per_second": len(rows) / seconds,
+                "tokens": outcome.tokens,
+                "seconds": state.seconds,
+            }
+        )
+
+    def _evaluation_is_due(self) -> bool:
+        if self._evaluate is None:
+            return False
+        every = self._settings.evaluate_every
+        return self._state.step == self._settings.steps or (every > 0 and self._state.step % every == 0)
+
+    def _validate(self) -> None:
+        assert self._evaluate is not None
+        state, settings = self._state, self._settings
+        metrics = self._evaluate()
+        if settings.metric not in metrics:
+            raise BadConfig(f"evaluation.metric = {settings.metric!r}: there is {', '.join(metrics)}")
+        value = metrics[settings.metric]
+        better = state.best_value is None or value > state.best_value
+        if better:
+            if self._workspace is not None:
+                write_atomically(self._workspace / "best.safetensors", save(weights_of(self._model)))
+            state.best_value, state.best_step, state.evaluations_since_best = value, state.step, 0
+        else:
+            state.evaluations_since_best += 1
+            state.stopped_early = settings.patience is not None and state.evaluations_since_best >= settings.patience
+        record = {"step": state.step, "seconds": state.seconds, "best": better, "metrics": metrics}
+        state.evaluations.append(record)
+        self._observer.evaluated(record)
+        if state.stopped_early:
+            self._observer.notice(
+                f"stopped early: {settings.metric} was best at step {state.best_step:,} ({state.best_value:.2f})"
+            )
+
+    def _save(self) -> None:
+        if self._workspace is not None:
+            save_checkpoint(
+                self._workspace, self._state, self._model, self._optimizer, recipe=self._recipe, data=self._data
+            )
+        self._last_save = time.monotonic()

@@ -1,0 +1,101 @@
+"""Who watches a run: the log for machines always, a progress bar or TensorBoard where wanted."""
+
+import json
+from pathlib import Path
+from typing import Any, Protocol
+
+
+class Observer(Protocol):
+    """Hears of every step and evaluation; must not change anything."""
+
+    def started(self, step: int, steps: int) -> None: ...
+    def stepped(self, record: dict[str, Any]) -> None: ...
+    def evaluated(self, record: dict[str, Any]) -> None: ...
+    def notice(self, message: str) -> None: ...
+
+
+class Silence:
+    """Watches nothing."""
+
+    def started(self, step: int, steps: int) -> None: ...
+    def stepped(self, record: dict[str, Any]) -> None: ...
+    def evaluated(self, record: dict[str, Any]) -> None: ...
+    def notice(self, message: str) -> None: ...
+
+
+class MetricsLog:
+    """Appends each record to metrics.jsonl; a resumed run first drops the lines after its checkpoint."""
+
+    def __init__(self, path: Path, *, log_every: int = 1) -> None:
+        self._path = path
+        self._every = log_every
+
+    def started(self, step: int, steps: int) -> None:
+        lines = self._path.read_text(encoding="utf-8").splitlines() if self._path.exists() else []
+        kept = [line for line in lines if _step_of(line) <= step]
+        self._path.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+
+    def stepped(self, record: dict[str, Any]) -> None:
+        if record["step"] % self._every == 0:
+            self._append(record)
+
+    def evaluated(self, record: dict[str, Any]) -> None:
+        self._append(record)
+
+    def notice(self, message: str) -> None: ...
+
+    def _append(self, record: dict[str, Any]) -> None:
+        with self._path.open("a", encoding="utf-8") as log:
+            log.write(json.dumps(record) + "\n")
+
+
+def _step_of(line: str) -> float:
+    try:
+        return int(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return float("inf")  # a line cut short by a kill is dropped
+
+
+class TensorBoard:
+    """Scalars for TensorBoard."""
+
+    def __init__(self, folder: Path) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer: Any = SummaryWriter(str(folder))  # type: ignore[no-untyped-call]
+
+    def started(self, step: int, steps: int) -> None: ...
+
+    def stepped(self, record: dict[str, Any]) -> None:
+        for name in ("loss", "learning_rate", "gradient_norm"):
+            self._writer.add_scalar(f"train/{name}", record[name], record["step"])
+
+    def evaluated(self, record: dict[str, Any]) -> None:
+        for name, value in record["metrics"].items():
+            self._writer.add_scalar(f"validation/{name}", value, record["step"])
+        self._writer.flush()
+
+    def notice(self, message: str) -> None: ...
+
+
+class Everyone:
+    """Passes everything on to several observers."""
+
+    def __init__(self, *observers: Observer) -> None:
+        self._observers = observers
+
+    def started(self, step: int, steps: int) -> None:
+        for observer in self._observers:
+            observer.started(step, steps)
+
+    def stepped(self, record: dict[str, Any]) -> None:
+        for observer in self._observers:
+            observer.stepped(record)
+
+    def evaluated(self, record: dict[str, Any]) -> None:
+        for observer in self._observers:
+            observer.evaluated(record)
+
+    def notice(self, message: str) -> None:
+        for observer in self._observers:
+            observer.notice(message)

@@ -1,0 +1,113 @@
+"""Which texts a step must encode: each distinct one once, even where a query's text is also a label's."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from umpteen.data.token_table import TokenTable
+
+
+@dataclass(frozen=True)
+class DistinctTexts:
+    """What one call of the gradient cache encodes."""
+
+    lengths: NDArray[np.int64]
+    fetch: Callable[[NDArray[np.int64]], tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class InPlay:
+    """Texts to encode, one entry per tower (a single one when they share it), and where queries and labels stand in them."""
+
+    encoded: list[DistinctTexts]
+    queries: NDArray[np.int64] | None  # [B] positions in the first entry; None: all of it, in order
+    labels: NDArray[np.int64] | None  # [L] positions in the last entry; None: all of it, in order
+
+
+class TextsInPlay:
+    """Finds the distinct texts of a batch of queries and of all labels."""
+
+    def __init__(self, queries: TokenTable, labels: TokenTable, *, shared: bool) -> None:
+        self._queries = queries
+        self._shared = shared
+        self._labels, positions = labels.distinct()
+        self._label_positions = positions if len(self._labels) < len(labels) else None
+        # Only shared towers can give a query the vector of a label with the same text.
+        self._label_of_text: dict[bytes, int] = {}
+        if shared:
+            _positions(self._labels, np.arange(len(self._labels)), self._label_of_text)
+
+    def in_play(self, rows: NDArray[np.int64]) -> InPlay:
+        """The texts of a step over the queries at these rows and all labels."""
+        known = _Overlay(self._label_of_text)
+        positions = _positions(self._queries, rows, known)
+        offset = len(self._label_of_text)
+        fresh = self._queries.take(rows[_first_occurrences(positions, offset)])
+        in_order = len(fresh) == len(rows)
+        if not self._shared:
+            encoded = [_whole(fresh), _whole(self._labels)]
+            return InPlay(encoded, None if in_order else positions, self._label_positions)
+        labels = np.arange(offset) if self._label_positions is None else self._label_positions
+        return InPlay([_joined(self._labels, fresh)], positions, labels)
+
+
+class _Overlay(dict[bytes, int]):
+    """New texts on top of known ones, numbered on from them; the known ones stay untouched."""
+
+    def __init__(self, known: dict[bytes, int]) -> None:
+        self._known = known
+
+    def __missing__(self, text: bytes) -> int:
+        return self._known[text]
+
+    def number(self) -> int:
+        return len(self._known) + len(self)
+
+
+def _positions(table: TokenTable, rows: NDArray[np.int64], numbered: dict[bytes, int]) -> NDArray[np.int64]:
+    """For each row, the number of its text: that of an equal text seen before, else the next free one."""
+    ids, offsets = (tensor.numpy() for tensor in table.batch(rows))
+    positions = np.empty(len(rows), dtype=np.int64)
+    for at in range(len(rows)):
+        text = ids[offsets[at] : offsets[at + 1]].tobytes()
+        try:
+            positions[at] = numbered[text]
+        except KeyError:
+            number = numbered.number() if isinstance(numbered, _Overlay) else len(numbered)
+            positions[at] = numbered[text] = number
+    return positions
+
+
+def _first_occurrences(positions: NDArray[np.int64], at_least: int) -> NDArray[np.int64]:
+    values, firsts = np.unique(positions, return_index=True)
+    return firsts[values >= at_least]
+
+
+def _whole(table: TokenTable) -> DistinctTexts:
+    return DistinctTexts(table.lengths, table.batch)
+
+
+def _joined(first: TokenTable, second: TokenTable) -> DistinctTexts:
+    def fetch(positions: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        # A micro-batch may mix both tables: fetch from each, then put the rows back in the order asked for.
+        in_first = positions < len(first)
+        if in_first.all():
+            return first.batch(positions)
+        if not in_first.any():
+            return second.batch(positions - len(first))
+        parts = [*_split(first.batch(positions[in_first])), *_split(second.batch(positions[~in_first] - len(first)))]
+        order = np.argsort(np.concatenate([np.flatnonzero(in_first), np.flatnonzero(~in_first)]))
+        rows = [parts[at] for at in order]
+        lengths = torch.tensor([len(row) for row in rows])
+        return torch.cat(rows), torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+
+    return DistinctTexts(np.concatenate([first.lengths, second.lengths]), fetch)
+
+
+def _split(batch: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
+    ids, offsets = batch
+    return ids.split(offsets.diff().tolist())

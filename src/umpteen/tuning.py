@@ -1,0 +1,96 @@
+"""Tries settings of a recipe on validation; every finished trial is a line of a file, so a stopped search goes on."""
+
+import itertools
+import json
+import random
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from umpteen.assemble import Progress, build_run
+from umpteen.config import RunConfig, checked, with_overrides
+from umpteen.errors import BadConfig, Diverged
+
+
+def grid(choices: Iterable[str], trials: int | None, seed: int) -> list[tuple[str, ...]]:
+    """`key=v1,v2` choices as a list of override tuples: all combinations, or some drawn by seed."""
+    axes = []
+    for choice in choices:
+        key, equals, values = choice.partition("=")
+        if not equals or not values:
+            raise BadConfig(
+                f"--try {choice}: write it as key=value,value, for instance objective.temperature=0.05,0.07"
+            )
+        axes.append([f"{key.strip()}={value.strip()}" for value in values.split(",")])
+    points = list(itertools.product(*axes))
+    return points if trials is None or trials >= len(points) else random.Random(seed).sample(points, trials)
+
+
+def tune(
+    config: RunConfig,
+    points: list[tuple[str, ...]],
+    output: Path,
+    *,
+    notice: Callable[[str], None],
+    progress: Progress | None = None,
+) -> list[dict[str, Any]]:
+    """One trial per point not yet in the output file; returns all trials, best first."""
+    if config.data.fit_on != "train":
+        raise BadConfig('tuning needs a validation split: set data.fit_on="train"')
+    metric = config.evaluation.metric
+    output.parent.mkdir(parents=True, exist_ok=True)
+    done = {trial["identity"]: trial for trial in _read(output)}
+    for number, point in enumerate(points, 1):
+        trial_config = checked(with_overrides(config.model_dump(mode="json", exclude_none=True), point), origin="--try")
+        identity = trial_config.model_dump_json()
+        if identity in done:
+            continue
+        notice(f"trial {number} of {len(points)}: {' '.join(point)}")
+        began = time.monotonic()
+        try:
+            run = build_run(trial_config, workspace=None, progress=progress)
+            evaluations = run.loop.run().evaluations
+        except Diverged as problem:
+            notice(str(problem))
+            evaluations = [{"step": None, "metrics": {metric: 0.0}}]
+        best = max(evaluations, key=lambda evaluation: float(evaluation["metrics"][metric]))
+        done[identity] = {
+            "settings": list(point),
+            "metrics": best["metrics"],
+            "best_step": best["step"],
+            "course": [(evaluation["step"], round(evaluation["metrics"][metric], 2)) for evaluation in evaluations],
+            "seconds": round(time.monotonic() - began, 1),
+            "identity": identity,
+        }
+        with output.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(done[identity]) + "\n")
+        notice(f"  {metric} {best['metrics'][metric]:.2f} at step {best['step']}")
+    return sorted(done.values(), key=lambda trial: -float(trial["metrics"][metric]))
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    trials = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            trials.append(json.loads(line))
+        except ValueError:
+            continue  # cut short by a kill: the trial runs again
+    return trials
+
+
+def table(results: list[dict[str, Any]], metric: str) -> Table:
+    """The trials for people, best first."""
+    names = [metric, *(name for name in ("P@1", "P@5", "PSP@5", "R@100") if name != metric)]
+    made = Table()
+    made.add_column("settings")
+    for name in (*names, "best step", "s"):
+        made.add_column(name, justify="right")
+    for trial in results:
+        figures = [f"{trial['metrics'].get(name, float('nan')):.2f}" for name in names]
+        made.add_row(" ".join(trial["settings"]), *figures, str(trial["best_step"]), str(trial["seconds"]))
+    return made

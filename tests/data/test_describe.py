@@ -1,0 +1,104 @@
+import json
+
+import pytest
+
+from umpteen.data import twins
+from umpteen.data.dataset import Dataset, Split
+from umpteen.data.describe import Description, Finding, describe
+from umpteen.data.labels import LabelCatalogue
+from umpteen.data.relevance import Relevance
+from umpteen.data.texts import Texts
+
+LABELS = LabelCatalogue(["a", "b", "c", "d"], ["cat", "dog", "cat", "the long fish"])
+
+
+def split(texts: list[str], relevant: list[list[int]], filtered: list[list[int]] | None = None) -> Split:
+    nothing: list[list[int]] = [[] for _ in texts]
+    return Split(Texts.of(texts), Relevance.from_lists(relevant, 4), Relevance.from_lists(filtered or nothing, 4))
+
+
+def dataset(train: Split, test: Split | None = None) -> Dataset:
+    return Dataset.of("little", LABELS, train, test=test)
+
+
+def finding(description: Description, kind: str, part: str) -> Finding:
+    (found,) = (one for one in description.suspicious if (one.kind, one.split) == (kind, part))
+    return found
+
+
+def rows(found: Finding) -> list[int]:
+    return [example.row for example in found.examples]
+
+
+def test_sizes_frequencies_and_lengths_are_counted() -> None:
+    train = split(["one two three", "one", "one two"], [[0, 1, 3], [0], [0, 1]], [[2], [], []])
+    found = describe(dataset(train))
+    summary = found.splits["train"]
+    assert (summary.queries, summary.pairs, summary.ignored_pairs, summary.graded) == (3, 6, 1, False)
+    assert (summary.labels_per_query.min, summary.labels_per_query.median, summary.labels_per_query.max) == (1, 2, 3)
+    assert summary.words.mean == 2 and summary.words.percentiles["50"] == 2 and summary.words.max == 3
+    labels = found.labels
+    assert (labels.count, labels.queries_per_label.min, labels.queries_per_label.max) == (4, 0, 3)
+    assert labels.queries_per_label.mean == 1.5
+    assert (labels.share_without_queries, labels.share_rare) == (0.25, 1.0)
+    assert labels.words.max == 3
+
+
+def test_every_suspicious_thing_is_found_with_its_row() -> None:
+    train = split(["x y", " ", "cat", "x z"], [[0], [1], [], [0]])
+    test = split(["new", "x z", "x y", "x z"], [[0], [], [1], [1]])
+    found = describe(dataset(train, test))
+    assert rows(finding(found, "empty_texts", "train")) == [2]
+    assert finding(found, "empty_texts", "test").count == 0
+    assert rows(finding(found, "rows_without_labels", "train")) == [3]
+    assert rows(finding(found, "rows_without_labels", "test")) == [2]
+    assert rows(finding(found, "labels_without_rows", "labels")) == [3, 4]
+    duplicates = finding(found, "duplicate_label_texts", "labels")
+    assert (duplicates.count, duplicates.of, rows(duplicates)) == (1, 4, [3])
+    assert "'c' has the text of 'a': 'cat'" in duplicates.examples[0].shown
+    repeated = finding(found, "texts_in_train", "test")
+    assert (repeated.count, rows(repeated)) == (3, [2, 3, 4])
+    assert repeated.examples[0].shown == "train row 4: 'x z'"
+    assert rows(finding(found, "queries_that_are_labels", "train")) == [3]
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 100])
+def test_queries_that_are_labels_are_told_apart_by_how_they_are_covered(
+    monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr(twins, "QUERIES_AT_ONCE", at_once)
+    texts = ["cat", "cat", "cat", "dog", "no label"]
+    found = describe(dataset(split(texts, [[1], [0], [1], [1], [0]], [[0, 2], [2], [0], [], []])))
+    same = finding(found, "queries_that_are_labels", "train")
+    assert (same.count, rows(same)) == (4, [1, 2, 3])
+    # 1: both cats ignored; 2: one right, one ignored; 3: the second cat is neither; 4: dog is a right answer.
+    assert same.note.startswith("1 ignore that label, 2 have it as a right answer, 1 neither")
+
+
+def test_texts_whose_hashes_collide_are_not_taken_for_equal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(twins, "hash", lambda text: 0, raising=False)
+    found = describe(dataset(split(["x", "y"], [[0], [0]]), split(["z", "y"], [[0], [0]])))
+    assert rows(finding(found, "texts_in_train", "test")) == [2]
+    assert finding(found, "duplicate_label_texts", "labels").count == 1
+    assert finding(found, "queries_that_are_labels", "train").count == 0
+
+
+def test_people_read_only_what_was_found_and_machines_read_everything() -> None:
+    found = describe(dataset(split(["x", "cat"], [[0, 1], [2, 3]])))
+    lines = "\n".join(found.lines())
+    assert "labels with the text of an earlier label: 1 of 4" in lines
+    assert "row 2: label 'a': 'cat'" in lines
+    assert "without a label" not in lines
+    restored = json.loads(found.to_json())
+    assert restored == json.loads(json.dumps(found.to_dict()))
+    assert restored["splits"]["train"]["queries"] == 2
+    assert {one["kind"] for one in restored["suspicious"] if one["count"] == 0} >= {
+        "empty_texts",
+        "rows_without_labels",
+    }
+
+
+def test_a_clean_dataset_has_nothing_suspicious() -> None:
+    labels = LabelCatalogue(["a", "b"], ["cat", "dog"])
+    train = Split(Texts.of(["x"]), Relevance.from_lists([[0, 1]], 2), Relevance.empty(1, 2))
+    assert describe(Dataset.of("clean", labels, train)).lines()[-1] == "suspicious  nothing"

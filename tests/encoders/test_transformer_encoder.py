@@ -1,0 +1,153 @@
+"""The transformer encoder: pooling, padding, limits, dropout."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tiny import HIDDEN_SIZE, POSITIONS, tiny_transformer
+
+from umpteen.encoders.transformer import TransformerEncoder
+from umpteen.errors import BadConfig, BadFile, BadInput
+
+TEXTS = ["the law of the fish", "", "tax and trade in food", "dog"]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return tiny_transformer(tmp_path_factory.mktemp("model"))
+
+
+@pytest.mark.parametrize("pooling", ["mean", "first"])
+def test_padding_changes_no_vector(source: str, pooling: str) -> None:
+    encoder = TransformerEncoder.load(source, pooling=pooling, max_length=POSITIONS).double().eval()
+    together = encoder.encode(TEXTS)
+    alone = torch.cat([encoder.encode([text]) for text in TEXTS])
+    torch.testing.assert_close(together, alone, rtol=1e-12, atol=1e-12)
+
+
+def test_pooling_takes_the_mean_or_the_first_of_the_model_s_states(source: str) -> None:
+    settings = {"normalise": False, "max_length": POSITIONS}
+    mean, first = (TransformerEncoder.load(source, pooling=pooling, **settings).eval() for pooling in ("mean", "first"))
+    ids = torch.tensor(mean.tokenizer(["the law"]))
+    with torch.no_grad():
+        states = mean.model(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state[0]
+    torch.testing.assert_close(mean.encode(["the law"])[0], states.mean(0))
+    torch.testing.assert_close(first.encode(["the law"])[0], states[0])
+
+
+def test_no_texts_and_texts_without_tokens_give_zeros(source: str) -> None:
+    for pooling in ("mean", "first"):
+        encoder = TransformerEncoder.load(source, pooling=pooling, max_length=POSITIONS)
+        assert encoder.encode([]).shape == (0, HIDDEN_SIZE)
+        vectors = encoder(torch.tensor([2, 9, 3]), torch.tensor([0, 0, 3]))
+        assert not vectors[0].any() and torch.isfinite(vectors).all()
+        vectors.pow(2).sum().backward()
+        gradients = [parameter.grad for parameter in encoder.parameters() if parameter.grad is not None]
+        assert gradients and all(torch.isfinite(gradient).all() for gradient in gradients)
+
+
+def test_a_projection_sets_the_dimension(source: str) -> None:
+    encoder = TransformerEncoder.load(source, projection=5, max_length=POSITIONS).eval()
+    vectors = encoder.encode(TEXTS)
+    assert vectors.shape == (4, 5) and encoder.dimension == 5
+    torch.testing.assert_close(vectors.norm(dim=1), torch.ones(4))
+
+
+def test_random_weights_need_no_weights_file_and_follow_torch_s_seed(tmp_path: Path) -> None:
+    folder = tiny_transformer(tmp_path / "model")
+    Path(folder, "model.safetensors").unlink()
+    vectors = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        vectors.append(TransformerEncoder.load(folder, random_weights=True, max_length=9).eval().encode(["law"]))
+    assert torch.equal(vectors[0], vectors[1])
+    assert not torch.equal(vectors[0], vectors[2])
+    with pytest.raises(BadInput, match="cannot load the model"):
+        TransformerEncoder.load(folder, max_length=9)
+
+
+@pytest.mark.parametrize("kind", ["bert", "distilbert"])
+def test_the_layers_keep_their_dropout_unless_told_otherwise(kind: str, tmp_path: Path) -> None:
+    folder = tiny_transformer(tmp_path, kind)
+    usual = TransformerEncoder.load(folder, max_length=9).train()
+    assert not torch.equal(usual.encode(TEXTS), usual.encode(TEXTS))
+    without = TransformerEncoder.load(folder, max_length=9, hidden_dropout=0.0).train()
+    assert torch.equal(without.encode(TEXTS), without.encode(TEXTS))
+    torch.testing.assert_close(without.encode(TEXTS), usual.eval().encode(TEXTS), rtol=1e-5, atol=1e-5)
+
+
+def test_dropout_on_the_vectors_rests_in_evaluation(source: str) -> None:
+    settings = {"max_length": 9, "hidden_dropout": 0.0, "normalise": False}
+    encoder = TransformerEncoder.load(source, dropout=0.5, **settings)
+    still = encoder.eval().encode(TEXTS)
+    dropped = encoder.train().encode(TEXTS)
+    kept = dropped != 0
+    assert 0 < kept.sum() < kept.numel()
+    torch.testing.assert_close(dropped[kept], 2 * still[kept], rtol=1e-4, atol=1e-5)
+
+
+def test_more_tokens_than_positions_are_refused(source: str) -> None:
+    with pytest.raises(BadConfig, match=f"knows {POSITIONS} positions"):
+        TransformerEncoder.load(source, max_length=POSITIONS + 1)
+    longest = TransformerEncoder.load(source, max_length=POSITIONS).eval()
+    assert torch.isfinite(longest.encode(["law " * 200])).all()
+
+
+def test_positions_that_start_after_the_padding_leave_fewer(tmp_path: Path) -> None:
+    from transformers import RobertaConfig, RobertaModel
+
+    folder = tiny_transformer(tmp_path)
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    RobertaModel(RobertaConfig(vocab_size=200, max_position_embeddings=20, pad_token_id=1, **sizes)).save_pretrained(
+        folder
+    )
+    with pytest.raises(BadConfig, match="knows 18 positions"):
+        TransformerEncoder.load(folder, max_length=19)
+    encoder = TransformerEncoder.load(folder, max_length=18).double().eval()
+    together = encoder.encode(["law " * 30, "tax"])
+    alone = torch.cat([encoder.encode(["law " * 30]), encoder.encode(["tax"])])
+    torch.testing.assert_close(together, alone, rtol=1e-12, atol=1e-12)
+
+
+def test_weights_with_a_tensor_missing_are_refused_not_made_up(tmp_path: Path) -> None:
+    folder = tiny_transformer(tmp_path)
+    file = Path(folder, "model.safetensors")
+    tensors = load_file(file)
+    del tensors["encoder.layer.1.output.dense.weight"]
+    save_file(tensors, file, {"format": "pt"})
+    with pytest.raises(BadInput, match=r"encoder\.layer\.1\.output\.dense\.weight"):
+        TransformerEncoder.load(folder, max_length=9)
+
+
+def test_a_cut_weights_file_is_refused(tmp_path: Path) -> None:
+    folder = tiny_transformer(tmp_path)
+    file = Path(folder, "model.safetensors")
+    file.write_bytes(file.read_bytes()[:5000])
+    with pytest.raises(BadInput, match="cannot load the model"):
+        TransformerEncoder.load(folder, max_length=9)
+
+
+def test_a_broken_or_missing_configuration_is_named(tmp_path: Path) -> None:
+    folder = tiny_transformer(tmp_path)
+    config = Path(folder, "config.json")
+    config.write_text("{")
+    with pytest.raises(BadFile, match=r"config\.json"):
+        TransformerEncoder.load(folder, max_length=9)
+    config.unlink()
+    with pytest.raises(BadFile, match=r"config\.json: is missing"):
+        TransformerEncoder.load(folder, max_length=9)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"pooling": "last"}, {"projection": 0}, {"dropout": 1.5}, {"hidden_dropout": 2.0}, {"precision": "int4"}],
+)
+def test_settings_out_of_range_are_refused(source: str, settings: dict[str, object]) -> None:
+    with pytest.raises(BadConfig, match=next(iter(settings)).removeprefix("hidden_")):
+        TransformerEncoder.load(source, max_length=9, **settings)
+
+
+def test_loading_is_silent(source: str, capfd: pytest.CaptureFixture[str]) -> None:
+    TransformerEncoder.load(source, max_length=9)
+    assert capfd.readouterr() == ("", "")

@@ -1,0 +1,62 @@
+"""The bootstrap agrees with theory and with a loop, repeats by seed, and pairs queries."""
+
+import numpy as np
+import pytest
+
+from umpteen.errors import BadInput
+from umpteen.evaluation import significance
+from umpteen.evaluation.metrics import Terms
+from umpteen.evaluation.significance import bootstrap_intervals, paired_difference
+
+
+def precision(successes: int, queries: int) -> Terms:
+    return Terms((np.arange(queries) < successes).astype(np.float64), np.ones(queries))
+
+
+def test_the_interval_of_a_share_is_that_of_the_normal_approximation() -> None:
+    low, high = bootstrap_intervals({"P@1": precision(300, 1000)}, resamples=4000)["P@1"]
+    half = 1.96 * (0.3 * 0.7 / 1000) ** 0.5
+    assert low == pytest.approx(0.3 - half, abs=0.003)
+    assert high == pytest.approx(0.3 + half, abs=0.003)
+
+
+def test_a_ratio_is_resampled_as_a_ratio_of_means() -> None:
+    random = np.random.default_rng(1)
+    possible = random.uniform(1, 9, 50)
+    terms = Terms(possible * random.uniform(0, 1, 50), possible)
+    drawn = [random.integers(50, size=50) for _ in range(4000)]
+    looped = [terms.achieved[rows].sum() / terms.possible[rows].sum() for rows in drawn]
+    assert bootstrap_intervals({"PSP": terms}, 4000)["PSP"] == pytest.approx(np.quantile(looped, [0.025, 0.975]), abs=0.01)
+
+
+def test_the_same_seed_gives_the_same_interval_in_any_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    terms = {"P@1": precision(30, 100), "R@5": precision(60, 100)}
+    first = bootstrap_intervals(terms, seed=7)
+    assert bootstrap_intervals(terms, seed=8) != first
+    monkeypatch.setattr(significance, "_COUNTS_AT_A_TIME", 1700)
+    assert bootstrap_intervals(terms, seed=7) == first
+
+
+def test_metrics_that_never_vary_have_an_interval_of_no_width() -> None:
+    assert bootstrap_intervals({"P@1": precision(10, 10)}, 100) == {"P@1": (1.0, 1.0)}
+    assert bootstrap_intervals({"PSP@1": Terms(np.zeros(4), np.zeros(4))}, 100) == {"PSP@1": (0.0, 0.0)}
+
+
+def test_pairing_sees_a_small_constant_advantage_that_intervals_hide() -> None:
+    hard = np.random.default_rng(0).uniform(0, 0.9, 200)
+    theirs, ours = Terms(hard, np.ones(200)), Terms(hard + 0.02, np.ones(200))
+    difference = paired_difference(ours, theirs)
+    assert difference.value == pytest.approx(0.02)
+    assert difference.interval == pytest.approx((0.02, 0.02))
+    assert difference.p < 0.01
+    intervals = bootstrap_intervals({"ours": ours, "theirs": theirs})
+    assert intervals["ours"][0] < intervals["theirs"][1]
+
+
+def test_a_method_does_not_differ_from_itself() -> None:
+    assert paired_difference(precision(5, 9), precision(5, 9)) == (0.0, (0.0, 0.0), 1.0)
+
+
+def test_other_queries_cannot_be_paired() -> None:
+    with pytest.raises(BadInput, match="ours has 9, theirs 8"):
+        paired_difference(precision(5, 9), precision(5, 8))

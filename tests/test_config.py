@@ -1,0 +1,79 @@
+"""A recipe is complete, round-trips through TOML, and refuses what it does not know."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from umpteen import recipes
+from umpteen.config import RunConfig, checked, read_config, to_toml, with_overrides
+from umpteen.errors import BadConfig, BadFile, BadInput
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_a_shipped_recipe_printed_in_full_reads_back_as_itself(name: str) -> None:
+    config = recipes.resolve(name)
+    assert checked(tomllib.loads(to_toml(config)), origin="printed") == config
+
+
+def test_every_setting_is_explained_in_a_printed_recipe() -> None:
+    printed = to_toml(RunConfig())
+    unexplained = [line for line in printed.splitlines() if "=" in line and "#" not in line]
+    assert {line.split()[0] for line in unexplained} == {"beta1", "beta2", "epsilon"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "nearest"),
+    [
+        ({"optimizer": {"learnin_rate": 1}}, "learning_rate"),
+        ({"sed": 1}, "seed"),
+        ({"encoder": {"label": {"knd": "static"}}}, "kind"),
+    ],
+)
+def test_an_unknown_key_is_refused_with_the_nearest_known_one(settings: dict[str, object], nearest: str) -> None:
+    with pytest.raises(BadConfig, match=f"did you mean {nearest}"):
+        checked(settings, origin="recipe.toml")
+
+
+def test_a_value_out_of_range_is_named_with_its_key() -> None:
+    with pytest.raises(BadConfig, match=r"training\.batch_size = -1"):
+        checked({"training": {"batch_size": -1}}, origin="recipe.toml")
+
+
+def test_shared_towers_refuse_settings_of_their_own_for_labels() -> None:
+    with pytest.raises(BadConfig, match=r"remove \[encoder.label\]"):
+        checked({"encoder": {"towers": "shared", "label": {"kind": "transformer"}}}, origin="recipe.toml")
+
+
+def test_overrides_are_toml_values_or_else_strings() -> None:
+    settings = with_overrides(
+        {}, ("training.epochs=3", "data.source=my data", "evaluation.at=[1, 5]", "training.steps=none")
+    )
+    config = checked(settings, origin="--set")
+    assert (config.training.epochs, config.data.source, config.evaluation.at) == (3, "my data", (1, 5))
+    assert config.training.steps is None
+
+
+def test_an_override_without_a_value_is_refused() -> None:
+    with pytest.raises(BadConfig, match="key=value"):
+        with_overrides({}, ("training.epochs",))
+
+
+def test_a_recipe_extends_the_one_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "under.toml").write_text("seed = 7\n[optimizer]\nlearning_rate = 0.5\nwarmup = 0.2\n")
+    (tmp_path / "over.toml").write_text('extends = "under"\n[optimizer]\nlearning_rate = 0.25\n')
+    config = read_config(tmp_path / "over.toml")
+    assert (config.seed, config.optimizer.learning_rate, config.optimizer.warmup) == (7, 0.25, 0.2)
+
+
+def test_a_missing_or_broken_recipe_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadFile, match="there is no such recipe"):
+        read_config(tmp_path / "none.toml")
+    (tmp_path / "broken.toml").write_text("seed = = 1")
+    with pytest.raises(BadFile, match=r"broken.toml: not a TOML file"):
+        read_config(tmp_path / "broken.toml")
+
+
+def test_a_misspelt_recipe_name_is_refused_with_the_nearest_one() -> None:
+    with pytest.raises(BadInput, match="did you mean wordnet-nouns"):
+        recipes.resolve("wordnet-noun")
