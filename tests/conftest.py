@@ -1,12 +1,11 @@
-"""Every test has its own cache, keeps to two threads, and may import the judges that stand beside it."""
+"""Every test has its own cache, computes on one thread, and stays off the network."""
 
 import os
-import sys
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
+# Before anything imports torch; the processes that tests start inherit them.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 

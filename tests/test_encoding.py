@@ -7,8 +7,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny import tiny_tokenizer, tiny_transformer
 
+from tiny import tiny_tokenizer, tiny_transformer
 from umpteen.data.tokens import TokenTable
 from umpteen.encoders.encoder import Encoder
 from umpteen.encoders.static import StaticEncoder
@@ -22,7 +22,7 @@ TEXTS = ["the dog", "trade in fish and food and books", "tax", "law of the libra
 def encoder(request: pytest.FixtureRequest, tmp_path: Path) -> Encoder:
     if request.param == "static":
         return StaticEncoder.random(tiny_tokenizer(tmp_path), 8, seed=0, dropout=0.5).double()
-    return TransformerEncoder.load(tiny_transformer(tmp_path), dropout=0.5).double()
+    return TransformerEncoder.load(tiny_transformer(tmp_path), dropout=0.5, max_length=64).double()
 
 
 @given(lengths=st.lists(st.integers(0, 40), max_size=60), budget=st.integers(1, 100))

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.optim import AdamW
@@ -72,6 +73,9 @@ def train(
         return Classifier.load(output)
     run = build_run(config, workspace=workspace, start_from=start_from, observer=observer, progress=progress)
     state = run.loop.run()
+    for tower in (run.towers.query, run.towers.label):
+        if isinstance(tower, StaticEncoder):
+            tower.fold_token_weights()  # as saving will, so that the saved model gives the same vectors to the bit
     classifier = Classifier.build(run.towers.eval(), run.dataset.labels, progress=_named(progress, "encoding labels"))
     report = run.judge.report(run.judge.rank(run.towers.query, classifier.vectors)) if run.judge else None
     classifier.save(
@@ -191,24 +195,21 @@ def build_towers(config: EncoderConfig, seed: int) -> Towers:
 
 
 def build_encoder(tower: TowerConfig, seed: int) -> Encoder:
+    """One tower; a static one that starts at random follows from the seed."""
+    settings: dict[str, Any] = {"normalise": tower.normalise, "dropout": tower.dropout, "max_length": tower.max_length}
     if tower.kind == "transformer":
         return TransformerEncoder.load(
             tower.start,
             pooling=tower.pooling,
             projection=tower.projection,
-            normalise=tower.normalise,
-            dropout=tower.dropout,
-            max_length=tower.max_length,
             precision=tower.precision,
             random_weights=tower.random_weights,
+            hidden_dropout=tower.hidden_dropout,
+            **settings,
         )
-    return StaticEncoder.from_token_table(
-        tower.start,
-        bigrams=tower.bigrams,
-        normalise=tower.normalise,
-        dropout=tower.dropout,
-        max_length=tower.max_length,
-    )
+    if tower.random_weights:
+        return StaticEncoder.random(tower.start, tower.dimension or 384, seed, bigrams=tower.bigrams, **settings)
+    return StaticEncoder.from_token_table(tower.start, dimension=tower.dimension, bigrams=tower.bigrams, **settings)
 
 
 def build_tokenizers(config: EncoderConfig) -> tuple[TextTokenizer, TextTokenizer]:

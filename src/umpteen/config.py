@@ -46,6 +46,8 @@ class TowerConfig(Section):
     precision: Literal["float32", "bfloat16", "float16"] = Field(
         "float32", description="transformer: autocast precision"
     )
+    hidden_dropout: float | None = Field(None, ge=0, lt=1, description="transformer: overrides the model's own rates")
+    dimension: int | None = Field(None, ge=1, description="static: numbers in a vector; without it, the token table's")
     bigrams: int = Field(0, ge=0, description="static: hash buckets for pairs of neighbouring word pieces; 0 for none")
     idf: bool = Field(True, description="static: start the weight of a word piece at its inverse document frequency")
     learning_rate: float | None = Field(None, gt=0, description="where this tower's differs from the optimizer's")

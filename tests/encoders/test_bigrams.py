@@ -1,5 +1,7 @@
 """Hashed pairs stay inside their text, and their buckets never change: saved models depend on them."""
 
+from itertools import pairwise
+
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -26,7 +28,7 @@ def test_buckets_are_those_of_the_documented_mix_text_by_text(texts: list[list[i
     ids = torch.tensor([token for text in texts for token in text], dtype=torch.int64)
     offsets = torch.tensor([0, *map(len, texts)]).cumsum(0)
     found, found_offsets = bigram_buckets(ids, offsets, buckets)
-    expected = [[documented_bucket(*pair, buckets) for pair in zip(text, text[1:], strict=False)] for text in texts]
+    expected = [[documented_bucket(*pair, buckets) for pair in pairwise(text)] for text in texts]
     assert found.tolist() == [bucket for text in expected for bucket in text]
     assert found_offsets.tolist() == torch.tensor([0, *map(len, expected)]).cumsum(0).tolist()
 

@@ -50,8 +50,13 @@ def test_without_the_package_the_default_model_comes_from_the_hub(
     assert asked == ["sentence-transformers/all-MiniLM-L6-v2"]
 
 
-@pytest.mark.parametrize("name", ["no-such-model-anywhere", "./missing/folder", ""])
+@pytest.mark.parametrize("name", ["no-such-model-anywhere", "./missing/folder"])
 def test_a_name_nobody_knows_says_what_was_tried(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(BadInput, match="is not a folder.*hub"):
+    with pytest.raises(BadInput, match=r"is not a folder.*hub"):
         locate(name)
+
+
+def test_an_empty_name_is_no_folder() -> None:
+    with pytest.raises(BadInput, match="no model named"):
+        locate("")

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from tiny import tiny_tokenizer, tiny_transformer
 from umpteen.encoders.encoder import Encoder
+from umpteen.encoders.pretrained import locate
 from umpteen.encoders.static import StaticEncoder
 from umpteen.encoders.towers import Towers
 from umpteen.encoders.transformer import TransformerEncoder
@@ -125,3 +126,8 @@ def test_saving_folds_the_token_weights_and_leaves_the_encoder_as_it_was(tmp_pat
     assert torch.equal(encoder.token_weights, weights)
     assert torch.equal(loaded.token_weights, torch.ones_like(weights))
     torch.testing.assert_close(loaded.encode(TEXTS), encoder.encode(TEXTS), rtol=0, atol=1e-6)
+
+
+def test_the_default_model_gives_the_vectors_it_gives_in_sentence_transformers() -> None:
+    encoder = TransformerEncoder.load("all-MiniLM-L6-v2", max_length=256).eval()
+    _same(encoder.encode(TEXTS), _theirs(locate("all-MiniLM-L6-v2"), TEXTS))

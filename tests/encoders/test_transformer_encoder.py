@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny import HIDDEN_SIZE, POSITIONS, tiny_transformer
 
+from tiny import HIDDEN_SIZE, POSITIONS, tiny_transformer
 from umpteen.encoders.transformer import TransformerEncoder
 from umpteen.errors import BadConfig, BadFile, BadInput
 

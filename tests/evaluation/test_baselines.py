@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from evaluation.cases import matrix
 
+from evaluation.cases import matrix
 from umpteen.errors import BadInput
 from umpteen.evaluation.baselines import popularity, tfidf_neighbours
 from umpteen.evaluation.propensity import inverse_propensities
@@ -31,7 +31,9 @@ def test_neighbours_bring_their_labels() -> None:
 
 
 def test_only_the_nearest_neighbours_vote() -> None:
-    assert tfidf_neighbours(TRAIN, matrix(LABELS, 6), ["fox in the snow"], 3, neighbours=1).rows.tolist() == [[0, 1, -1]]
+    assert tfidf_neighbours(TRAIN, matrix(LABELS, 6), ["fox in the snow"], 3, neighbours=1).rows.tolist() == [
+        [0, 1, -1]
+    ]
 
 
 def test_neighbours_never_bring_an_excluded_label() -> None:

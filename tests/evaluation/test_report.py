@@ -5,11 +5,11 @@ from math import log2
 
 import numpy as np
 import pytest
-from evaluation.cases import matrix, random_case, ranked
-from evaluation.naive import inverse_propensity, naive_metrics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from evaluation.cases import matrix, random_case, ranked
+from evaluation.naive import inverse_propensity, naive_metrics
 from umpteen.errors import BadInput
 from umpteen.evaluation.metrics import metric_terms
 from umpteen.evaluation.report import Report, evaluate

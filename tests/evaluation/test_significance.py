@@ -26,7 +26,9 @@ def test_a_ratio_is_resampled_as_a_ratio_of_means() -> None:
     terms = Terms(possible * random.uniform(0, 1, 50), possible)
     drawn = [random.integers(50, size=50) for _ in range(4000)]
     looped = [terms.achieved[rows].sum() / terms.possible[rows].sum() for rows in drawn]
-    assert bootstrap_intervals({"PSP": terms}, 4000)["PSP"] == pytest.approx(np.quantile(looped, [0.025, 0.975]), abs=0.01)
+    assert bootstrap_intervals({"PSP": terms}, 4000)["PSP"] == pytest.approx(
+        np.quantile(looped, [0.025, 0.975]), abs=0.01
+    )
 
 
 def test_the_same_seed_gives_the_same_interval_in_any_blocks(monkeypatch: pytest.MonkeyPatch) -> None:

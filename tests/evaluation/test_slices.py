@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from evaluation.cases import matrix, random_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from evaluation.cases import matrix, random_case
 from umpteen.evaluation.report import evaluate
 from umpteen.evaluation.slices import frequency_deciles
 
@@ -15,7 +15,12 @@ from umpteen.evaluation.slices import frequency_deciles
 def test_contributions_add_up_to_precision(labels: int, seed: int) -> None:
     case = random_case(9, labels, 5, seed)
     report = evaluate(
-        case.ranking, matrix(case.truth, labels), label_counts=case.label_counts, train_queries=50, ks=(1, 5), bootstrap=0
+        case.ranking,
+        matrix(case.truth, labels),
+        label_counts=case.label_counts,
+        train_queries=50,
+        ks=(1, 5),
+        bootstrap=0,
     )
     for metric in ("P@1", "P@5"):
         assert sum(decile[metric] for decile in report.deciles) == pytest.approx(report.metrics[metric])

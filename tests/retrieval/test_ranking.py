@@ -57,8 +57,8 @@ def test_head_refuses_more_than_there_is() -> None:
 
 
 def test_a_file_that_holds_no_matrix_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(BadFile, match="none.npz: there is no such file"):
+    with pytest.raises(BadFile, match=r"none\.npz: there is no such file"):
         Ranking.load(tmp_path / "none.npz", 1)
     (tmp_path / "text.npz").write_text("hello")
-    with pytest.raises(BadFile, match="text.npz: not a scipy sparse matrix"):
+    with pytest.raises(BadFile, match=r"text\.npz: not a scipy sparse matrix"):
         Ranking.load(tmp_path / "text.npz", 1)

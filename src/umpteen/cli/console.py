@@ -20,6 +20,7 @@ from rich.table import Table
 
 from umpteen.evaluation.report import Report
 
+SHOWN = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@5", "R@10", "R@100")
 _SECONDS_BETWEEN_LINES = 10.0
 
 
@@ -101,8 +102,11 @@ def _duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def metrics_table(reports: Mapping[str, Report], metrics: Sequence[str], *, title: str | None = None) -> Table:
-    """One row per method, one column per metric, the best of each column in bold, its 95 % interval below."""
+def metrics_table(
+    reports: Mapping[str, Report], metrics: Sequence[str] = SHOWN, *, title: str | None = None
+) -> Table:
+    """One row per method, one column per metric, the best of each column in bold, with half its 95 % interval."""
+    metrics = [metric for metric in metrics if all(metric in report.metrics for report in reports.values())]
     table = Table(title=title, title_justify="left")
     table.add_column("")
     for metric in metrics:

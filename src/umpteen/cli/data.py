@@ -1,6 +1,7 @@
 """`umpteen data`: read, check, describe and convert datasets."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import click
@@ -28,11 +29,11 @@ def prepare(source: str, recipe_name: str, overrides: tuple[str, ...]) -> None:
     config = resolve(recipe_name, overrides, source)
     query_tokenizer, label_tokenizer = build_tokenizers(config.encoder)
     with Watch() as watch:
-        dataset = open_dataset(config.data.source, progress=lambda done, total: watch("reading", done, total))
+        dataset = open_dataset(config.data.source, progress=partial(watch, "reading"))
         splits = {"train": dataset.train, "validation": dataset.validation, "test": dataset.test}
         parts = [(name, split.texts, query_tokenizer) for name, split in splits.items() if split is not None]
         for name, texts, tokenizer in [*parts, ("labels", dataset.labels.texts, label_tokenizer)]:
-            table = tokenise(texts, tokenizer, progress=lambda done, total, name=name: watch(name, done, total))
+            table = tokenise(texts, tokenizer, progress=partial(watch, name))
             click.echo(f"{name}: {len(table):,} texts, {int(table.lengths.sum()):,} tokens")
 
 
@@ -46,7 +47,7 @@ def describe(source: str, as_json: bool) -> None:
     from umpteen.data.describe import describe as look
 
     with Watch(quiet=as_json) as watch:
-        description = look(open_dataset(source, progress=lambda done, total: watch("reading", done, total)))
+        description = look(open_dataset(source, progress=partial(watch, "reading")))
     if as_json:
         click.echo(json.dumps(description.to_dict()))
     else:
@@ -66,6 +67,6 @@ def convert(source: str, folder: Path) -> None:
     if folder.exists() and any(folder.iterdir()):
         raise BadInput(f"{folder} exists and is not empty; give another folder")
     with Watch() as watch:
-        dataset = open_dataset(source, progress=lambda done, total: watch("reading", done, total))
+        dataset = open_dataset(source, progress=partial(watch, "reading"))
         write_native(dataset, folder)
     click.echo(f"wrote {folder}: {len(dataset.labels):,} labels, {len(dataset.train):,} training queries")

@@ -5,7 +5,6 @@ from pathlib import Path
 import click
 
 RECIPE = "wordnet-nouns"
-SHOWN = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@5", "R@10", "R@100")
 SAMPLES = (
     "husky: a strong dog with a thick coat, bred to pull sledges over snow",
     "mandolin player: a person who plucks the strings of a small lute-like instrument",
@@ -50,7 +49,7 @@ def demo(output: Path) -> None:
             "tf-idf nearest neighbours": judge.report(neighbours),
             "umpteen": evaluate_model(classifier, dataset)[0],
         }
-    show(metrics_table(reports, SHOWN, title="wordnet-nouns, test, filtered: % ± half the 95 % interval"))
+    show(metrics_table(reports, title="wordnet-nouns, test, filtered: % ± half the 95 % interval"))
     for text, found in zip(SAMPLES, classifier.predict(list(SAMPLES), 5), strict=True):
         click.secho(f"\n{text}", bold=True)
         for label in found:

@@ -2,11 +2,10 @@
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 
 import click
-
-SHOWN = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@5", "R@10", "R@100")
 
 
 @click.command()
@@ -32,13 +31,13 @@ def evaluate(
 ) -> None:
     """Judge MODEL on DATA: P, nDCG, R, PSP and PSnDCG with 95 % intervals, and by label frequency."""
     from umpteen.classifier import Classifier
-    from umpteen.cli.console import Watch, decile_table, metrics_table, show
+    from umpteen.cli.console import SHOWN, Watch, decile_table, metrics_table, show
     from umpteen.data.dataset import open_dataset
     from umpteen.evaluating import evaluate_model
 
     with Watch(quiet=as_json) as watch:
         classifier = Classifier.load(model)
-        dataset = open_dataset(source, progress=lambda done, total: watch("reading", done, total))
+        dataset = open_dataset(source, progress=partial(watch, "reading"))
         report, ranking = evaluate_model(
             classifier, dataset, split, at=at or (1, 3, 5, 10, 100), propensity=propensity, as_published=as_published
         )
@@ -48,7 +47,7 @@ def evaluate(
         click.echo(json.dumps({"model": str(model), "data": dataset.name, "split": split, **report.to_dict()}))
         return
     shown = SHOWN if not at else tuple(f"{name}@{k}" for k in at for name in ("P", "nDCG", "PSP", "PSnDCG", "R"))
-    show(metrics_table({str(model): report}, [name for name in shown if name in report.metrics]), decile_table(report))
+    show(metrics_table({str(model): report}, shown), decile_table(report))
     left_out = f"; {report.queries_left_out:,} without positives left out" if report.queries_left_out else ""
     click.echo(
         f"{dataset.name} {split}: {report.queries:,} queries{left_out}; propensity A {propensity[0]}, B {propensity[1]}"
@@ -87,7 +86,7 @@ def verify(model: Path) -> None:
     from umpteen.errors import DamagedModel
 
     with Watch() as watch:
-        problems = check(model, progress=lambda done, total: watch("verifying", done, total))
+        problems = check(model, progress=partial(watch, "verifying"))
     if problems:
         raise DamagedModel("; ".join(problems))
     click.echo(f"{model} is whole")

@@ -118,7 +118,7 @@ def flatten(rows: list[list[int]], dtype: np.dtype[Any]) -> tuple[NDArray[np.int
 
 
 def _mix(values: Any) -> Any:
-    """Spreads every bit over all 64 (multiply and shift, twice)."""
+    """Spreads every bit over all 64: the finaliser of splitmix64 (Steele, Lea and Flood, 2014)."""
     with np.errstate(over="ignore"):
         values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -96,7 +96,7 @@ def _override_dropout(config: PretrainedConfig, hidden_dropout: float) -> None:
 def _quiet() -> Iterator[None]:
     """No progress bar and no report on the console while transformers loads; the command line draws its own."""
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity(logging.ERROR)
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         yield

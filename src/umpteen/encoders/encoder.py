@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from umpteen.encoders.tokenizer import TextTokenizer
-from umpteen.errors import BadConfig
 
 SMALLEST_NORM = 1e-12  # as sentence-transformers' Normalize: shorter vectors have no direction
 
@@ -48,10 +47,3 @@ def normalised(vectors: Tensor) -> Tensor:
     """Each row at length 1. A row without direction becomes 0 and gets the gradient 0, never NaN or 1e12."""
     norms: Tensor = torch.linalg.vector_norm(vectors, dim=1, keepdim=True)
     return vectors / norms.masked_fill(norms <= SMALLEST_NORM, torch.inf)
-
-
-def checked_dropout(dropout: float) -> float:
-    """The dropout rate, if it is one."""
-    if not 0.0 <= dropout < 1.0:
-        raise BadConfig(f"dropout = {dropout}: it must be at least 0 and below 1")
-    return dropout

@@ -22,6 +22,8 @@ def locate(source: str | Path, *, weights: bool = True) -> Path:
 
     `weights=False` asks for the configuration and the tokenizer only.
     """
+    if not str(source):
+        raise BadInput(f"no model named: give a folder with config.json, a hub name, or {DEFAULT_MODEL!r}")
     folder = Path(source).expanduser()
     if folder.is_dir():
         return folder

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from safetensors import safe_open
 from torch import Tensor, nn
-from torch.nn.functional import dropout as drop
 
 from umpteen.encoders import layout
 from umpteen.encoders.bag import weighted_mean
 from umpteen.encoders.bigrams import bigram_buckets
-from umpteen.encoders.encoder import Encoder, checked_dropout, normalised
+from umpteen.encoders.dropout import checked_dropout, drop
+from umpteen.encoders.encoder import Encoder, normalised
 from umpteen.encoders.pretrained import locate
 from umpteen.encoders.tokenizer import TextTokenizer
 from umpteen.errors import BadConfig, BadInput, DamagedModel

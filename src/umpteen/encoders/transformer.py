@@ -5,13 +5,13 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import dropout as drop
 from transformers import PreTrainedModel
 
 from umpteen.encoders import layout
 from umpteen.encoders import precision as precisions
 from umpteen.encoders.backbone import check_sizes, load_backbone
-from umpteen.encoders.encoder import Encoder, checked_dropout, normalised
+from umpteen.encoders.dropout import checked_dropout, drop
+from umpteen.encoders.encoder import Encoder, normalised
 from umpteen.encoders.pretrained import locate
 from umpteen.encoders.tokenizer import TextTokenizer
 from umpteen.errors import BadConfig

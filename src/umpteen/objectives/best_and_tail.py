@@ -89,7 +89,7 @@ class BestAndTail:
         lacking = logs.masked_fill(~is_top, -torch.inf).logsumexp(1)
         having = logs.masked_fill(is_top, -torch.inf).logsumexp(1)
         orders, gap = self._orders(), self.floor.double() - threshold
-        terms = self.powers * (gap[:, None] * (orders - 1)).exp() * (1 - 2 * ((orders - 1) % 2))
+        terms = self.powers * (-gap.exp()[:, None]) ** (orders - 1)  # S_m (−e^gap)^(m−1)
         having = torch.logaddexp(having, gap + terms.sum(1).log())
         shares = (logs - torch.where(is_top, lacking[:, None], having[:, None])).exp() * -logs.expm1()
         tail_slope = (gap - having).exp() * (terms * orders).sum(1)

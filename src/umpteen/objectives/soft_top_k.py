@@ -5,6 +5,7 @@ from typing import Literal
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from umpteen.errors import BadInput
 from umpteen.objectives.scores import Scores
 from umpteen.objectives.targets import Targets
 
@@ -20,6 +21,8 @@ def soft_top_k(scores: Scores, targets: Targets, k: int | Tensor | Literal["posi
     k is one number, one per query [B], or "positives": as many as are relevant to the query. A query with a k of
     its own that has no more labels than that contributes nothing.
     """
+    if isinstance(k, str) and k != "positives":
+        raise BadInput(f'k is {k!r}; give a number, one per query, or "positives"')
     targets = targets.without(scores.filtered)
     positive = scores.at(targets.pulled)
     threshold = scores.soft_threshold(targets.relevant.per_query(targets.queries) if isinstance(k, str) else k, alpha)

@@ -25,8 +25,8 @@ def top_k(
     k: int,
     *,
     excluding: csr_array | None = None,
-    block: int = 256,
-    tile: int = 4096,
+    block: int = 512,
+    tile: int = 8192,
     progress: Callable[[int, int], None] | None = None,
 ) -> Ranking:
     """The k best labels of every query by inner product in float32; of equal scores the smaller row comes first.

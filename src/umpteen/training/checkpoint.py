@@ -28,6 +28,7 @@ class TrainState:
 
     step: int = 0
     seconds: float = 0.0
+    processor_seconds: float = 0.0
     best_value: float | None = None
     best_step: int | None = None
     evaluations_since_best: int = 0
@@ -129,7 +130,7 @@ def _differences(old: dict[str, Any], new: dict[str, Any], path: str = "") -> li
     return found
 
 
-def _names(model: nn.Module) -> dict[nn.Parameter, str]:
+def _names(model: nn.Module) -> dict[Tensor, str]:
     return {parameter: name for name, parameter in model.named_parameters()}
 
 

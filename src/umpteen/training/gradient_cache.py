@@ -1,4 +1,4 @@
-"""Vectors of many texts at the memory of a few (the paper's appendix on memory-efficient training; maths.md, section 4).
+"""Vectors of many texts at the memory of a few (the paper's appendix on memory-efficient training).
 
 The graph is cut at the vectors: micro-batches are encoded without a graph, the loss gives each vector its gradient,
 and `replay` encodes each micro-batch again, with a graph and the same dropout, to carry the gradient to the weights.
@@ -51,7 +51,8 @@ class CachedVectors:
         ids, offsets = self._fetch(self._parts[part])
         device = next(self._encoder.parameters()).device
         with seeded(self._seed + part, device):
-            return self._encoder(ids.to(device), offsets.to(device))  # type: ignore[no-any-return]
+            vectors: Tensor = self._encoder(ids.to(device), offsets.to(device))
+            return vectors
 
     def _positions(self, part: int, like: Tensor) -> Tensor:
         return torch.from_numpy(self._parts[part]).to(like.device)

@@ -70,7 +70,7 @@ class Loop:
         self._last_save = time.monotonic()
 
     def run(self) -> TrainState:
-        """Trains to the end, then puts the best weights into the model (the last ones, without validation or workspace)."""
+        """Trains to the end, then puts the best weights on validation, if any were kept, into the model."""
         resumed = self._workspace and load_checkpoint(
             self._workspace, self._model, self._optimizer, recipe=self._recipe, data=self._data
         )
@@ -96,7 +96,7 @@ class Loop:
 
     def _train_one_step(self) -> None:
         state, settings = self._state, self._settings
-        began = time.monotonic()
+        began, processor_began = time.monotonic(), time.process_time()
         epoch, index = divmod(state.step, self._sampler.batches_per_epoch)
         rate = set_learning_rate(self._optimizer, learning_rate_factor(state.step, settings.steps, settings.warmup))
         rows = self._sampler.rows(epoch, index)
@@ -104,16 +104,16 @@ class Loop:
         seconds = time.monotonic() - began
         state.step += 1
         state.seconds += seconds
+        state.processor_seconds += time.process_time() - processor_began
         self._observer.stepped(
             {
-                "step": state.step,
+                **_clock(state),
                 "epoch": round(state.step / self._sampler.batches_per_epoch, 4),
                 "loss": outcome.loss,
                 "learning_rate": rate,
                 "gradient_norm": outcome.gradient_norm,
                 "queries_per_second": len(rows) / seconds,
                 "tokens": outcome.tokens,
-                "seconds": state.seconds,
             }
         )
 
@@ -138,7 +138,7 @@ class Loop:
         else:
             state.evaluations_since_best += 1
             state.stopped_early = settings.patience is not None and state.evaluations_since_best >= settings.patience
-        record = {"step": state.step, "seconds": state.seconds, "best": better, "metrics": metrics}
+        record = {**_clock(state), "best": better, "metrics": metrics}
         state.evaluations.append(record)
         self._observer.evaluated(record)
         if state.stopped_early:
@@ -152,3 +152,12 @@ class Loop:
                 self._workspace, self._state, self._model, self._optimizer, recipe=self._recipe, data=self._data
             )
         self._last_save = time.monotonic()
+
+
+def _clock(state: TrainState) -> dict[str, float]:
+    """Training time alone, without evaluations; processor time is what a busy machine leaves comparable."""
+    return {
+        "step": state.step,
+        "seconds": round(state.seconds, 3),
+        "processor_seconds": round(state.processor_seconds, 3),
+    }

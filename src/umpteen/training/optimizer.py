@@ -40,7 +40,7 @@ def _fused_works(parameters: set[nn.Parameter]) -> bool:
 
 
 def learning_rate_factor(step: int, steps: int, warmup: float) -> float:
-    """Share of the peak learning rate at a step (counted from 0): it never starts at 0 and would reach 0 after the last."""
+    """Share of the peak learning rate at a step, counted from 0; it would reach 0 after the last."""
     rise = max(1, round(steps * warmup)) if warmup > 0 else 0
     if step < rise:
         return (step + 1) / rise

@@ -21,7 +21,7 @@ class DistinctTexts:
 
 @dataclass(frozen=True)
 class InPlay:
-    """Texts to encode, one entry per tower (a single one when they share it), and where queries and labels stand in them."""
+    """Texts to encode, one entry per tower (one in all when shared), and where queries and labels stand in them."""
 
     encoded: list[DistinctTexts]
     queries: NDArray[np.int64] | None  # [B] positions in the first entry; None: all of it, in order
@@ -110,4 +110,4 @@ def _joined(first: TokenTable, second: TokenTable) -> DistinctTexts:
 
 def _split(batch: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
     ids, offsets = batch
-    return ids.split(offsets.diff().tolist())
+    return torch.split(ids, offsets.diff().tolist())

@@ -1,0 +1,1 @@
+"""Speed and memory, measured: each benchmark returns numbers ready for JSON."""

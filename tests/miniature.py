@@ -1,0 +1,105 @@
+"""A small dataset with something to learn, a recipe that learns it in a second, and the command line to run it."""
+
+import io
+import json
+import random
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from unittest import mock
+
+from tiny import tiny_transformer
+
+TOPICS = ["law", "fish", "tax", "trade", "food", "library", "book", "network", "dog", "tree"]
+LABELS = [f"{first} of {second}" for first, second in zip(TOPICS, TOPICS[1:] + TOPICS[:1], strict=True)]
+KEYS = [f"key-{text.replace(' of ', '-')}" for text in LABELS]
+
+
+def write_miniature(folder: Path, labels: Sequence[int] = range(len(LABELS)), queries: int = 60) -> Path:
+    """A native dataset over some of the labels, in the given order; a query holds the words of its one or two labels."""
+    folder.mkdir(parents=True)
+    _write(folder / "labels.jsonl", [{"key": KEYS[label], "text": LABELS[label]} for label in labels])
+    for name, count, seed in (("train", queries, 1), ("test", queries // 3, 2)):
+        _write(folder / f"{name}.jsonl", [_query(number, labels, seed) for number in range(count)])
+    return folder
+
+
+def _query(number: int, labels: Sequence[int], seed: int) -> dict[str, object]:
+    chance = random.Random(1000 * seed + number)
+    right = chance.sample(sorted(labels), chance.choice((1, 2)))
+    words = [word for label in right for word in LABELS[label].split()] + ["and", "the", "in", str(number)]
+    other = chance.choice([label for label in sorted(labels) if label not in right])
+    return {
+        "text": " ".join(chance.sample(words, len(words))),
+        "labels": [KEYS[label] for label in right],
+        "ignore": [KEYS[other]] if number % 7 == 0 else [],
+    }
+
+
+def _write(path: Path, records: list[dict[str, object]]) -> None:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+
+
+def write_recipe(folder: Path, *changes: str, kind: str = "static", towers: str = "separate") -> Path:
+    """A recipe on the miniature in `folder` (both are made if missing); `changes` are lines like `seed=3`."""
+    from umpteen.config import checked, to_toml, with_overrides
+
+    if not (folder / "data").exists():
+        write_miniature(folder / "data")
+    if not (folder / "start").exists():
+        tiny_transformer(folder / "start")
+    settings = (
+        f"data.source={folder / 'data'}",
+        f"encoder.towers={towers}",
+        f"encoder.query.kind={kind}",
+        f"encoder.query.start={folder / 'start'}",
+        "encoder.query.max_length=16",
+        "encoder.query.dropout=0.1",
+        f"optimizer.learning_rate={0.03 if kind == 'static' else 0.003}",
+        "training.batch_size=16",
+        "training.epochs=3",
+        "training.threads=1",
+        "training.token_budget=128",
+        "training.device=cpu",
+        "evaluation.at=[1, 3, 5]",
+        *changes,
+    )
+    recipe = folder / "recipe.toml"
+    recipe.write_text(to_toml(checked(with_overrides({}, settings), origin="miniature")), encoding="utf-8")
+    return recipe
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command printed and how it ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+def command(*arguments: str | Path, stdin: str = "") -> Outcome:
+    """Runs the command line in this process, errors and exit codes as people get them."""
+    from umpteen.cli.main import main
+
+    out, err = io.StringIO(), io.StringIO()
+    argv = ["umpteen", *map(str, arguments)]
+    code = 0
+    with mock.patch.object(sys, "argv", argv), mock.patch.object(sys, "stdin", io.StringIO(stdin)):
+        try:
+            with redirect_stdout(out), redirect_stderr(err):
+                main()
+        except SystemExit as leaving:
+            code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+    return Outcome(code, out.getvalue(), err.getvalue())
+
+
+def trained(folder: Path, *changes: str, kind: str = "static", towers: str = "separate") -> Path:
+    """A model folder trained on the miniature."""
+    outcome = command(
+        "train", write_recipe(folder, *changes, kind=kind, towers=towers), "--output", folder / "model", "--quiet"
+    )
+    assert outcome.code == 0, outcome.err
+    return folder / "model"
