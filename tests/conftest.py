@@ -1,6 +1,7 @@
 """Every test has its own cache, computes on one thread, and stays off the network."""
 
 import os
+from collections.abc import Iterator
 
 import pytest
 
@@ -8,6 +9,14 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_cache_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """For fixtures that live longer than a test."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("UMPTEEN_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(autouse=True)

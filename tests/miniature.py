@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 from tiny import tiny_transformer
@@ -18,7 +19,7 @@ KEYS = [f"key-{text.replace(' of ', '-')}" for text in LABELS]
 
 
 def write_miniature(folder: Path, labels: Sequence[int] = range(len(LABELS)), queries: int = 60) -> Path:
-    """A native dataset over some of the labels, in the given order; a query holds the words of its one or two labels."""
+    """A native dataset over some of the labels, in that order; a query holds the words of its one or two labels."""
     folder.mkdir(parents=True)
     _write(folder / "labels.jsonl", [{"key": KEYS[label], "text": LABELS[label]} for label in labels])
     for name, count, seed in (("train", queries, 1), ("test", queries // 3, 2)):
@@ -80,14 +81,15 @@ class Outcome:
     err: str
 
 
-def command(*arguments: str | Path, stdin: str = "") -> Outcome:
+def command(*arguments: str | Path, stdin: str | bytes = "") -> Outcome:
     """Runs the command line in this process, errors and exit codes as people get them."""
     from umpteen.cli.main import main
 
     out, err = io.StringIO(), io.StringIO()
     argv = ["umpteen", *map(str, arguments)]
+    given = io.TextIOWrapper(io.BytesIO(stdin.encode() if isinstance(stdin, str) else stdin), encoding="utf-8")
     code = 0
-    with mock.patch.object(sys, "argv", argv), mock.patch.object(sys, "stdin", io.StringIO(stdin)):
+    with mock.patch.object(sys, "argv", argv), mock.patch.object(sys, "stdin", given):
         try:
             with redirect_stdout(out), redirect_stderr(err):
                 main()
@@ -103,3 +105,35 @@ def trained(folder: Path, *changes: str, kind: str = "static", towers: str = "se
     )
     assert outcome.code == 0, outcome.err
     return folder / "model"
+
+
+class Enough(Exception):
+    """Ends a run from the inside, as a kill would from the outside."""
+
+
+class EndsAfter:
+    """An observer that lets a run live for so many steps."""
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+
+    def started(self, step: int, steps: int) -> None: ...
+
+    def stepped(self, record: dict[str, Any]) -> None:
+        if record["step"] > self._steps:
+            raise Enough
+
+    def evaluated(self, record: dict[str, Any]) -> None: ...
+    def notice(self, message: str) -> None: ...
+
+
+def unfinished(folder: Path, *changes: str, steps: int = 3) -> Path:
+    """A run that ended after some steps, each with its checkpoint; returns the workspace of folder/model."""
+    from umpteen.assemble import train
+
+    recipe = write_recipe(folder, "training.checkpoint_minutes=0", *changes)
+    try:
+        train(recipe, output=folder / "model", observer=EndsAfter(steps))
+    except Enough:
+        return folder / "model.training"
+    raise AssertionError(f"the run has no more than {steps} steps")

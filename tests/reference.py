@@ -78,10 +78,7 @@ def soft_top_k(problem: Problem, k: int | list[int] | Literal["positives"], alph
 
     @cache
     def threshold(query: int) -> Tensor:
-        if isinstance(k, str):
-            size = len(problem.relevant(query))
-        else:
-            size = k if isinstance(k, int) else k[query]
+        size = k if isinstance(k, int) else len(problem.relevant(query)) if k == "positives" else k[query]
         in_play = scores[query, problem.in_play(query)]
         return soft_threshold(in_play, size, alpha) if 0 < size < len(in_play) else torch.tensor(-torch.inf)
 

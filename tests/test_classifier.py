@@ -92,10 +92,11 @@ def test_the_model_card_shows_how_to_use_the_folder_without_umpteen(saved: Path,
     assert torch.allclose(scores.topk(5).values, torch.from_numpy(ranking.scores), atol=1e-6)
 
 
-def test_saving_again_keeps_report_and_recipe(saved: Path, tmp_path: Path) -> None:
+def test_saving_again_keeps_what_is_known_of_the_model(saved: Path, tmp_path: Path) -> None:
     Classifier.load(saved).save(tmp_path / "copy")
     copy = Classifier.load(tmp_path / "copy")
     assert copy.report == Classifier.load(saved).report and copy.recipe == "seed = 1\n"
+    assert copy.data == {"name": "tiny"}
 
 
 def test_extra_files_travel_with_the_model_and_unknown_ones_are_fine(classifier: Classifier, tmp_path: Path) -> None:

@@ -36,14 +36,19 @@ def tiny_tokenizer(folder: Path) -> str:
     return str(folder)
 
 
-def tiny_transformer(folder: Path, kind: Literal["bert", "distilbert"] = "bert", hidden_size: int = HIDDEN_SIZE) -> str:
+def tiny_transformer(
+    folder: Path,
+    kind: Literal["bert", "distilbert"] = "bert",
+    hidden_size: int = HIDDEN_SIZE,
+    positions: int = POSITIONS,
+) -> str:
     """Writes a random transformer of two layers with the tiny tokenizer; returns the folder."""
     from transformers import BertConfig, BertModel, DistilBertConfig, DistilBertModel
 
     tiny_tokenizer(folder)
     vocabulary_size = Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab_size()
     # The usual spread of 0.02 would give all texts nearly the same vector.
-    shared = {"vocab_size": vocabulary_size, "max_position_embeddings": POSITIONS, "initializer_range": 0.3}
+    shared = {"vocab_size": vocabulary_size, "max_position_embeddings": positions, "initializer_range": 0.3}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         if kind == "bert":

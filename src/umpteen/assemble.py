@@ -34,8 +34,9 @@ from umpteen.encoders.tokenizer import TextTokenizer
 from umpteen.encoders.towers import Towers
 from umpteen.encoders.transformer import TransformerEncoder
 from umpteen.encoding import encode_tokens
-from umpteen.errors import BadInput
+from umpteen.errors import BadConfig, BadInput
 from umpteen.judge import Judge
+from umpteen.manifest import MANIFEST
 from umpteen.objectives.decoupled_softmax import decoupled_softmax
 from umpteen.objectives.one_vs_all import one_vs_all
 from umpteen.objectives.soft_top_k import soft_top_k
@@ -52,21 +53,21 @@ Progress = Callable[[str, int, int], None]
 def train(
     config: RunConfig | str | Path,
     *,
-    output: str | Path,
+    output: str | Path | None = None,
     resume: bool = False,
     overwrite: bool = False,
     start_from: str | Path | None = None,
     observer: Observer | None = None,
     progress: Progress | None = None,
 ) -> Classifier:
-    """Trains one run to its end and returns the classifier that was saved in `output`.
+    """Trains one run to its end and returns the classifier that was saved in `output` (runs/NAME if left out).
 
     While it trains, `output` + ".training" holds its checkpoint and metrics.jsonl; the model folder appears whole at
     the end. `resume` goes on with what is there; `overwrite` discards it. `start_from` is a trained model's folder.
     """
     config = read_config(Path(config)) if isinstance(config, str | Path) else config
     observer = observer or Silence()
-    output = Path(output)
+    output = Path("runs", config.name) if output is None else Path(output)
     workspace = output.with_name(output.name + ".training")
     if _claim(output, workspace, resume=resume, overwrite=overwrite):
         observer.notice(f"{output} is complete; nothing is left to train")
@@ -115,14 +116,18 @@ def build_run(
     dataset = dataset.with_validation(config.data.validation_fraction, config.seed)
     if config.data.fit_on == "train+validation":
         dataset = dataset.with_validation_in_train()
-    towers = Towers.load(Path(start_from) / "encoder") if start_from else build_towers(config.encoder, config.seed)
+    objective = build_objective(config.objective, len(dataset.labels))
+    judge = build_judge(config.evaluation, dataset, dataset.validation) if dataset.validation else None
+    if judge:
+        judge.require(config.evaluation.metric)
+    device = pick_device(config.training.device)
+    towers = Classifier.load(start_from).towers if start_from else build_towers(config.encoder, config.seed)
     queries = tokenise(dataset.train.texts, towers.query.tokenizer, progress=_named(progress, "tokenising queries"))
     labels = tokenise(dataset.labels.texts, towers.label.tokenizer, progress=_named(progress, "tokenising labels"))
     if not start_from:
         start_token_weights(towers, config.encoder, queries, labels)
-    towers.to(pick_device(config.training.device))
+    towers.to(device)
     optimizer = build_optimizer(config, towers)
-    judge = build_judge(config.evaluation, dataset, dataset.validation) if dataset.validation else None
     sampler = EpochSampler(
         dataset.train.relevance,
         config.training.batch_size,
@@ -132,7 +137,7 @@ def build_run(
     step = TrainingStep(
         towers,
         TrainingData(queries, labels, dataset.train.relevance, dataset.train.filtered),
-        build_objective(config.objective),
+        objective,
         optimizer,
         step_settings(config),
     )
@@ -154,7 +159,6 @@ def build_run(
 def _watchers(config: RunConfig, workspace: Path | None) -> list[Observer]:
     if workspace is None:
         return []
-    workspace.mkdir(parents=True, exist_ok=True)
     log = MetricsLog(workspace / "metrics.jsonl", log_every=config.training.log_every)
     return [log, TensorBoard(workspace / "tensorboard")] if config.training.tensorboard else [log]
 
@@ -172,9 +176,11 @@ def build_judge(config: EvaluationConfig, dataset: Dataset, split: Split) -> Jud
 def _claim(output: Path, workspace: Path, *, resume: bool, overwrite: bool) -> bool:
     """Makes sure nothing of value is in the way; true where the run is complete already."""
     if overwrite:
+        if output.exists() and not (output / MANIFEST).exists() and (not output.is_dir() or any(output.iterdir())):
+            raise BadInput(f"{output} is not a model folder, so it is not replaced; give another --output")
         shutil.rmtree(workspace, ignore_errors=True)
         return False
-    complete = (output / "umpteen.json").exists()
+    complete = (output / MANIFEST).exists()
     if resume:
         return complete and not workspace.exists()
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
@@ -245,8 +251,10 @@ def build_optimizer(config: RunConfig, towers: Towers) -> AdamW:
     )
 
 
-def build_objective(config: ObjectiveConfig) -> Objective:
+def build_objective(config: ObjectiveConfig, labels: int) -> Objective:
     if config.name == "soft_top_k":
+        if isinstance(config.k, int) and config.k >= labels:
+            raise BadConfig(f"objective.k = {config.k}: the dataset has {labels:,} labels; k must be smaller")
         return partial(soft_top_k, k=config.k, alpha=config.alpha)
     return {"decoupled_softmax": decoupled_softmax, "softmax": softmax, "one_vs_all": one_vs_all}[config.name]
 
@@ -266,9 +274,10 @@ def loop_settings(config: RunConfig, batches_per_epoch: int) -> LoopSettings:
     evaluation = config.evaluation
     return LoopSettings(
         steps=config.training.steps or math.ceil(config.training.epochs * batches_per_epoch),
+        seconds=60 * config.training.minutes if config.training.minutes else None,
         seed=config.seed,
         warmup=config.optimizer.warmup,
-        evaluate_every=evaluation.every_steps or round(evaluation.every_epochs * batches_per_epoch),
+        evaluate_every=evaluation.every_steps or math.ceil(evaluation.every_epochs * batches_per_epoch),
         metric=evaluation.metric,
         patience=evaluation.patience,
         checkpoint_seconds=60 * config.training.checkpoint_minutes,
@@ -279,7 +288,7 @@ def pick_device(wish: str) -> torch.device:
     """The device that was asked for; with auto, the first accelerator there is."""
     if wish != "auto":
         try:
-            torch.empty(1, device=wish)
+            torch.zeros(1, device=wish).item()
             return torch.device(wish)
         except (RuntimeError, AssertionError) as problem:
             raise BadInput(f'training.device = "{wish}" cannot be used here: {str(problem).splitlines()[0]}') from None

@@ -47,6 +47,8 @@ class Classifier:
         *,
         report: Report | None = None,
         recipe: str | None = None,
+        data: dict[str, Any] | None = None,
+        training: dict[str, Any] | None = None,
     ) -> None:
         if tuple(vectors.shape) != (len(labels), towers.dimension):
             raise BadInput(
@@ -58,6 +60,8 @@ class Classifier:
         self.vectors = vectors  # [L, d]
         self.report = report
         self.recipe = recipe
+        self.data = data or {}
+        self.training = training or {}
 
     @classmethod
     def build(cls, towers: Towers, labels: LabelCatalogue, progress: Progress | None = None) -> "Classifier":
@@ -100,8 +104,8 @@ class Classifier:
     ) -> None:
         """Writes the model folder, whole or not at all; a model that stood there is replaced.
 
-        `data` (name, fingerprint, licence…) and `training` go into the manifest and the model card; report and recipe
-        are those the classifier was loaded with unless given.
+        `data` (name, fingerprint, licence…) and `training` go into the manifest and the model card. What is not given
+        is what the classifier was loaded with.
         """
         path = Path(path)
         if path.exists() and not (path / MANIFEST).exists() and not (path.is_dir() and not any(path.iterdir())):
@@ -112,8 +116,8 @@ class Classifier:
             "dimension": self.towers.dimension,
             "encoder": self.towers.describe(),
             "shared_towers": self.towers.shared,
-            "data": data or {},
-            "training": training or {},
+            "data": data or self.data,
+            "training": training or self.training,
         }
         with atomic_folder(path) as folder:
             self.towers.save(folder / "encoder")
@@ -132,7 +136,8 @@ class Classifier:
     def load(cls, path: Path | str) -> "Classifier":
         """The classifier of a model folder; small files are checked whole, arrays by size and header."""
         path = Path(path)
-        damage = problems(path, read_manifest(path), arrays=False)
+        manifest = read_manifest(path)
+        damage = problems(path, manifest, arrays=False)
         if damage:
             raise DamagedModel(damage[0])
         try:
@@ -143,6 +148,8 @@ class Classifier:
                 _read_vectors(path / "vectors.safetensors"),
                 report=Report.from_dict(json.loads(report.read_text(encoding="utf-8"))) if report.exists() else None,
                 recipe=recipe.read_text(encoding="utf-8") if recipe.exists() else None,
+                data=manifest["settings"]["data"],
+                training=manifest["settings"]["training"],
             )
         except DamagedModel:
             raise

@@ -1,4 +1,4 @@
-"""One run, one TOML file: typed, frozen, every key explained; an unknown key is refused with the nearest known one named."""
+"""One run, one TOML file: typed, frozen, every key explained; an unknown one is refused and the nearest known named."""
 
 import difflib
 import json
@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
 
 from umpteen.errors import BadConfig, BadFile
 
@@ -114,6 +114,9 @@ class TrainingConfig(Section):
     batch_size: int = Field(512, ge=1, description="queries in a step; the labels in play are all of them")
     epochs: float = Field(5, gt=0, description="passes over the training queries")
     steps: int | None = Field(None, ge=1, description="overrides epochs")
+    minutes: float | None = Field(
+        None, gt=0, description="ends earlier, after so much training time; the learning rate then falls with the clock"
+    )
     token_budget: int = Field(
         16_384,
         ge=1,
@@ -136,7 +139,7 @@ class EvaluationConfig(Section):
     every_steps: int | None = Field(None, ge=1, description="overrides every_epochs")
     metric: str = Field("nDCG@5", description="the best model by this metric on validation is kept")
     patience: int | None = Field(None, ge=1, description="stop after this many evaluations without a better one")
-    at: tuple[int, ...] = Field((1, 3, 5, 10, 100), description="the k of P@k, nDCG@k, PSP@k, PSnDCG@k and R@k")
+    at: tuple[PositiveInt, ...] = Field((1, 3, 5, 10, 100), description="the k of P@k, nDCG@k, PSP@k, PSnDCG@k and R@k")
     propensity_a: float = Field(0.55, description="0.6 for Amazon sets, 0.5 for Wikipedia sets")
     propensity_b: float = Field(1.5, description="2.6 for Amazon sets, 0.4 for Wikipedia sets")
 
@@ -180,7 +183,7 @@ def _merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_overrides(settings: dict[str, Any], overrides: tuple[str, ...]) -> dict[str, Any]:
-    """`optimizer.learning_rate=0.01` and the like, written over a recipe's settings; values are TOML, or else strings."""
+    """`optimizer.learning_rate=0.01` and the like, over a recipe's settings; values are TOML, or else strings."""
     settings = json.loads(json.dumps(settings))
     for override in overrides:
         dotted, equals, written = override.partition("=")

@@ -10,6 +10,7 @@ from umpteen.data.token_table import TokenTable
 from umpteen.data.tokens import tokenise
 from umpteen.encoders.encoder import Encoder
 from umpteen.encoding import encode_tokens
+from umpteen.errors import BadConfig
 from umpteen.evaluation.report import Report, evaluate
 from umpteen.retrieval.exact import top_k
 from umpteen.retrieval.ranking import Ranking
@@ -35,6 +36,12 @@ class Judge:
         self._train_queries = len(train)
         self._a, self._b, self._as_published = a, b, as_published
         self._tokens: dict[str, TokenTable] = {}
+
+    def require(self, metric: str) -> None:
+        """Refuses a metric that the reports will not have."""
+        there = [f"{name}@{k}" for name in ("P", "nDCG", "R", "PSP", "PSnDCG") for k in self.at]
+        if metric not in there:
+            raise BadConfig(f"evaluation.metric = {metric!r}: there is {', '.join(there)}")
 
     def rank(self, encoder: Encoder, label_vectors: Tensor, *, token_budget: int = 16_384) -> Ranking:
         """The best labels of each query of the split, filtered pairs left out."""

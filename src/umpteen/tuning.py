@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-
 from umpteen.assemble import Progress, build_run
 from umpteen.config import RunConfig, checked, with_overrides
 from umpteen.errors import BadConfig, Diverged
+from umpteen.storage import write_atomically
 
 
 def grid(choices: Iterable[str], trials: int | None, seed: int) -> list[tuple[str, ...]]:
@@ -41,10 +40,12 @@ def tune(
     if config.data.fit_on != "train":
         raise BadConfig('tuning needs a validation split: set data.fit_on="train"')
     metric = config.evaluation.metric
-    output.parent.mkdir(parents=True, exist_ok=True)
+    settings = config.model_dump(mode="json", exclude_none=True)
+    trials = [checked(with_overrides(settings, point), origin="--try") for point in points]
     done = {trial["identity"]: trial for trial in _read(output)}
-    for number, point in enumerate(points, 1):
-        trial_config = checked(with_overrides(config.model_dump(mode="json", exclude_none=True), point), origin="--try")
+    # Without a line cut short by a kill, to which the next trial would be glued.
+    write_atomically(output, "".join(json.dumps(trial) + "\n" for trial in done.values()))
+    for number, (point, trial_config) in enumerate(zip(points, trials, strict=True), 1):
         identity = trial_config.model_dump_json()
         if identity in done:
             continue
@@ -81,16 +82,3 @@ def _read(path: Path) -> list[dict[str, Any]]:
         except ValueError:
             continue  # cut short by a kill: the trial runs again
     return trials
-
-
-def table(results: list[dict[str, Any]], metric: str) -> Table:
-    """The trials for people, best first."""
-    names = [metric, *(name for name in ("P@1", "P@5", "PSP@5", "R@100") if name != metric)]
-    made = Table()
-    made.add_column("settings")
-    for name in (*names, "best step", "s"):
-        made.add_column(name, justify="right")
-    for trial in results:
-        figures = [f"{trial['metrics'].get(name, float('nan')):.2f}" for name in names]
-        made.add_row(" ".join(trial["settings"]), *figures, str(trial["best_step"]), str(trial["seconds"]))
-    return made

@@ -4,6 +4,7 @@ import pytest
 import torch
 from problems import ALPHA, OBJECTIVES, TILES, assert_agreement, differentiated, pairs, posed, random_problem
 
+import reference
 from reference import Problem
 from umpteen.errors import BadInput
 from umpteen.objectives import Scores, Targets, soft_top_k
@@ -129,8 +130,6 @@ def test_k_can_differ_from_query_to_query(tile: int | None) -> None:
     problem = random_problem(labels=90)
     problem.filtered = [(5, label) for label in range(88) if (5, label) not in problem.pulled]
     k = [1, 2, 0, 40, 90, 5]  # 0 and as many as there are labels: no threshold; so has query 5, after filtering
-    import reference
-
     found = differentiated(problem, lambda: soft_top_k(*posed(problem, tile), torch.tensor(k), ALPHA))
     expected = differentiated(problem, lambda: reference.soft_top_k(problem, k, ALPHA))
     torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)

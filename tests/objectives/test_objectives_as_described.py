@@ -11,7 +11,7 @@ from umpteen.objectives import Scores, Targets, decoupled_softmax, soft_top_k, s
 
 
 def pull_on_the_positives(objective: str, confident: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """How strongly gradient descent raises the scores of 3 positives, the first scoring `confident`, and those of 4 negatives."""
+    """How strongly gradient descent raises the scores of 3 positives, the first scoring `confident`; and all scores."""
     labels = torch.tensor([[confident], [0.0], [0.0], [-1.0], [-1.0], [-1.0], [-1.0]], dtype=torch.float64)
     labels.requires_grad_()
     positives = pairs([(0, 0), (0, 1), (0, 2)])
@@ -54,7 +54,7 @@ def test_softmax_and_decoupled_softmax_agree_when_each_query_has_one_positive() 
 @some.composite
 def problems(draw: some.DrawFn) -> Problem:
     """Batches of any size and shape, from no pair at all to every pair relevant."""
-    queries, labels = draw(some.integers(1, 4)), draw(some.integers(5, 12))
+    queries, labels = draw(some.integers(1, 4)), draw(some.integers(6, 12))
     any_pairs = some.lists(some.tuples(some.integers(0, queries - 1), some.integers(0, labels - 1)), max_size=12)
     pulled = draw(any_pairs)
     filtered = draw(some.lists(some.tuples(some.integers(0, queries - 1), some.integers(0, 1)), max_size=3))
@@ -74,6 +74,6 @@ def problems(draw: some.DrawFn) -> Problem:
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 @given(problem=problems(), tile=some.sampled_from([1, 2, 3, 5, 7, None]))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_any_batch_agrees_with_the_formula(objective: str, problem: Problem, tile: int | None) -> None:
     assert_agreement(problem, objective, tile, tolerance=1e-8)

@@ -27,9 +27,8 @@ def test_a_query_with_no_label_left_has_a_bar_of_minus_infinity_and_no_gradient(
 
 
 @pytest.mark.parametrize("tile", TILES)
-@pytest.mark.parametrize("excluded", [[], EXCLUDED[:4]])
-def test_gradients_agree_with_finite_differences(tile: int | None, excluded: list[tuple[int, int]]) -> None:
-    given = pairs(excluded)
+def test_gradients_agree_with_finite_differences(tile: int | None) -> None:
+    given = pairs(EXCLUDED[:4])
 
     def everything(queries: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
         scores = Scores(queries, labels, temperature=0.7, filtered=pairs([(3, 5)]), tile=tile)
@@ -94,7 +93,8 @@ def test_overwriting_a_vector_before_the_backward_pass_is_noticed() -> None:
 
 def test_second_derivatives_are_refused_rather_than_wrong() -> None:
     queries, labels = vectors()
-    (gradient,) = torch.autograd.grad(Scores(queries, labels).log_sum_exp().sum(), queries, create_graph=True)
+    loss = Scores(queries, labels).log_sum_exp().square().sum()
+    (gradient,) = torch.autograd.grad(loss, queries, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         gradient.sum().backward()
 
@@ -113,19 +113,11 @@ def test_without_any_label_the_bar_is_minus_infinity() -> None:
     assert (scores.log_sum_exp() == -torch.inf).all() and (scores.softplus_sum() == 0).all()
 
 
-def test_denormal_weights_are_dropped_and_nothing_else_changes() -> None:
-    queries = torch.ones(1, 1, requires_grad=True)
+def test_weights_that_would_be_denormal_are_dropped() -> None:
     labels = torch.tensor([[0.0], [-50.0], [-95.0], [-200.0]], requires_grad=True)
-    _, to_labels = torch.autograd.grad(Scores(queries, labels).log_sum_exp().sum(), [queries, labels])
-    torch.testing.assert_close(
-        to_labels[:, 0],
-        torch.tensor([1.0, -50.0, -95.0, -200.0])
-        .exp()
-        .where(torch.tensor([True, True, False, False]), torch.tensor(0.0))
-        .index_fill(0, torch.tensor([0]), 1.0),
-        rtol=1e-6,
-        atol=0,
-    )
+    (gradient,) = torch.autograd.grad(Scores(torch.ones(1, 1), labels).log_sum_exp().sum(), labels)
+    expected = torch.tensor([[0.0], [-50.0], [-torch.inf], [-torch.inf]]).exp()
+    torch.testing.assert_close(gradient, expected, rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize(("queries", "labels"), [(1, 1), (1024, 131_072), (7, 100), (5000, 30_000), (0, 9), (3, 0)])

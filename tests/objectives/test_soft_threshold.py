@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from problems import TILES, pairs
+from problems import pairs
 from torch import Tensor
 
 from reference import soft_threshold
@@ -89,7 +89,7 @@ def test_equal_scores_share_the_gradient() -> None:
     torch.testing.assert_close(gradient, torch.full_like(gradient, 1 / LABELS))
 
 
-@pytest.mark.parametrize("tile", TILES)
+@pytest.mark.parametrize("tile", [7, None])
 def test_one_large_k_among_small_ones_gets_its_own_threshold(tile: int | None) -> None:
     matrix = spread_out("middling", queries=7)
     k = torch.tensor([1, 387, 2, 3, 0, 1003, 5])

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny import tiny_transformer
 from torch import Tensor
 
+from tiny import tiny_transformer
 from umpteen.data.token_table import TokenTable
 from umpteen.encoders.encoder import Encoder
 from umpteen.encoders.static import StaticEncoder

@@ -93,7 +93,7 @@ class Watch:
 
     def notice(self, message: str) -> None:
         if not self._quiet:
-            self.console.print(message)
+            self.console.print(message, markup=False, soft_wrap=True)
 
 
 def _duration(seconds: float) -> str:
@@ -102,9 +102,7 @@ def _duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def metrics_table(
-    reports: Mapping[str, Report], metrics: Sequence[str] = SHOWN, *, title: str | None = None
-) -> Table:
+def metrics_table(reports: Mapping[str, Report], metrics: Sequence[str] = SHOWN, *, title: str | None = None) -> Table:
     """One row per method, one column per metric, the best of each column in bold, with half its 95 % interval."""
     metrics = [metric for metric in metrics if all(metric in report.metrics for report in reports.values())]
     table = Table(title=title, title_justify="left")
@@ -132,6 +130,19 @@ def decile_table(report: Report) -> Table:
     for decile in report.deciles:
         table.add_row(*(f"{value:.2f}" if isinstance(value, float) else str(value) for value in decile.values()))
     return table
+
+
+def trials_table(results: list[dict[str, Any]], metric: str) -> Table:
+    """The trials for people, best first."""
+    names = [metric, *(name for name in ("P@1", "P@5", "PSP@5", "R@100") if name != metric)]
+    made = Table()
+    made.add_column("settings")
+    for name in (*names, "best step", "s"):
+        made.add_column(name, justify="right")
+    for trial in results:
+        figures = [f"{trial['metrics'].get(name, float('nan')):.2f}" for name in names]
+        made.add_row(" ".join(trial["settings"]), *figures, str(trial["best_step"]), str(trial["seconds"]))
+    return made
 
 
 def show(*renderables: Any) -> None:

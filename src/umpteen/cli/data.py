@@ -64,7 +64,7 @@ def convert(source: str, folder: Path) -> None:
     from umpteen.data.dataset import open_dataset
     from umpteen.errors import BadInput
 
-    if folder.exists() and any(folder.iterdir()):
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BadInput(f"{folder} exists and is not empty; give another folder")
     with Watch() as watch:
         dataset = open_dataset(source, progress=partial(watch, "reading"))

@@ -48,7 +48,12 @@ for command in (
 def main() -> None:
     """Runs the command; an error the user can mend is one line on stderr and exit code 2."""
     try:
-        cli(prog_name="umpteen")
+        cli(prog_name="umpteen", standalone_mode=False)
+    except click.ClickException as misuse:
+        misuse.show()
+        sys.exit(misuse.exit_code)
+    except click.Abort:  # Ctrl-C where nothing is there to save
+        sys.exit(130)
     except Stopped as stopped:
         click.echo(str(stopped), err=True)
         sys.exit(128 + stopped.signal)
@@ -56,5 +61,3 @@ def main() -> None:
         click.secho("error: ", fg="red", bold=True, nl=False, err=True)
         click.echo(str(error), err=True)
         sys.exit(2)
-    except KeyboardInterrupt:
-        sys.exit(130)

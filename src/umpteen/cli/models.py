@@ -3,6 +3,7 @@
 import json
 import sys
 from functools import partial
+from io import TextIOWrapper
 from pathlib import Path
 
 import click
@@ -33,10 +34,16 @@ def evaluate(
     from umpteen.classifier import Classifier
     from umpteen.cli.console import SHOWN, Watch, decile_table, metrics_table, show
     from umpteen.data.dataset import open_dataset
+    from umpteen.errors import BadInput
     from umpteen.evaluating import evaluate_model
 
     with Watch(quiet=as_json) as watch:
         classifier = Classifier.load(model)
+        labels = len(classifier.labels)
+        if at and not 1 <= min(at) <= max(at) <= labels:
+            raise BadInput(
+                f"--at {' --at '.join(map(str, at))}: the model has {labels:,} labels; ask for 1 to {labels}"
+            )
         dataset = open_dataset(source, progress=partial(watch, "reading"))
         report, ranking = evaluate_model(
             classifier, dataset, split, at=at or (1, 3, 5, 10, 100), propensity=propensity, as_published=as_published
@@ -64,9 +71,14 @@ def predict(model: Path, texts: tuple[str, ...], k: int, as_json: bool) -> None:
     from umpteen.classifier import Classifier
     from umpteen.errors import BadInput
 
+    if isinstance(sys.stdin, TextIOWrapper):
+        sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")  # as arguments come; refused by name below
     given = list(texts) or [line.rstrip("\n") for line in sys.stdin]
     if not given:
         raise BadInput("no text given; pass texts as arguments, or one per line on stdin")
+    for number, text in enumerate(given, 1):
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            raise BadInput(f"text {number:,} is not UTF-8: {text.encode(errors='replace').decode()[:60]!r}; convert it")
     for text, found in zip(given, Classifier.load(model).predict(given, k), strict=True):
         if as_json:
             labels = [{"key": label.key, "text": label.text, "score": label.score} for label in found]

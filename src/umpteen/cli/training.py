@@ -79,9 +79,9 @@ def tune(
     """Try settings of RECIPE and rank them by its metric on validation; test data is never read."""
     import json
 
-    from umpteen.cli.console import Watch, show
+    from umpteen.cli.console import Watch, show, trials_table
     from umpteen.recipes import resolve
-    from umpteen.tuning import grid, table
+    from umpteen.tuning import grid
     from umpteen.tuning import tune as run
 
     config = resolve(recipe, overrides, source)
@@ -90,4 +90,4 @@ def tune(
     if as_json:
         click.echo(json.dumps({"metric": config.evaluation.metric, "results": results}))
     else:
-        show(table(results, config.evaluation.metric))
+        show(trials_table(results, config.evaluation.metric))

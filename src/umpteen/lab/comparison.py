@@ -54,17 +54,25 @@ def finish_runs(
     return outcomes
 
 
-def mean_and_interval(values: Sequence[float]) -> tuple[float, Interval | None]:
-    """The mean over seeds with Student's 95 % interval; a single seed has none."""
+def over_seeds(values: Sequence[float], *, within: Interval | None = None) -> dict[str, Any]:
+    """The mean with Student's 95 % interval, cut to the possible values; a single seed has no interval."""
     mean = float(np.mean(values))
-    if len(values) < 2:
-        return mean, None
-    half = float(student.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / np.sqrt(len(values)))
-    return mean, (mean - half, mean + half)
+    interval = None
+    if len(values) > 1:
+        half = float(student.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / np.sqrt(len(values)))
+        low, high = within or (-np.inf, np.inf)
+        interval = [round(max(low, mean - half), 3), round(min(high, mean + half), 3)]
+    return {"mean": round(mean, 3), "interval": interval}
 
 
-def verdict(difference: Interval | None) -> str:
-    """What an interval of ours − theirs says to the claim that ours is better."""
+def written(figures: dict[str, Any], unit: str) -> str:
+    """A mean and its interval for people."""
+    value = f"{figures['mean']:.1f}{unit}"
+    return f"{value} ({figures['interval'][0]:.1f} to {figures['interval'][1]:.1f})" if figures["interval"] else value
+
+
+def verdict(difference: Sequence[float] | None) -> str:
+    """What the interval of ours − theirs says to the claim that ours is better."""
     if difference is None or difference[0] <= 0 <= difference[1]:
         return "undecided"
     return "confirmed" if difference[0] > 0 else "refuted"

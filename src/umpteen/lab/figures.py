@@ -20,6 +20,7 @@ def draw_courses(
     courses: Mapping[str, ArrayLike],
     *,
     title: str,
+    caption: str,
     metric: str,
     notice: Callable[[str], None],
 ) -> list[Path]:
@@ -40,7 +41,13 @@ def draw_courses(
         values = np.atleast_2d(np.asarray(course, dtype=np.float64))
         axes.fill_between(epochs, values.min(0), values.max(0), color=colour, alpha=0.18, linewidth=0)
         axes.plot(epochs, values.mean(0), color=colour, linewidth=2, marker="o", markersize=3.5, label=name)
-    axes.set(title=title, xlabel="epoch", ylabel=f"{metric} (%)", ylim=(-2, 102), xlim=(epochs[0], epochs[-1]))
+    axes.set(
+        title=f"{title}\n({caption})",
+        xlabel="epoch",
+        ylabel=f"{metric} (%)",
+        ylim=(-2, 102),
+        xlim=(epochs[0], epochs[-1]),
+    )
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)

@@ -1,8 +1,7 @@
 """The paper's synthetic experiment (section 4.1): does a model learn that one word of the query names its label?
 
-Some training queries begin with a chosen word, t*, and carry the labels 0 to 4; only label 0 has t* in its text. New
-queries that begin with t* are right with label 0 alone. Under softmax the five labels compete, so label 0 is pushed down
-once it is ahead of the other four; under decoupled softmax nothing holds it back.
+Training queries that begin with the word t* carry labels 0 to 4, of which only label 0 has t* in its text; for new
+queries with t*, label 0 is right. Softmax holds it back once it leads the other four; decoupled softmax does not.
 """
 
 import json
@@ -11,32 +10,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, TypeVar
 
 import torch
 
 from umpteen.assemble import Run, build_judge, build_run
-from umpteen.config import (
-    DataConfig,
-    EncoderConfig,
-    EvaluationConfig,
-    ObjectiveConfig,
-    OptimizerConfig,
-    RunConfig,
-    TowerConfig,
-    TrainingConfig,
-)
+from umpteen.config import checked
 from umpteen.data.convert import write_native
-from umpteen.data.dataset import Split
+from umpteen.encoders.pretrained import DEFAULT_MODEL
 from umpteen.encoding import encode_texts
 from umpteen.errors import BadInput, Stopped
-from umpteen.lab.comparison import claim_folder, finish_runs, mean_and_interval, verdict
+from umpteen.judge import Judge
+from umpteen.lab.comparison import claim_folder, finish_runs, over_seeds, verdict, written
 from umpteen.lab.figures import draw_courses
 from umpteen.lab.token_star_data import Sizes, make_dataset, whole_words
 from umpteen.storage import write_atomically
 
-ObjectiveName = Literal["decoupled_softmax", "softmax"]
 Progress = Callable[[str, int, int], None]
+Choice = TypeVar("Choice")
 
 CLAIM = "decoupled softmax learns that t* in a query means label 0, softmax does not (paper: P@1 100 % against 20 %)"
 OURS, THEIRS = "decoupled_softmax", "softmax"
@@ -55,14 +46,14 @@ class Design:
 
 DESIGNS = {
     "tiny": Design(Sizes(40, 10, 60, 50, words=8), "static", batch_size=20, epochs=3),
-    "small": Design(Sizes(200, 20, 600, 300, words=8), "minilm", batch_size=50, epochs=14),
+    "small": Design(Sizes(200, 20, 600, 300, words=8), "minilm", batch_size=100, epochs=14),
     "paper": Design(Sizes(1000, 100, 5000, 1000, words=8), "minilm", batch_size=100, epochs=14),
 }
 
-ENCODERS = {
-    "minilm": TowerConfig(kind="transformer", max_length=32),
-    "random": TowerConfig(kind="transformer", max_length=32, random_weights=True),
-    "static": TowerConfig(kind="static", max_length=32, idf=False, learning_rate=1e-2),
+ENCODERS: dict[str, dict[str, Any]] = {
+    "minilm": {"kind": "transformer"},
+    "random": {"kind": "transformer", "random_weights": True},
+    "static": {"kind": "static", "idf": False, "learning_rate": 1e-3},
 }
 
 
@@ -76,16 +67,19 @@ def run(
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Trains with both objectives on each seed's data; leaves results.json and the figure in `output`."""
-    _check(size, seeds, encoder)
-    notice = notice or (lambda message: None)
-    design = DESIGNS[size]
+    design = _chosen("size", size, DESIGNS)
     encoder = encoder or design.encoder
-    settings = {"size": size, "encoder": encoder, **asdict(design.data), "recipe": _shared_recipe(design, encoder)}
+    tower = _chosen("encoder", encoder, ENCODERS)
+    if seeds < 1:
+        raise BadInput(f"--seeds {seeds}: at least one run of each objective is needed")
+    notice = notice or (lambda message: None)
+    recipe = _recipe(design, tower)
+    settings = {"size": size, "encoder": encoder, **asdict(design.data), "recipe": recipe}
     claim_folder(output, settings)
     outcomes = finish_runs(
         output,
         [(objective, seed) for seed in range(seeds) for objective in NAMES],
-        partial(_train, design, encoder, output, progress),
+        partial(_train, design.data, recipe, output, progress),
         notice,
     )
     results = conclude(outcomes) | {"settings": settings}
@@ -94,10 +88,11 @@ def run(
         output / "token-star",
         [point["epoch"] for point in outcomes[0]["course"]],
         {
-            name: [[point["P@1"] for point in outcome["course"]] for outcome in _of(outcomes, objective)]
+            name: [[point["P@1"] for point in course] for course in _values(outcomes, objective, "course")]
             for objective, name in NAMES.items()
         },
         title="New queries that begin with t*: is label 0 the first answer?",
+        caption=f"{encoder} encoder, {seeds} seed{'s' * (seeds > 1)}; shaded: from the lowest to the highest",
         metric="P@1",
         notice=notice,
     )
@@ -106,24 +101,108 @@ def run(
 
 def conclude(outcomes: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The verdict on the claim from all runs: means, their intervals over seeds, and a paragraph for people."""
-    finals = {objective: [outcome["final"] for outcome in _of(outcomes, objective)] for objective in NAMES}
-    differences = [ours - theirs for ours, theirs in zip(finals[OURS], finals[THEIRS], strict=True)]
-    means = {objective: _figures(values) for objective, values in finals.items()}
-    difference = _figures(differences)
+    finals = {objective: _values(outcomes, objective, "final") for objective in NAMES}
+    means = {objective: over_seeds(values, within=(0, 100)) for objective, values in finals.items()}
+    difference = over_seeds([ours - theirs for ours, theirs in zip(finals[OURS], finals[THEIRS], strict=True)])
     judged = verdict(difference["interval"])
-    memorised = {objective: _figures([o["final_on_training_queries"] for o in _of(outcomes, objective)]) for objective in NAMES}
-    summary = (
-        f"{judged.capitalize()}: over {len(differences)} seeds, decoupled softmax ends at P@1 {_written(means[OURS])} and "
-        f"softmax at {_written(means[THEIRS])}, {_written(difference, ' points')} apart; the paper reports about 100 % "
-        f"against about 20 %. On their own training queries both models answer first with a right label in "
-        f"{memorised[OURS]['P@1']:.1f} % and {memorised[THEIRS]['P@1']:.1f} %: "
-    )
     return {
         "claim": CLAIM,
         "verdict": judged,
+        "summary": (
+            f"{judged.capitalize()}: decoupled softmax ends at P@1 {written(means[OURS], ' %')} and softmax at "
+            f"{written(means[THEIRS], ' %')}, a difference of {written(difference, ' points')}, in "
+            f"{len(finals[OURS])} runs each; the paper reports about 100 % against about 20 %. Label 0 is among the "
+            f"first five answers in {_both(outcomes, 'final_R@5')} of the new queries, and the training queries' first "
+            f"answer is right in {_both(outcomes, 'final_on_training_queries')}."
+        ),
         "means": means,
         "difference": difference,
-        "results": list(outcomes),
         "seconds": round(sum(outcome["seconds"] for outcome in outcomes), 1),
-        "summary": summary,
+        "results": list(outcomes),
     }
+
+
+def _values(outcomes: Sequence[dict[str, Any]], objective: str, key: str) -> list[Any]:
+    return [outcome[key] for outcome in outcomes if outcome["objective"] == objective]
+
+
+def _both(outcomes: Sequence[dict[str, Any]], key: str) -> str:
+    ours, theirs = (over_seeds(_values(outcomes, objective, key))["mean"] for objective in (OURS, THEIRS))
+    return f"{ours:.1f} % (decoupled softmax) and {theirs:.1f} % (softmax)"
+
+
+def _recipe(design: Design, tower: dict[str, Any]) -> dict[str, Any]:
+    """The settings of every run but its data, objective and seed."""
+    return {
+        "encoder": {"towers": "shared", "query": {"start": DEFAULT_MODEL, "max_length": 32, **tower}},
+        "objective": {"temperature": 0.05},
+        "optimizer": {"learning_rate": 2e-4},
+        "training": {"batch_size": design.batch_size, "epochs": design.epochs, "token_budget": 4096},
+        "evaluation": {"metric": "P@1", "at": [1, 5]},
+    }
+
+
+def _train(
+    sizes: Sizes, recipe: dict[str, Any], output: Path, progress: Progress | None, objective: str, seed: int
+) -> dict[str, Any]:
+    """One run from start to end: P@1 on the new queries before training and after each epoch."""
+    folder = output / "data" / f"seed-{seed}"
+    if not folder.exists():
+        write_native(make_dataset(sizes, whole_words(DEFAULT_MODEL), seed), folder)
+    changes = {"seed": seed, "data": {"source": str(folder)}, "objective": {**recipe["objective"], "name": objective}}
+    config = checked(recipe | changes, origin="token-star")
+    name = f"{NAMES[objective]}, seed {seed}"
+    began = time.monotonic()
+    run = build_run(config, workspace=None, observer=_Steps(name, progress))
+    assert run.judge is not None
+    start = _metrics(run, run.judge)
+    try:
+        state = run.loop.run()
+    except Stopped as stopped:
+        message = f"stopped during {name}; finished runs are kept, and the same command goes on after them"
+        raise Stopped(message, signal=stopped.signal) from None
+    measured = [start, *(evaluation["metrics"] for evaluation in state.evaluations)]
+    on_training_queries = _metrics(run, build_judge(config.evaluation, run.dataset, run.dataset.train))
+    return {
+        "objective": objective,
+        "seed": seed,
+        "final": round(measured[-1]["P@1"], 3),
+        "final_R@5": round(measured[-1]["R@5"], 3),
+        "final_on_training_queries": round(on_training_queries["P@1"], 3),
+        "seconds": round(time.monotonic() - began, 1),
+        "processor_seconds": round(state.processor_seconds, 1),  # of the steps alone
+        "threads": torch.get_num_threads(),
+        "course": [
+            {"epoch": epoch, "P@1": round(metrics["P@1"], 3), "R@5": round(metrics["R@5"], 3)}
+            for epoch, metrics in enumerate(measured)
+        ],
+    }
+
+
+def _metrics(run: Run, judge: Judge) -> dict[str, float]:
+    vectors = encode_texts(run.towers.label, run.dataset.labels.texts)
+    return judge.report(judge.rank(run.towers.query, vectors), bootstrap=0).metrics
+
+
+class _Steps:
+    """Passes the steps of a run on as progress under its name."""
+
+    def __init__(self, name: str, progress: Progress | None) -> None:
+        self._name = name
+        self._progress = progress or (lambda name, done, total: None)
+        self._steps = 0
+
+    def started(self, step: int, steps: int) -> None:
+        self._steps = steps
+
+    def stepped(self, record: dict[str, Any]) -> None:
+        self._progress(self._name, record["step"], self._steps)
+
+    def evaluated(self, record: dict[str, Any]) -> None: ...
+    def notice(self, message: str) -> None: ...
+
+
+def _chosen(what: str, name: str, choices: dict[str, Choice]) -> Choice:
+    if name not in choices:
+        raise BadInput(f"--{what} {name}: known are {', '.join(choices)}")
+    return choices[name]

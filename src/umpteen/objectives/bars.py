@@ -1,35 +1,56 @@
-"""The reductions that need one running number per query: log-sum-exp and the sum of softplus.
+"""The bars that need no more than a running number or two per query: log-sum-exp and the sum of softplus."""
 
-Each keeps a partial result that merges with another one (of other labels) before `value` is asked for.
-"""
+from typing import Self
 
 import torch
 from torch import Tensor
 
 
 class LogSumExp:
-    """log Σ_j exp(s_ij), −∞ where no label is left; its gradient is exp(s_ij − value_i)."""
+    """log Σ_j exp(s_ij), −∞ where no label is left; its gradient is exp(s_ij − value_i).
+
+    Scores known to be small, as those of normalised vectors are, go into exp as they are; others relative to the
+    largest so far.
+    """
 
     sharpness = 1.0
 
-    def __init__(self, like: Tensor) -> None:
-        self.peak = like.new_full((len(like),), -torch.inf)  # [B] the largest score seen
+    def __init__(self, like: Tensor, largest: float) -> None:
+        self.small = largest <= 30
+        self.peak = like.new_full((len(like),), 0 if self.small else -torch.inf)  # [B] what exponents are relative to
         self.mass = like.new_zeros(len(like))  # [B] Σ exp(score − peak)
 
     def fold(self, tile: Tensor) -> None:
-        peak = torch.maximum(self.peak, tile.amax(1))
-        reference = torch.where(peak == -torch.inf, 0, peak)  # −∞ − −∞ is not a number
-        tile.sub_(reference[:, None])
-        self.mass = self.mass * (self.peak - reference).exp() + drop_negligible_(tile).exp_().sum(1)
-        self.peak = peak
+        if self.small:
+            self.mass += tile.exp_().sum(1)
+            return
+        self._raise(torch.maximum(self.peak, tile.amax(1)))
+        tile.sub_(torch.where(self.peak == -torch.inf, 0, self.peak)[:, None])
+        self.mass += drop_negligible_(tile).exp_().sum(1)
+
+    def merge(self, other: Self) -> None:
+        peak = torch.maximum(self.peak, other.peak)
+        for each in (self, other):
+            each._raise(peak)
+        self.mass += other.mass
 
     def value(self) -> Tensor:
         return self.peak + self.mass.log()
 
-    def weigh(self, tile: Tensor, active: Tensor) -> None:
+    def weigh(self, tile: Tensor) -> None:
+        if not self.small:
+            value = self.value()
+            tile.sub_(torch.where(value == -torch.inf, torch.inf, value)[:, None])
+            drop_negligible_(tile)
+        tile.exp_()
+
+    def factor(self) -> Tensor:
         value = self.value()
-        tile.sub_(torch.where(active & (value != -torch.inf), value, torch.inf)[:, None])
-        drop_negligible_(tile).exp_()
+        return torch.where(value == -torch.inf, 0, (-value).exp()) if self.small else torch.ones_like(value)
+
+    def _raise(self, peak: Tensor) -> None:
+        self.mass *= torch.where(self.peak == peak, 0, self.peak - peak).exp()  # −∞ − −∞ is not a number
+        self.peak = peak
 
 
 class SoftplusSum:
@@ -43,11 +64,17 @@ class SoftplusSum:
     def fold(self, tile: Tensor) -> None:
         self.total += torch.logaddexp(tile, tile.new_zeros(()), out=tile).sum(1)
 
+    def merge(self, other: Self) -> None:
+        self.total += other.total
+
     def value(self) -> Tensor:
         return self.total.clone()
 
-    def weigh(self, tile: Tensor, active: Tensor) -> None:
+    def weigh(self, tile: Tensor) -> None:
         drop_negligible_(tile).sigmoid_()
+
+    def factor(self) -> Tensor:
+        return torch.ones_like(self.total)
 
 
 def drop_negligible_(exponents: Tensor) -> Tensor:

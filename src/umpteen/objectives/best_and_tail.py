@@ -5,13 +5,14 @@ the tail so far below the threshold t that u = exp(score − t) ≤ 1/(M/k − 1
 terms. R queries, T labels in a tile, m̂ power sums.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
-from torch.nn.functional import logsigmoid
+from torch.nn.functional import logsigmoid, max_pool1d
 
 KEPT_PER_K = 32  # M/k
+GROUP = 32  # neighbouring labels asked together whether one of them is above the floor
 NEWTON_STEPS = 64  # a bound, not a cost: about six are taken
 
 
@@ -28,32 +29,52 @@ class BestAndTail:
 
     def fold(self, tile: Tensor) -> None:
         """Take a tile of scores [R, T] in, and overwrite it."""
-        rows, columns = torch.le(tile, self.floor[:, None]).logical_not_().nonzero(as_tuple=True)  # NaN is above, too
-        if len(rows) > tile.numel() // 4:
+        rows, columns, scores = self._above_floor(tile)
+        if 4 * len(rows) > tile.numel():
             self._rivals.append(tile.clone())
             tile.fill_(-torch.inf)
         elif len(rows):
             counts = torch.bincount(rows, minlength=len(tile))
             place = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[rows]
             rivals = tile.new_full((len(tile), int(counts.max())), -torch.inf)
-            rivals[rows, place] = tile[rows, columns]
+            rivals[rows, place] = scores
             tile[rows, columns] = -torch.inf
             self._rivals.append(rivals)
         self._add_to_tail(tile)
         if sum(rivals.shape[1] for rivals in self._rivals) >= self.kept:
-            self.merge()
+            self._compete()
 
-    def merge(self) -> None:
+    def merge(self, other: Self) -> None:
+        """Take in what the other has remembered of the same queries' other labels."""
+        floor = torch.maximum(self.floor, other.floor)
+        for each in (self, other):
+            each._raise_floor(floor)
+        self.powers += other.powers
+        self._rivals += [other.best, *other._rivals]
+        self._compete()
+
+    def _above_floor(self, tile: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Rows, columns and scores of all that is above its query's floor, row by row; NaN is, too."""
+        peaks = max_pool1d(tile[:, None], GROUP, GROUP, ceil_mode=True)[:, 0]  # most groups need no closer look
+        rows, groups = torch.le(peaks, self.floor[:, None]).logical_not_().nonzero(as_tuple=True)
+        columns = groups[:, None] * GROUP + torch.arange(GROUP, device=tile.device)
+        scores = tile[rows[:, None], columns.clamp(max=tile.shape[1] - 1)]
+        found = torch.le(scores, self.floor[rows, None]).logical_not_() & (columns < tile.shape[1])
+        return rows[:, None].expand_as(columns)[found], columns[found], scores[found]
+
+    def _compete(self) -> None:
         """Let the waiting scores compete for the M places; the losers join the tail."""
         if self._rivals:
             everyone = torch.cat([self.best, *self._rivals], dim=1)
             losers = everyone.topk(everyone.shape[1] - self.kept, largest=False, sorted=False).values
             self.best, self._rivals = everyone.topk(self.kept, sorted=False).values, []
-            floor, lower_floor = self.best.amin(1), self.floor
-            rise = torch.where(lower_floor == -torch.inf, torch.inf, floor - lower_floor)
-            self.powers *= (-rise.double()[:, None] * self._orders()).exp()
-            self.floor = floor
+            self._raise_floor(self.best.amin(1))
             self._add_to_tail(losers)
+
+    def _raise_floor(self, floor: Tensor) -> None:
+        rise = torch.where(self.floor == -torch.inf, torch.inf, floor - self.floor).double()
+        self.powers *= (-rise[:, None] * self._orders()).exp()
+        self.floor = floor
 
     def solve(self) -> tuple[Tensor, Tensor]:
         """The threshold [R] and log Σσ' there [R], by Newton steps kept inside a bracket that shrinks.
@@ -61,7 +82,7 @@ class BestAndTail:
         What is solved is log(what the top k lack of k) = log(what all others have): as a function of the threshold
         it rises with a slope between 1/2 and 2 everywhere, also across a gap where Σσ itself is flat.
         """
-        self.merge()
+        self._compete()
         best = self.best.double().sort(descending=True).values
         finite = best != -torch.inf
         k, counts = self.k.double(), finite.sum(1).double()
@@ -106,10 +127,10 @@ class BestAndTail:
         torch.exp(scores, out=powers[:, 0])
         for order in range(1, half):
             torch.mul(powers[:, order - 1], powers[:, 0], out=powers[:, order])
-        products = torch.bmm(powers, powers.transpose(1, 2)).double()  # [R, m̂/2, m̂/2]: sums of powers 2 … m̂
+        products = torch.bmm(powers, powers.transpose(1, 2)).double()  # [R, m̂/2, m̂/2]
         self.powers[:, 0] += powers[:, 0].sum(1)
-        for order in range(2, 2 * half + 1):
-            self.powers[:, order - 1] += products[:, order // 2 - 1, (order + 1) // 2 - 1]
+        self.powers[:, 1::2] += products.diagonal(dim1=1, dim2=2)  # even powers
+        self.powers[:, 2::2] += products.diagonal(1, dim1=1, dim2=2)  # odd powers from the third on
 
     def _orders(self) -> Tensor:
         return torch.arange(1, self.powers.shape[1] + 1, device=self.powers.device)  # 1 … m̂

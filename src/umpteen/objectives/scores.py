@@ -7,6 +7,7 @@ buffers in their backward; the root's backward, which runs after theirs, hands t
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -57,11 +58,11 @@ class Scores:
 
     def log_sum_exp(self, excluding: Pairs | None = None) -> Tensor:
         """log Σ_j exp(s_ij) for each query [B]; −∞ for a query that has no label left."""
-        return self._reduce(LogSumExp(self._tiles.queries), excluding)
+        return self._reduce(partial(LogSumExp, self._tiles.queries, self._tiles.largest()), excluding)
 
     def softplus_sum(self, excluding: Pairs | None = None) -> Tensor:
         """Σ_j log(1 + exp(s_ij)) for each query [B]."""
-        return self._reduce(SoftplusSum(self._tiles.queries), excluding)
+        return self._reduce(partial(SoftplusSum, self._tiles.queries), excluding)
 
     def soft_threshold(self, k: int | Tensor, alpha: float) -> Tensor:
         """The t_i with Σ_j σ(alpha · (s_ij − t_i)) = k for each query [B]: what the soft top k lie above.
@@ -72,11 +73,11 @@ class Scores:
         in_play = self._tiles.queries.new_full(self.shape[:1], self.shape[1], dtype=torch.int64)
         if self.filtered is not None:
             in_play -= self.filtered.per_query(self.shape[0])
-        return self._reduce(SoftThreshold(self._tiles.queries, k, alpha, in_play), None)
+        return self._reduce(partial(SoftThreshold, self._tiles.queries, k, alpha, in_play), None)
 
-    def _reduce(self, bar: Bar, excluding: Pairs | None) -> Tensor:
+    def _reduce(self, make_bar: Callable[[], Bar], excluding: Pairs | None) -> Tensor:
         holes = self._tiles.holes(self.filtered, excluding)
-        return _apply(_Reduce, self._anchor, self._tiles, bar, holes)
+        return _apply(_Reduce, self._anchor, self._tiles, make_bar, holes)
 
 
 def _apply(function: type[Function], *arguments: object) -> Tensor:
@@ -114,9 +115,10 @@ class _At(Function):
 
 class _Reduce(Function):
     @staticmethod
-    def forward(ctx: Any, anchor: Tensor, tiles: Tiles, bar: Bar, holes: Holes | None) -> Tensor:
+    def forward(ctx: Any, anchor: Tensor, tiles: Tiles, make_bar: Callable[[], Bar], holes: Holes | None) -> Tensor:
+        bar = tiles.reduce(make_bar, holes)
         ctx.tiles, ctx.bar, ctx.holes = tiles, bar, holes
-        return tiles.reduce(bar, holes)
+        return bar.value()
 
     @staticmethod
     @once_differentiable

@@ -4,6 +4,7 @@ B queries, T labels in a tile. Inside, scores are already multiplied by alpha.
 """
 
 import math
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -38,21 +39,30 @@ class SoftThreshold:
         for rows, group in self._groups:
             group.fold(tile if len(rows) == len(tile) else tile[rows])
 
+    def merge(self, other: Self) -> None:
+        for (_, group), (_, same_queries) in zip(self._groups, other._groups, strict=True):
+            group.merge(same_queries)
+
     def value(self) -> Tensor:
         for rows, group in self._groups:
             self._threshold[rows], self._log_slope[rows] = group.solve()
         self._groups = []  # the scores they kept are no longer needed
         return self._threshold / self.sharpness
 
-    def weigh(self, tile: Tensor, active: Tensor) -> None:
-        # σ'(x) = e^−|x| / (1 + e^−|x|)² keeps its digits where σ(1 − σ) loses them, and divided by the slope
-        # in the exponent it neither over- nor underflows.
-        solved = active & (self._threshold != -torch.inf)
-        tile.sub_(torch.where(solved, self._threshold, 0)[:, None]).abs_()
-        torch.sub(torch.where(solved, -self._log_slope, -torch.inf)[:, None], tile, out=tile)
-        drop_negligible_(tile).exp_()
-        divisor = (tile * self._log_slope.exp()[:, None]).add_(1)
-        tile.div_(divisor).div_(divisor)
+    def weigh(self, tile: Tensor) -> None:
+        # σ'(x) = p(1 − p) with p = σ(−|x|): where σ is nearly 1, σ(1 − σ) would lose its digits. In a gap so wide that
+        # all of σ' underflows σ' is e^−|x|, which the lift brings back into range.
+        threshold = torch.where(self._threshold == -torch.inf, torch.inf, self._threshold)
+        tile.sub_(threshold[:, None]).abs_()
+        torch.sub(self._lift()[:, None], tile, out=tile)
+        drop_negligible_(tile).sigmoid_()
+        tile.addcmul_(tile, tile, value=-1)
+
+    def factor(self) -> Tensor:
+        return torch.where(self._threshold == -torch.inf, 0, (-self._log_slope - self._lift()).exp())
+
+    def _lift(self) -> Tensor:
+        return (-self._log_slope - 30).clamp(min=0)
 
 
 def _one_for_each(k: int | Tensor, in_play: Tensor) -> Tensor:

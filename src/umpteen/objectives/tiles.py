@@ -4,39 +4,50 @@ B queries, L labels, d numbers a vector, T labels a tile; a score is <query, lab
 label axis shares the two loops below: `reduce` for its value, `backpropagate` for its gradient.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import Protocol
+from typing import Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
 
 from umpteen.errors import BadInput
 from umpteen.objectives.targets import Pairs
+from umpteen.objectives.threads import spread
 
 TILE_SCORES = 2**19  # a tile of so many scores stays in a core's second-level cache
+WORTH_A_THREAD = 2**26  # multiplications that take longer than starting a thread does
 PAIRS_AT_ONCE = 4096
 
 Holes = Sequence[Tensor]  # for each tile, the flat positions of its excluded pairs
 
 
 class Bar(Protocol):
-    """A reduction along the label axis: tiles fold into a partial result, and that gives one number per query."""
+    """A reduction along the label axis: tiles fold into partial results, these merge, and the last gives the value."""
 
     sharpness: float  # the tiles given to it hold sharpness × score
 
     def fold(self, tile: Tensor) -> None:
         """Take one tile [B, T] into the partial result; excluded pairs are −∞, and the tile may be overwritten."""
 
+    def merge(self, other: Self) -> None:
+        """Take in the partial result of other labels, which is used up."""
+
     def value(self) -> Tensor:
         """The reduction of all tiles seen [B]."""
 
-    def weigh(self, tile: Tensor, active: Tensor) -> None:
-        """Turn a tile in place into ∂value_i/∂score_ij; in rows that are not active [B] nothing may be left but 0."""
+    def weigh(self, tile: Tensor) -> None:
+        """Turn a tile in place into ∂value_i/∂score_ij ÷ factor_i."""
+
+    def factor(self) -> Tensor:
+        """What the weights of each query are still to be multiplied by [B]."""
+
+
+AnyBar = TypeVar("AnyBar", bound=Bar)
 
 
 class Tiles:
-    """Scores of all queries against a slice of the labels at a time, in one buffer used again and again.
+    """Scores of all queries against a slice of the labels at a time.
 
     The gradients of all reductions add up in one buffer for the queries and one for the labels.
     """
@@ -51,7 +62,7 @@ class Tiles:
         self.wanted = (False, False)  # whether gradients of the queries, of the labels will be asked for
         self._query_gradient: Tensor | None = None
         self._label_gradient: Tensor | None = None
-        self._buffer: Tensor | None = None
+        self._label_gradient_is_blank = False  # allocated, not yet written
 
     def holes(self, *excluded: Pairs | None) -> Holes | None:
         """Where the excluded pairs stand in each tile; a pair named twice leaves once."""
@@ -67,42 +78,66 @@ class Tiles:
         ends = torch.searchsorted(label, torch.tensor([stop for _, stop in self.edges[:-1]], device=label.device))
         return flat.tensor_split(ends.tolist())
 
-    def walk(self, holes: Holes | None, sharpness: float = 1.0) -> Iterator[tuple[slice, Tensor]]:
-        """Each slice of the labels with its scores [B, T], excluded pairs at −∞; the next step overwrites them."""
-        if self._buffer is None:
-            self._buffer = self.queries.new_empty(len(self.queries) * self.size)
+    def walk(self, holes: Holes | None, sharpness: float, share: int, shares: int) -> Iterator[tuple[slice, Tensor]]:
+        """The share's slices of the labels, each with its scores [B, T] until the next one overwrites them."""
         queries = self.queries if sharpness == 1 else self.queries * sharpness
-        for number, (start, stop) in enumerate(self.edges):
-            flat = self._buffer[: len(queries) * (stop - start)]
+        buffer = queries.new_empty(len(queries) * self.size)
+        for number in range(len(self.edges) * share // shares, len(self.edges) * (share + 1) // shares):
+            start, stop = self.edges[number]
+            flat = buffer[: len(queries) * (stop - start)]
             tile = flat.view(len(queries), stop - start)
             torch.mm(queries, self.labels[start:stop].t(), out=tile)
             if holes is not None and len(holes[number]):
                 flat[holes[number]] = -torch.inf
             yield slice(start, stop), tile
 
-    def reduce(self, bar: Bar, holes: Holes | None) -> Tensor:
-        """The bar's value for each query."""
-        for _, tile in self.walk(holes, bar.sharpness):
-            bar.fold(tile)
-        return bar.value()  # [B]
+    def reduce(self, make_bar: Callable[[], AnyBar], holes: Holes | None) -> AnyBar:
+        """A bar that has seen every tile."""
+        shares = self._shares()
+
+        def fold(share: int) -> AnyBar:
+            bar = make_bar()
+            for _, tile in self.walk(holes, bar.sharpness, share, shares):
+                bar.fold(tile)
+            return bar
+
+        bar, *others = spread(fold, shares)
+        for other in others:
+            bar.merge(other)
+        return bar
 
     def backpropagate(self, bar: Bar, holes: Holes | None, gradient: Tensor) -> None:
         """Add gradient_i · ∂value_i/∂score_ij · ∂score_ij, for all i and j, to the gradients of the vectors.
 
-        gradient_i multiplies the query's vector instead of the tile's row: a pass over B × d, not over B × L.
+        What is the same for all of a query's scores multiplies its vector: a pass over B × d, not over B × L.
         """
-        to_queries, to_labels = self._buffers()
-        active = gradient != 0
-        scaled = self.queries * gradient[:, None]
-        gathered = torch.zeros_like(self.queries)
-        for columns, tile in self.walk(holes, bar.sharpness):
-            bar.weigh(tile, active)
-            if to_labels is not None:
-                to_labels[columns].addmm_(tile.t(), scaled)
+        to_queries, to_labels = self._query_buffer(), self._label_buffer(blank=True)
+        keep = 0 if self._label_gradient_is_blank else 1
+        gain = (gradient * bar.factor())[:, None]
+        scaled = self.queries * gain
+        shares = self._shares()
+
+        def accumulate(share: int) -> Tensor:
+            gathered = torch.zeros_like(self.queries)
+            for columns, tile in self.walk(holes, bar.sharpness, share, shares):
+                bar.weigh(tile)
+                if to_labels is not None:
+                    to_labels[columns].addmm_(tile.t(), scaled, beta=keep)
+                if to_queries is not None:
+                    gathered.addmm_(tile, self.labels[columns])
+            return gathered
+
+        for gathered in spread(accumulate, shares):
             if to_queries is not None:
-                gathered.addmm_(tile, self.labels[columns])
-        if to_queries is not None:
-            to_queries.addcmul_(gathered, gradient[:, None] / self.temperature)
+                to_queries.addcmul_(gathered, gain / self.temperature)
+        self._label_gradient_is_blank = False
+
+    def largest(self) -> float:
+        """A bound no score exceeds, up or down."""
+        if not (self.queries.numel() and self.labels.numel()):
+            return 0.0
+        norms = [torch.linalg.vector_norm(vectors, dim=1).amax() for vectors in (self.queries, self.labels)]
+        return float(norms[0] * norms[1])
 
     def at(self, pairs: Pairs) -> Tensor:
         """The scores at the given pairs [p]."""
@@ -116,7 +151,7 @@ class Tiles:
 
     def backpropagate_at(self, pairs: Pairs, gradient: Tensor) -> None:
         """Add the gradient [p] of the scores at the given pairs to the gradients of the vectors."""
-        to_queries, to_labels = self._buffers()
+        to_queries, to_labels = self._query_buffer(), self._label_buffer()
         for span in spans(len(gradient)):
             query, label, share = pairs.query[span], pairs.label[span], gradient[span, None]
             if to_labels is not None:
@@ -126,16 +161,31 @@ class Tiles:
 
     def hand_out(self) -> tuple[Tensor | None, Tensor | None]:
         """The gradients collected so far, of the queries and of the labels; collecting begins anew."""
-        gradients = self._buffers()
+        gradients = self._query_buffer(), self._label_buffer()
         self._query_gradient = self._label_gradient = None
         return gradients
 
-    def _buffers(self) -> tuple[Tensor | None, Tensor | None]:
+    def _query_buffer(self) -> Tensor | None:
         if self.wanted[0] and self._query_gradient is None:
             self._query_gradient = torch.zeros_like(self.queries)
+        return self._query_gradient
+
+    def _label_buffer(self, blank: bool = False) -> Tensor | None:
+        """The labels' gradient so far; a walk over all labels takes it blank and saves a pass over L × d."""
         if self.wanted[1] and self._label_gradient is None:
-            self._label_gradient = torch.zeros_like(self.labels)
-        return self._query_gradient, self._label_gradient
+            self._label_gradient = torch.empty_like(self.labels)
+            self._label_gradient_is_blank = True
+        if self._label_gradient is not None and self._label_gradient_is_blank and not blank:
+            self._label_gradient.zero_()
+            self._label_gradient_is_blank = False
+        return self._label_gradient
+
+    def _shares(self) -> int:
+        """Into how many threads a walk is divided."""
+        work = len(self.queries) * self.labels.numel()
+        if self.labels.device.type != "cpu" or work < WORTH_A_THREAD:
+            return 1
+        return max(min(torch.get_num_threads(), len(self.edges)), 1)
 
     def _check(self, pairs: Pairs) -> None:
         for name, rows, count in (("query", pairs.query, len(self.queries)), ("label", pairs.label, len(self.labels))):

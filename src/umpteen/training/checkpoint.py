@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim import AdamW
 
 from umpteen.errors import DamagedCheckpoint
-from umpteen.storage import atomic_folder, sha256_of, write_atomically
+from umpteen.storage import atomic_folder, sha256_of
 
 FORMAT = 1
 NAME = "checkpoint"
@@ -45,7 +46,7 @@ def save_checkpoint(
         save_file(_optimizer_tensors(model, optimizer), folder / "optimizer.safetensors")
         files = {name: sha256_of(folder / name) for name in ("weights.safetensors", "optimizer.safetensors")}
         record = {"format": FORMAT, "state": asdict(state), "files": files, "recipe": recipe, "data": data}
-        write_atomically(folder / "state.json", json.dumps(record, indent=1))
+        (folder / "state.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
 
 
 def load_checkpoint(
@@ -75,7 +76,10 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
 
 def load_weights(model: nn.Module, path: Path) -> None:
     """Sets the model's weights in place from a file made of `weights_of`."""
-    stored = load_file(path)
+    try:
+        stored = load_file(path)
+    except (OSError, SafetensorError) as problem:
+        raise DamagedCheckpoint(f"{path} is missing or cut short ({problem}); {_AFRESH}") from None
     own = model.state_dict()
     with torch.no_grad():
         for name in weights_of(model):
@@ -144,9 +148,12 @@ def _optimizer_tensors(model: nn.Module, optimizer: AdamW) -> dict[str, Tensor]:
 
 
 def _restore_optimizer(model: nn.Module, optimizer: AdamW, stored: dict[str, Tensor]) -> None:
+    # A fused optimizer keeps its step counts beside the weights, the others on the processor.
+    fused = any(group["fused"] for group in optimizer.param_groups)
     for parameter, name in _names(model).items():
         state = {key.rpartition(":")[2]: value for key, value in stored.items() if key.rpartition(":")[0] == name}
         if state:
             optimizer.state[parameter] = {
-                key: value if key == "step" else value.to(parameter.device) for key, value in state.items()
+                key: value if key == "step" and not fused else value.to(parameter.device)
+                for key, value in state.items()
             }

@@ -31,6 +31,7 @@ Evaluate = Callable[[], dict[str, float]]
 @dataclass(frozen=True)
 class LoopSettings:
     steps: int
+    seconds: float | None  # of training, after which the run ends; such a run cannot be repeated to the bit
     seed: int
     warmup: float
     evaluate_every: int  # steps; 0: at the end only
@@ -80,25 +81,35 @@ class Loop:
         if resumed:
             self._observer.notice(f"resumed after step {state.step:,}")
         with stop_request() as stop:
-            while state.step < settings.steps and not state.stopped_early:
+            while not self._finished():
                 self._train_one_step()
                 if self._evaluation_is_due():
                     self._validate()
                     self._save()
                 elif time.monotonic() - self._last_save >= settings.checkpoint_seconds:
                     self._save()
-                if stop.signal is not None and state.step < settings.steps:
+                if stop.signal is not None and not self._finished():
                     self._save()
                     raise Stopped(f"stopped and saved after step {state.step:,}; --resume goes on", signal=stop.signal)
         if state.best_step is not None and self._workspace is not None:
             load_weights(self._model, self._workspace / "best.safetensors")
         return state
 
+    def _place(self) -> int:
+        """Where the run stands in its schedule, in steps: as far as its steps or its clock say, whichever is further."""
+        step, settings = self._state.step, self._settings
+        if settings.seconds is None:
+            return step
+        return max(step, int(self._state.seconds / settings.seconds * settings.steps))
+
+    def _finished(self) -> bool:
+        return self._state.stopped_early or self._place() >= self._settings.steps
+
     def _train_one_step(self) -> None:
         state, settings = self._state, self._settings
         began, processor_began = time.monotonic(), time.process_time()
         epoch, index = divmod(state.step, self._sampler.batches_per_epoch)
-        rate = set_learning_rate(self._optimizer, learning_rate_factor(state.step, settings.steps, settings.warmup))
+        rate = set_learning_rate(self._optimizer, learning_rate_factor(self._place(), settings.steps, settings.warmup))
         rows = self._sampler.rows(epoch, index)
         outcome = self._step(rows, step=state.step, seed=settings.seed)
         seconds = time.monotonic() - began
@@ -121,7 +132,7 @@ class Loop:
         if self._evaluate is None:
             return False
         every = self._settings.evaluate_every
-        return self._state.step == self._settings.steps or (every > 0 and self._state.step % every == 0)
+        return self._place() >= self._settings.steps or (every > 0 and self._state.step % every == 0)
 
     def _validate(self) -> None:
         assert self._evaluate is not None

@@ -4,6 +4,9 @@ import json
 from pathlib import Path
 from typing import Any, Protocol
 
+from umpteen.errors import BadConfig, NotSaved
+from umpteen.storage import write_atomically
+
 
 class Observer(Protocol):
     """Hears of every step and evaluation; must not change anything."""
@@ -33,7 +36,7 @@ class MetricsLog:
     def started(self, step: int, steps: int) -> None:
         lines = self._path.read_text(encoding="utf-8").splitlines() if self._path.exists() else []
         kept = [line for line in lines if _step_of(line) <= step]
-        self._path.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+        write_atomically(self._path, "".join(f"{line}\n" for line in kept))
 
     def stepped(self, record: dict[str, Any]) -> None:
         if record["step"] % self._every == 0:
@@ -45,8 +48,13 @@ class MetricsLog:
     def notice(self, message: str) -> None: ...
 
     def _append(self, record: dict[str, Any]) -> None:
-        with self._path.open("a", encoding="utf-8") as log:
-            log.write(json.dumps(record) + "\n")
+        try:
+            with self._path.open("a", encoding="utf-8") as log:
+                log.write(json.dumps(record) + "\n")
+        except OSError as problem:
+            raise NotSaved(
+                f"{self._path}: could not be written: {problem.strerror}; --resume goes on from the last checkpoint"
+            ) from problem
 
 
 def _step_of(line: str) -> float:
@@ -60,7 +68,12 @@ class TensorBoard:
     """Scalars for TensorBoard."""
 
     def __init__(self, folder: Path) -> None:
-        from torch.utils.tensorboard import SummaryWriter
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as missing:
+            raise BadConfig(
+                f"training.tensorboard = true: pip install 'umpteen[tensorboard]' first ({missing})"
+            ) from None
 
         self._writer: Any = SummaryWriter(str(folder))
 

@@ -133,8 +133,8 @@ class TrainingStep:
         relevant = _pairs(batch, device)
         filtered = self._data.filtered.take(rows)
         scale = None
-        if settings.reduction == "sum" and settings.positives_per_query is not None:
-            # Sampling n of a query's positives is unbiased for their sum once scaled by |P| / n.
+        if settings.positives_per_query is not None:
+            # Sampling n of a query's positives is unbiased for their sum once scaled by |P| / n; a mean ignores it.
             every, _, _ = draw_positives(relevance, rows, None, rng)
             counts = [np.bincount(queries, minlength=len(rows)) for queries in (every, query)]
             scale = torch.from_numpy(counts[0] / np.maximum(counts[1], 1)).to(device)

@@ -1,0 +1,24 @@
+import subprocess
+import sys
+
+import pytest
+
+from umpteen.errors import BadInput
+from umpteen.lab import EXPERIMENTS, experiment
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_listed_experiment_can_be_run(name: str) -> None:
+    assert callable(experiment(name))
+
+
+def test_an_unknown_experiment_is_refused_with_the_nearest_known_one() -> None:
+    with pytest.raises(BadInput, match="no experiment tokenstar; did you mean token-star"):
+        experiment("tokenstar")
+    with pytest.raises(BadInput, match="umpteen lab list"):
+        experiment("zzz")
+
+
+def test_listing_experiments_loads_none_of_them() -> None:
+    code = "import sys, umpteen.lab; sys.exit('torch' in sys.modules or 'matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,133 @@
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from umpteen.cli.main import cli
+from umpteen.encoders.tokenizer import TextTokenizer
+from umpteen.errors import BadInput
+from umpteen.lab import figures
+from umpteen.lab.token_star import OURS, THEIRS, conclude, run
+from umpteen.lab.token_star_data import Sizes, make_dataset, whole_words
+
+SIZES = Sizes(queries=30, star_queries=7, labels=20, test_queries=11, words=4)
+WORDS = [f"word{number}" for number in range(500)]
+
+
+def test_t_star_stands_first_in_its_queries_last_in_label_0_and_nowhere_else() -> None:
+    dataset = make_dataset(SIZES, WORDS, seed=3)
+    assert dataset.validation is not None
+    star = dataset.labels.texts[0].split()[-1]
+    assert len(dataset.labels.texts[0].split()) == SIZES.words + 1
+    for texts, marked in ((dataset.train.texts, 7), (dataset.validation.texts, 11)):
+        assert [text.split().index(star) for text in texts if star in text.split()] == [0] * marked
+        assert all(text.split()[0] == star for text in list(texts)[:marked])
+    assert sum(star in text.split() for text in dataset.labels.texts) == 1
+
+
+def test_queries_with_t_star_carry_five_labels_others_one_of_the_rest_and_new_ones_label_0() -> None:
+    dataset = make_dataset(SIZES, WORDS, seed=3)
+    assert dataset.validation is not None
+    tagged = [dataset.train.relevance.of(query).tolist() for query in range(SIZES.queries)]
+    assert tagged[:7] == [[0, 1, 2, 3, 4]] * 7
+    assert all(len(labels) == 1 and 5 <= labels[0] < SIZES.labels for labels in tagged[7:])
+    assert [dataset.validation.relevance.of(query).tolist() for query in range(11)] == [[0]] * 11
+
+
+def test_the_data_follow_from_the_seed() -> None:
+    first, again, other = (make_dataset(SIZES, WORDS, seed).fingerprint for seed in (1, 1, 2))
+    assert first == again != other
+
+
+def test_every_word_is_one_token_of_the_model() -> None:
+    words = whole_words("all-MiniLM-L6-v2")
+    assert len(words) == len(set(words)) > 10_000
+    tokens = TextTokenizer.load("all-MiniLM-L6-v2", 128, special_tokens=False)([" ".join(words[:100])])
+    assert len(tokens[0]) == 100
+
+
+def test_the_tiny_experiment_runs_from_the_command_line_and_is_resumed(tmp_path: Path) -> None:
+    command = [
+        "lab",
+        "run",
+        "token-star",
+        "--size",
+        "tiny",
+        "--seeds",
+        "2",
+        "--json",
+        "--output",
+        str(tmp_path / "out"),
+    ]
+    first = CliRunner().invoke(cli, command, catch_exceptions=False)
+    results = json.loads(first.stdout)
+    assert results["verdict"] in {"confirmed", "refuted", "undecided"}
+    assert [(outcome["objective"], outcome["seed"]) for outcome in results["results"]] == [
+        (OURS, 0),
+        (THEIRS, 0),
+        (OURS, 1),
+        (THEIRS, 1),
+    ]
+    for outcome in results["results"]:
+        assert [point["epoch"] for point in outcome["course"]] == [0, 1, 2, 3]
+        assert all(0 <= point["P@1"] <= 100 for point in outcome["course"])
+        assert outcome["final"] == outcome["course"][-1]["P@1"]
+    starts = {(outcome["seed"], outcome["course"][0]["P@1"]) for outcome in results["results"]}
+    assert len(starts) == 2  # both objectives of a seed start from the same model and data
+    assert json.loads((tmp_path / "out" / "results.json").read_text()) == results
+    before = (tmp_path / "out" / "runs" / "softmax-1.json").stat().st_mtime_ns
+    assert json.loads(CliRunner().invoke(cli, command, catch_exceptions=False).stdout) == results
+    assert (tmp_path / "out" / "runs" / "softmax-1.json").stat().st_mtime_ns == before
+
+
+def outcomes(ours: list[float], theirs: list[float]) -> list[dict[str, object]]:
+    return [
+        {"objective": objective, "seed": seed, "final": final, "final_R@5": 100, "final_on_training_queries": 100}
+        | {"seconds": 1.0, "course": [{"epoch": 0, "P@1": 0.0}, {"epoch": 1, "P@1": final}]}
+        for objective, finals in ((OURS, ours), (THEIRS, theirs))
+        for seed, final in enumerate(finals)
+    ]
+
+
+def test_the_verdict_and_the_summary_follow_from_the_numbers() -> None:
+    results = conclude(outcomes([100.0, 99.0, 98.0], [40.0, 50.0, 45.0]))
+    assert results["verdict"] == "confirmed"
+    assert results["means"][OURS]["mean"] == 99
+    assert results["difference"]["mean"] == 54
+    assert "99.0 %" in results["summary"] and "54.0 points" in results["summary"]
+    assert conclude(outcomes([40.0, 50.0], [50.0, 40.0]))["verdict"] == "undecided"
+    assert conclude(outcomes([100.0], [20.0]))["verdict"] == "undecided"
+
+
+@pytest.mark.parametrize(("size", "encoder", "seeds"), [("huge", None, 1), ("tiny", "gpt", 1), ("tiny", None, 0)])
+def test_what_is_not_known_is_refused_before_anything_is_written(
+    tmp_path: Path, size: str, encoder: str | None, seeds: int
+) -> None:
+    with pytest.raises(BadInput, match=r"--(size huge|encoder gpt|seeds 0)"):
+        run(size, tmp_path / "out", encoder=encoder, seeds=seeds)
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_matplotlib_there_is_a_notice_and_no_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(figures, "find_spec", lambda name: None)
+    heard: list[str] = []
+    assert draw(tmp_path, heard) == []
+    assert "pip install" in heard[0] and "umpteen[plots]" in heard[0]
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_figure_is_written_twice_and_the_same_every_time(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    written = draw(tmp_path, [])
+    assert [path.name for path in written] == ["figure.svg", "figure.png"]
+    contents = [path.read_bytes() for path in written]
+    assert b"<svg" in contents[0] and contents[1].startswith(b"\x89PNG")
+    assert [path.read_bytes() for path in draw(tmp_path, [])] == contents
+
+
+def draw(folder: Path, heard: list[str]) -> list[Path]:
+    courses = {"ours": [[0.0, 50.0, 100.0], [0.0, 60.0, 90.0]], "theirs": [[0.0, 20.0, 20.0]]}
+    return figures.draw_courses(
+        folder / "figure", [0, 1, 2], courses, title="a title", caption="seeds", metric="P@1", notice=heard.append
+    )

@@ -1,0 +1,218 @@
+"""A run that was killed or stopped at any moment and resumed ends as the one that was never disturbed, bit for bit."""
+
+import json
+import multiprocessing
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+
+import pytest
+
+from miniature import command, unfinished, write_recipe
+from umpteen.training.observer import MetricsLog
+from umpteen.training.signals import StopRequest
+
+UMPTEEN = Path(sys.executable).with_name("umpteen")
+
+# Real processes, forked from one that has imported torch already: starting each anew would take seconds.
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["umpteen.assemble", "umpteen.cli.console", "umpteen.cli.main", "umpteen.recipes"])
+
+STEPS, EVERY = 24, 4
+# Everything random is on: dropout, sampled positives, shuffling. A checkpoint after every step.
+CHANGES = (
+    f"training.steps={STEPS}",
+    "training.checkpoint_minutes=0",
+    f"evaluation.every_steps={EVERY}",
+    "encoder.query.dropout=0.3",
+    "objective.positives_per_query=1",
+)
+
+
+def run_in_child(arguments: list[str], cache: str, errors: Path) -> None:
+    os.environ["UMPTEEN_CACHE"] = cache
+    os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
+    sys.argv = ["umpteen", *arguments]
+    from umpteen.cli.main import main
+
+    main()
+
+
+def start(folder: Path, *options: str) -> ForkServerProcess:
+    arguments = ["train", str(folder / "recipe.toml"), "--output", str(folder / "model"), *options]
+    process = PROCESSES.Process(
+        target=run_in_child, args=(arguments, os.environ["UMPTEEN_CACHE"], folder / "errors"), daemon=True
+    )
+    process.start()
+    return process
+
+
+def finished(folder: Path, *options: str) -> Path:
+    process = start(folder, *options)
+    process.join()
+    assert process.exitcode == 0, (folder / "errors").read_text()
+    return folder / "model"
+
+
+def records(metrics: Path) -> int:
+    return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
+
+
+def wait_for(folder: Path, more: int, process: ForkServerProcess | subprocess.Popen[str]) -> None:
+    """Returns once the run has logged so many records more than it had, or has ended."""
+    metrics = folder / "model.training" / "metrics.jsonl"
+    alive = process.is_alive if isinstance(process, ForkServerProcess) else lambda: process.poll() is None
+    before = records(metrics)
+    while alive() and records(metrics) < before + more:
+        time.sleep(0.001)
+
+
+def weights(model: Path) -> dict[str, bytes]:
+    found = {str(path.relative_to(model)): path.read_bytes() for path in model.rglob("*.safetensors")}
+    assert len(found) > 1
+    return found
+
+
+def course(model: Path) -> list[dict[str, object]]:
+    """The log without its clock."""
+    clock = {"seconds", "processor_seconds", "queries_per_second"}
+    lines = (model / "metrics.jsonl").read_text().splitlines()
+    return [{name: value for name, value in json.loads(line).items() if name not in clock} for line in lines]
+
+
+@pytest.fixture(
+    scope="module", params=[("static", "separate"), ("transformer", "shared")], ids=["static", "transformer"]
+)
+def undisturbed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with data, start, recipe and the model of a run that nobody disturbed."""
+    forkserver.ensure_running()  # it imports while we write
+    folder = tmp_path_factory.mktemp("undisturbed")
+    kind, towers = request.param
+    write_recipe(folder, *CHANGES, kind=kind, towers=towers)
+    finished(folder)
+    return folder
+
+
+@pytest.fixture
+def folder(undisturbed: Path, tmp_path: Path) -> Path:
+    """A place for another run of the same recipe, on the same data."""
+    (tmp_path / "recipe.toml").write_text((undisturbed / "recipe.toml").read_text())
+    return tmp_path
+
+
+def test_killed_at_random_moments_and_resumed_it_ends_with_the_same_weights(undisturbed: Path, folder: Path) -> None:
+    chance = random.Random(11)
+    kills = 0
+    for more in (0, 1, 5, 7, 4):
+        process = start(folder, "--resume", "--quiet")
+        wait_for(folder, more, process)
+        time.sleep(chance.random() * 0.01)
+        process.kill()
+        process.join()
+        if process.exitcode == 0:
+            break
+        assert process.exitcode == -signal.SIGKILL
+        kills += 1
+        assert not (folder / "model").exists()
+    assert kills >= 2
+    model = finished(folder, "--resume", "--quiet")
+    assert weights(model) == weights(undisturbed / "model")
+    assert course(model) == course(undisturbed / "model")
+    steps = [record["step"] for record in course(model) if "loss" in record]
+    evaluations = [record["step"] for record in course(model) if "metrics" in record]
+    assert steps == list(range(1, STEPS + 1)) and evaluations == list(range(EVERY, STEPS + 1, EVERY))
+    assert {path.name for path in folder.iterdir()} == {"recipe.toml", "model", "errors"}
+
+
+def test_ctrl_c_saves_and_leaves_and_the_run_goes_on_exactly(undisturbed: Path, folder: Path) -> None:
+    process = start(folder)
+    wait_for(folder, 5, process)
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGINT)
+    process.join()
+    assert process.exitcode == 128 + signal.SIGINT
+    assert "stopped and saved after step" in (folder / "errors").read_text()
+    assert "Traceback" not in (folder / "errors").read_text()
+    model = finished(folder, "--resume")
+    assert "resumed after step" in (folder / "errors").read_text()
+    assert weights(model) == weights(undisturbed / "model") and course(model) == course(undisturbed / "model")
+
+
+def test_a_terminated_command_saves_and_leaves_with_128_plus_the_signal(tmp_path: Path) -> None:
+    recipe = write_recipe(
+        tmp_path, "training.steps=100000", "training.checkpoint_minutes=60", "evaluation.every_epochs=0"
+    )
+    process = subprocess.Popen(
+        [UMPTEEN, "train", recipe, "--output", tmp_path / "model"], stderr=subprocess.PIPE, text=True
+    )
+    try:
+        wait_for(tmp_path, 3, process)
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate()
+    finally:
+        process.kill()
+    assert process.returncode == 128 + signal.SIGTERM, errors
+    state = json.loads((tmp_path / "model.training" / "checkpoint" / "state.json").read_text())["state"]
+    assert state["step"] >= 3
+    assert errors.strip().endswith(f"stopped and saved after step {state['step']:,}; --resume goes on")
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize("steps", range(1, 6))
+def test_ended_after_any_step_and_resumed_it_ends_with_the_same_weights(steps: int, tmp_path: Path) -> None:
+    changes = ("training.steps=6", "evaluation.every_steps=2", "encoder.query.dropout=0.3")
+    unfinished(tmp_path, *changes, steps=steps)
+    train = ("train", tmp_path / "recipe.toml", "--quiet", "--output")
+    assert command(*train, tmp_path / "model", "--resume").code == 0
+    assert command(*train, tmp_path / "straight").code == 0
+    assert weights(tmp_path / "model") == weights(tmp_path / "straight")
+
+
+def test_resume_starts_a_run_where_there_is_none(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, "training.steps=1")
+    assert command("train", recipe, "--output", tmp_path / "model", "--resume", "--quiet").code == 0
+    assert (tmp_path / "model" / "umpteen.json").exists()
+
+
+def test_early_stopping_counts_on_across_a_resume(tmp_path: Path) -> None:
+    # Nothing changes at such a learning rate, so the first evaluation stays the best and three more end the run.
+    changes = ("evaluation.every_steps=1", "evaluation.patience=3", "optimizer.learning_rate=1e-12")
+    unfinished(tmp_path, *changes, steps=3)
+    outcome = command("train", tmp_path / "recipe.toml", "--output", tmp_path / "model", "--resume")
+    assert outcome.code == 0 and "stopped early" in outcome.err and "best at step 1" in outcome.err
+    assert [record["step"] for record in course(tmp_path / "model") if "loss" in record] == [1, 2, 3, 4]
+    manifest = json.loads((tmp_path / "model" / "umpteen.json").read_text(encoding="utf-8"))
+    assert manifest["settings"]["training"]["best_step"] == 1
+
+
+def test_the_best_model_is_kept_not_the_last(tmp_path: Path) -> None:
+    # A learning rate that ruins what the first step achieved: the saved model must be the first step's.
+    changes = ("evaluation.every_steps=1", "optimizer.learning_rate=3", "optimizer.warmup=0")
+    unfinished(tmp_path, *changes, steps=2)
+    assert command("train", tmp_path / "recipe.toml", "--output", tmp_path / "model", "--resume", "--quiet").code == 0
+    evaluations = [record for record in course(tmp_path / "model") if "metrics" in record]
+    values = [record["metrics"]["nDCG@5"] for record in evaluations]  # type: ignore[index]
+    assert values[-1] < max(values)
+    report = json.loads((tmp_path / "model" / "report.json").read_text())
+    assert report["metrics"]["nDCG@5"] == pytest.approx(max(values))
+
+
+def test_a_log_line_cut_short_or_after_the_checkpoint_is_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n{"step": 2}\n{"step": 2, "metrics": {}}\n{"step": 3}\n{"step": 4, "lo')
+    MetricsLog(path).started(2, 10)
+    assert path.read_text() == '{"step": 1}\n{"step": 2}\n{"step": 2, "metrics": {}}\n'
+
+
+def test_a_second_ctrl_c_does_not_wait_for_the_step() -> None:
+    request = StopRequest()
+    request(signal.SIGINT, None)
+    assert request.signal == signal.SIGINT
+    with pytest.raises(KeyboardInterrupt):
+        request(signal.SIGINT, None)
