@@ -98,6 +98,25 @@ def command(*arguments: str | Path, stdin: str | bytes = "") -> Outcome:
     return Outcome(code, out.getvalue(), err.getvalue())
 
 
+def listing(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder with its content."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def refused(outcome: Outcome, *named: str) -> None:
+    """The command ended with exit code 2 and an error that names all of these."""
+    assert outcome.code == 2, outcome
+    assert outcome.err.strip().splitlines()[-1].startswith("error: ")
+    for name in named:
+        assert name in outcome.err
+
+
+def flip_a_byte(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[-2] ^= 1
+    file.write_bytes(content)
+
+
 def trained(folder: Path, *changes: str, kind: str = "static", towers: str = "separate") -> Path:
     """A model folder trained on the miniature."""
     outcome = command(

@@ -1,41 +1,18 @@
 """What cannot be used is refused with exit code 2, by name, and leaves nothing half-written."""
 
-import errno
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
-from miniature import Outcome, command, trained, unfinished, write_recipe
-from umpteen.classifier import verify
-from umpteen.errors import NotSaved
+from miniature import command, flip_a_byte, listing, refused, trained, write_recipe
 from umpteen.manifest import MANIFEST
-from umpteen.training.observer import MetricsLog
 
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     return trained(tmp_path, "training.steps=2")
-
-
-def listing(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def refused(outcome: Outcome, *named: str) -> None:
-    assert outcome.code == 2, outcome
-    assert outcome.err.strip().splitlines()[-1].startswith("error: ")
-    for name in named:
-        assert name in outcome.err
-
-
-def flip_a_byte(file: Path) -> None:
-    content = bytearray(file.read_bytes())
-    content[-2] ^= 1
-    file.write_bytes(content)
 
 
 # Data: the readers' own tests go through every kind of damage; here, what a command makes of it.
@@ -101,21 +78,22 @@ def test_bytes_that_are_not_utf8_are_refused(model: Path, tmp_path: Path) -> Non
         ("evaluation.at=[0]", "evaluation.at"),
         ("objective.name=triplet", "triplet"),
         ("encoder.query.start=no/such-model", "no/such-model"),
-        ("encoder.query.kind=transformer", None),  # the label tower below is static, of another dimension
     ],
 )
-def test_a_setting_that_cannot_be_used_is_named(setting: str, named: str | None, tmp_path: Path) -> None:
+def test_a_setting_that_cannot_be_used_is_named(setting: str, named: str, tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path)
-    options = ["--set", setting]
-    if named is None:
-        named = "projection"
-        options += [
-            *("--set", "encoder.query.projection=7"),
-            *("--set", f"encoder.label.start={tmp_path / 'start'}"),
-        ]
     before = listing(tmp_path)
-    refused(command("train", recipe, "--output", tmp_path / "model", *options), named)
+    refused(command("train", recipe, "--output", tmp_path / "model", "--set", setting), named)
     assert listing(tmp_path) == before
+
+
+def test_towers_of_different_dimensions_are_refused_with_the_way_out(tmp_path: Path) -> None:
+    towers = ("encoder.query.kind=transformer", "encoder.query.projection=7", "encoder.label.kind=static")
+    recipe = write_recipe(tmp_path)
+    options = [part for setting in towers for part in ("--set", setting)]
+    options += ["--set", f"encoder.label.start={tmp_path / 'start'}"]
+    refused(command("train", recipe, "--output", tmp_path / "model", *options), "7", "32", "projection")
+    assert not (tmp_path / "model.training").exists()
 
 
 def test_k_beyond_the_labels_is_refused_wherever_it_can_be_asked_for(model: Path, tmp_path: Path) -> None:
@@ -165,148 +143,3 @@ def test_a_flipped_byte_is_found_in_small_files_on_load_and_in_arrays_by_verify(
     flip_a_byte(model / "labels.jsonl")
     refused(command("predict", model, "fish"), "labels.jsonl: was altered")
     refused(command("verify", model), "vectors.safetensors", "labels.jsonl")
-
-
-# Checkpoints.
-
-
-def cut_in_half(file: Path) -> None:
-    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-
-
-@pytest.mark.parametrize(
-    ("name", "damage"),
-    [
-        ("weights.safetensors", cut_in_half),
-        ("weights.safetensors", flip_a_byte),
-        ("optimizer.safetensors", cut_in_half),
-        ("optimizer.safetensors", Path.unlink),
-        ("state.json", cut_in_half),
-        ("state.json", Path.unlink),
-    ],
-)
-def test_a_damaged_checkpoint_is_refused(name: str, damage: Callable[[Path], None], tmp_path: Path) -> None:
-    workspace = unfinished(tmp_path)
-    damage(workspace / "checkpoint" / name)
-    before = listing(workspace)
-    refused(command("train", tmp_path / "recipe.toml", "--output", tmp_path / "model", "--resume"), name, "afresh")
-    assert listing(workspace) == before and not (tmp_path / "model").exists()
-
-
-def test_a_best_model_cut_short_is_refused_and_the_checkpoint_stays(tmp_path: Path) -> None:
-    workspace = unfinished(tmp_path, "evaluation.every_steps=1", "optimizer.learning_rate=1e-9", steps=4)
-    cut_in_half(workspace / "best.safetensors")  # nothing after it will be better, so nothing replaces it
-    refused(command("train", tmp_path / "recipe.toml", "--output", tmp_path / "model", "--resume"), "best.safetensors")
-    assert (workspace / "checkpoint" / "state.json").exists() and not (tmp_path / "model").exists()
-
-
-def test_a_checkpoint_is_not_resumed_with_another_recipe_or_other_data(tmp_path: Path) -> None:
-    workspace = unfinished(tmp_path)
-    before = listing(workspace)
-    resume = ("train", tmp_path / "recipe.toml", "--output", tmp_path / "model", "--resume", "--quiet")
-    refused(command(*resume, "--set", "training.batch_size=8"), "training.batch_size was 16, is 8")
-    refused(command(*resume, "--set", "encoder.query.dropout=0.2"), "encoder.query.dropout was 0.1, is 0.2")
-    train = tmp_path / "data" / "train.jsonl"
-    queries = train.read_text()
-    train.write_text(queries + '{"text": "one more", "labels": []}\n')
-    refused(command(*resume), "other data")
-    assert listing(workspace) == before
-    train.write_text(queries)
-    assert command(*resume).code == 0
-    assert not workspace.exists()
-
-
-def test_an_unfinished_run_is_neither_lost_nor_taken_for_another(tmp_path: Path) -> None:
-    workspace = unfinished(tmp_path)
-    before = listing(workspace)
-    again = ("train", tmp_path / "recipe.toml", "--output", tmp_path / "model")
-    refused(command(*again), "model.training holds an unfinished run", "--resume", "--overwrite")
-    assert listing(workspace) == before
-    assert command(*again, "--overwrite", "--quiet").code == 0
-    assert not workspace.exists()
-
-
-# A full disk.
-
-
-@pytest.fixture
-def full_disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """From now on nothing can be flushed to a path that holds the given name."""
-    real = os.fsync
-
-    def fill(name: str) -> None:
-        def fsync(handle: int) -> None:
-            if name in str(Path(f"/proc/self/fd/{handle}").readlink()):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            real(handle)
-
-        monkeypatch.setattr(os, "fsync", fsync)
-
-    return fill
-
-
-def test_a_full_disk_leaves_the_old_checkpoint(
-    tmp_path: Path, full_disk: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    workspace = unfinished(tmp_path)
-    before = listing(workspace / "checkpoint")
-    resume = ("train", tmp_path / "recipe.toml", "--output", tmp_path / "model", "--resume", "--quiet")
-    full_disk(".checkpoint.partial")
-    refused(command(*resume), str(workspace / "checkpoint"), "No space left", "untouched")
-    assert listing(workspace / "checkpoint") == before
-    assert not [path for path in workspace.iterdir() if "partial" in path.name]
-    monkeypatch.undo()
-    assert command(*resume).code == 0
-
-
-def test_a_full_disk_leaves_the_old_model_and_the_finished_training(
-    model: Path, tmp_path: Path, full_disk: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = listing(model)
-    again = ("train", tmp_path / "recipe.toml", "--output", model, "--set", "seed=5", "--quiet")
-    full_disk(".model.partial")
-    refused(command(*again, "--overwrite"), str(model), "No space left", "untouched")
-    assert listing(model) == before and verify(model) == []
-    assert not [path for path in tmp_path.iterdir() if "partial" in path.name]
-    monkeypatch.undo()
-    assert command(*again, "--resume").code == 0
-    assert listing(model)["vectors.safetensors"] != before["vectors.safetensors"] and verify(model) == []
-
-
-def test_a_full_disk_under_the_log_is_reported_as_such() -> None:
-    with pytest.raises(NotSaved, match=r"/dev/full.*No space left"):
-        MetricsLog(Path("/dev/full")).stepped({"step": 1})
-
-
-# A loss that is no number.
-
-
-def test_a_loss_turned_nan_stops_the_run_at_its_step_and_keeps_the_checkpoint_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from umpteen import assemble
-
-    recipe = write_recipe(tmp_path, "training.checkpoint_minutes=0", "evaluation.every_epochs=0")
-    arguments = ("train", recipe, "--output", tmp_path / "model", "--quiet")
-    real, calls = assemble.decoupled_softmax, iter(range(1, 100))
-
-    def fails_at_the_third_step(*scores_and_targets: object) -> torch.Tensor:
-        return real(*scores_and_targets) * (float("nan") if next(calls) == 3 else 1.0)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(assemble, "decoupled_softmax", fails_at_the_third_step)
-    refused(command(*arguments), "nan at step 3", "learning_rate")
-    monkeypatch.undo()
-    state = json.loads((tmp_path / "model.training" / "checkpoint" / "state.json").read_text())
-    assert state["state"]["step"] == 2 and not (tmp_path / "model").exists()
-    assert command(*arguments, "--resume").code == 0
-    assert command("train", recipe, "--output", tmp_path / "straight", "--quiet").code == 0
-    resumed, straight = (tmp_path / name / "vectors.safetensors" for name in ("model", "straight"))
-    assert resumed.read_bytes() == straight.read_bytes()
-
-
-def test_a_learning_rate_far_too_high_ends_in_a_named_step_not_in_a_useless_model(tmp_path: Path) -> None:
-    recipe = write_recipe(
-        tmp_path, "encoder.query.normalise=false", "optimizer.learning_rate=1e30", "optimizer.weight_decay=0"
-    )
-    refused(command("train", recipe, "--output", tmp_path / "model", "--quiet"), "at step 2")
-    assert not (tmp_path / "model").exists()

@@ -82,13 +82,17 @@ def train(
     classifier.save(
         output,
         report=report,
-        recipe=to_toml(config),
+        recipe=_origin(start_from) + to_toml(config),
         data={"name": run.dataset.name, "fingerprint": run.dataset.fingerprint, "trained_on": config.data.fit_on},
         training={"steps": state.step, "seconds": round(state.seconds, 1), "best_step": state.best_step},
         extra_files=[workspace / "metrics.jsonl"],
     )
     shutil.rmtree(workspace, ignore_errors=True)
     return Classifier.load(output)
+
+
+def _origin(start_from: str | Path | None) -> str:
+    return f"# Started from {start_from}: its towers stand in for [encoder].\n" if start_from else ""
 
 
 @dataclass(frozen=True)
@@ -113,8 +117,9 @@ def build_run(
     if config.training.threads:
         torch.set_num_threads(config.training.threads)
     dataset = open_dataset(config.data.source, progress=_named(progress, "reading"))
-    dataset = dataset.with_validation(config.data.validation_fraction, config.seed)
-    if config.data.fit_on == "train+validation":
+    if config.data.fit_on == "train":
+        dataset = dataset.with_validation(config.data.validation_fraction, config.seed)
+    else:
         dataset = dataset.with_validation_in_train()
     objective = build_objective(config.objective, len(dataset.labels))
     judge = build_judge(config.evaluation, dataset, dataset.validation) if dataset.validation else None
@@ -160,7 +165,9 @@ def _watchers(config: RunConfig, workspace: Path | None) -> list[Observer]:
     if workspace is None:
         return []
     log = MetricsLog(workspace / "metrics.jsonl", log_every=config.training.log_every)
-    return [log, TensorBoard(workspace / "tensorboard")] if config.training.tensorboard else [log]
+    # Beside the workspace, because that goes when the run ends.
+    events = workspace.with_suffix(".tensorboard")
+    return [log, TensorBoard(events)] if config.training.tensorboard else [log]
 
 
 def _validate(judge: Judge, towers: Towers, labels: TokenTable, token_budget: int) -> dict[str, float]:

@@ -57,8 +57,15 @@ class EncoderConfig(Section):
     towers: Literal["shared", "separate"] = Field("separate", description="shared is the paper's setting")
     query: TowerConfig = TowerConfig()
     label: TowerConfig | None = Field(
-        None, description="only for separate towers; without it, the query tower's settings"
+        None, description="only for separate towers; what it leaves out is as in [encoder.query]"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _labels_start_from_the_settings_of_queries(cls, given: Any) -> Any:
+        if isinstance(given, dict) and isinstance(given.get("label"), dict) and isinstance(given.get("query"), dict):
+            return {**given, "label": {**given["query"], **given["label"]}}
+        return given
 
     @model_validator(mode="after")
     def _one_tower_has_one_setting(self) -> "EncoderConfig":
@@ -120,7 +127,7 @@ class TrainingConfig(Section):
     token_budget: int = Field(
         16_384,
         ge=1,
-        description="padded tokens in a micro-batch of the gradient cache: memory against speed, never the result",
+        description="padded tokens in a micro-batch: memory against speed; with dropout it changes the masks",
     )
     tile: int | None = Field(
         None, ge=1, description="labels in a tile of scores; without it, chosen for the cache of the processor"
@@ -128,7 +135,7 @@ class TrainingConfig(Section):
     device: str = Field("auto", description="cpu, cuda, mps, or auto: the first accelerator there is")
     threads: int | None = Field(None, ge=1, description="processor threads; without it, all cores")
     checkpoint_minutes: float = Field(
-        5.0, ge=0, description="a checkpoint at least this often, and after each evaluation"
+        5.0, ge=0, description="a checkpoint at least this often, and with each better model"
     )
     log_every: int = Field(1, ge=1, description="steps between two lines of metrics.jsonl")
     tensorboard: bool = Field(False, description="also write TensorBoard events (pip install umpteen[tensorboard])")

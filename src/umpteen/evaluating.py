@@ -1,5 +1,6 @@
 """Judges a saved model on a dataset, matching labels by key: the model's catalogue decides what can be predicted."""
 
+import tomllib
 from dataclasses import replace
 
 import numpy as np
@@ -9,6 +10,7 @@ from umpteen.classifier import Classifier
 from umpteen.data.dataset import Dataset, Split
 from umpteen.data.relevance import Relevance
 from umpteen.errors import BadInput
+from umpteen.evaluation.propensity import USUAL
 from umpteen.evaluation.report import Report
 from umpteen.judge import Judge
 from umpteen.retrieval.ranking import Ranking
@@ -20,19 +22,24 @@ def evaluate_model(
     split: str = "test",
     *,
     at: tuple[int, ...] = (1, 3, 5, 10, 100),
-    propensity: tuple[float, float] = (0.55, 1.5),
+    propensity: tuple[float, float] | None = None,
     as_published: bool = False,
 ) -> tuple[Report, Ranking]:
-    """The model's report and ranking on one split of a dataset."""
+    """The model's report and ranking on one split of a dataset; A and B are its recipe's unless given."""
     dataset = _in_rows_of(classifier, dataset)
     judged: Split | None = getattr(dataset, split)
     if judged is None:
         there = [name for name in ("train", "validation", "test") if getattr(dataset, name) is not None]
         raise BadInput(f"{dataset.name} has no {split} split; it has {' and '.join(there)}")
-    a, b = propensity
+    a, b = propensity or _propensity_of_recipe(classifier)
     judge = Judge(dataset, judged, at=at, a=a, b=b, as_published=as_published)
     ranking = judge.rank(classifier.towers.query, classifier.vectors)
     return judge.report(ranking), ranking
+
+
+def _propensity_of_recipe(classifier: Classifier) -> tuple[float, float]:
+    recipe = tomllib.loads(classifier.recipe or "").get("evaluation", {})
+    return recipe.get("propensity_a", USUAL[0]), recipe.get("propensity_b", USUAL[1])
 
 
 def _in_rows_of(classifier: Classifier, dataset: Dataset) -> Dataset:

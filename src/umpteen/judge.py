@@ -69,6 +69,4 @@ class Judge:
 
 def _whole_train(dataset: Dataset) -> Split:
     """Propensities and deciles count the training set as it was before validation was taken from it."""
-    validation = dataset.validation
-    taken = validation is not None and validation.texts.whole() is dataset.train.texts.whole()
-    return dataset.with_validation_in_train().train if taken else dataset.train
+    return dataset.with_validation_in_train().train if dataset.validation_was_taken else dataset.train

@@ -10,7 +10,7 @@ from typing import Any
 
 from umpteen.assemble import Progress, build_run
 from umpteen.config import RunConfig, checked, with_overrides
-from umpteen.errors import BadConfig, Diverged
+from umpteen.errors import BadConfig, Diverged, Stopped
 from umpteen.storage import write_atomically
 
 
@@ -54,6 +54,9 @@ def tune(
         try:
             run = build_run(trial_config, workspace=None, progress=progress)
             evaluations = run.loop.run().evaluations
+        except Stopped as stopped:
+            kept = f"stopped; {len(done):,} finished trials are kept in {output}: the same command goes on from there"
+            raise Stopped(kept, signal=stopped.signal) from None
         except Diverged as problem:
             notice(str(problem))
             evaluations = [{"step": None, "metrics": {metric: 0.0}}]

@@ -146,6 +146,7 @@ def naive(
         return torch.cat([encoder(*encoder.tokenizer.batch([text])) for text in texts])
 
     pulled, weights = [], []
+    relevance = relevance.without(Relevance.from_lists(FILTERED, len(LABELS)))  # a filtered pair is never drawn
     query, label, weight = draw_positives(relevance, rows, positives, np.random.default_rng([SEED, STEP]))
     for position, row, value in zip(query.tolist(), label.tolist(), weight.tolist(), strict=True):
         pulled.append((position, row))

@@ -49,7 +49,7 @@ class Watch:
         )
         self._tasks: dict[str, TaskID] = {}
         self._began: dict[str, tuple[float, int]] = {}
-        self._last_line = 0.0
+        self._last_line = time.monotonic()
         self._first_step = 0
         self._steps = 0
 
@@ -140,7 +140,7 @@ def trials_table(results: list[dict[str, Any]], metric: str) -> Table:
     for name in (*names, "best step", "s"):
         made.add_column(name, justify="right")
     for trial in results:
-        figures = [f"{trial['metrics'].get(name, float('nan')):.2f}" for name in names]
+        figures = [f"{trial['metrics'][name]:.2f}" if name in trial["metrics"] else "–" for name in names]
         made.add_row(" ".join(trial["settings"]), *figures, str(trial["best_step"]), str(trial["seconds"]))
     return made
 

@@ -30,14 +30,12 @@ def demo(output: Path) -> None:
     config = resolve(RECIPE)
     with Watch() as watch:
         watch.notice("dataset   wordnet-nouns, bundled (WordNet 3.0): a noun and its definition → its broader concepts")
-        watch.notice(
-            f"encoder   word pieces of {config.encoder.query.start}, from {Path(locate(config.encoder.query.start)).name}"
-        )
+        start = config.encoder.query.start
+        watch.notice(f"encoder   word pieces of {start}, from {Path(locate(start)).name}")
         dataset = open_dataset(RECIPE)
         assert dataset.test is not None
-        watch.notice(
-            f"          {len(dataset.train):,} training and {len(dataset.test):,} test queries, {len(dataset.labels):,} labels"
-        )
+        train_queries, test_queries, labels = len(dataset.train), len(dataset.test), len(dataset.labels)
+        watch.notice(f"          {train_queries:,} training and {test_queries:,} test queries, {labels:,} labels")
         classifier = train(config, output=output, overwrite=True, observer=watch, progress=watch)
         watch.notice("evaluating on test, beside popularity and tf-idf nearest neighbours …")
         judge = Judge(dataset, dataset.test)

@@ -14,9 +14,7 @@ import click
 @click.argument("source", metavar="DATA")
 @click.option("--split", type=click.Choice(["test", "validation", "train"]), default="test", show_default=True)
 @click.option("--at", multiple=True, type=int, help="A k for P@k and the others; repeat.  [default: 1 3 5 10 100]")
-@click.option(
-    "--propensity", nargs=2, type=float, default=(0.55, 1.5), show_default=True, help="A and B of PSP and PSnDCG."
-)
+@click.option("--propensity", nargs=2, type=float, help="A and B of PSP and PSnDCG.  [default: the recipe's, 0.55 1.5]")
 @click.option("--as-published", is_flag=True, help="Keep queries without positives in the means, as pyxclib does.")
 @click.option("--predictions", type=click.Path(path_type=Path), help="Save the top-k scores as scipy CSR (.npz).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -25,7 +23,7 @@ def evaluate(
     source: str,
     split: str,
     at: tuple[int, ...],
-    propensity: tuple[float, float],
+    propensity: tuple[float, float] | None,
     as_published: bool,
     predictions: Path | None,
     as_json: bool,
@@ -56,9 +54,8 @@ def evaluate(
     shown = SHOWN if not at else tuple(f"{name}@{k}" for k in at for name in ("P", "nDCG", "PSP", "PSnDCG", "R"))
     show(metrics_table({str(model): report}, shown), decile_table(report))
     left_out = f"; {report.queries_left_out:,} without positives left out" if report.queries_left_out else ""
-    click.echo(
-        f"{dataset.name} {split}: {report.queries:,} queries{left_out}; propensity A {propensity[0]}, B {propensity[1]}"
-    )
+    constants = ", ".join(f"{name} {value}" for name, value in report.propensity.items())
+    click.echo(f"{dataset.name} {split}: {report.queries:,} queries{left_out}; propensity {constants}")
 
 
 @click.command()

@@ -67,6 +67,7 @@ class Dataset:
     validation: Split | None
     test: Split | None
     fingerprint: str
+    validation_was_taken: bool = False  # out of train, by with_validation
 
     def __post_init__(self) -> None:
         for split, name in ((self.train, "train"), (self.validation, "validation"), (self.test, "test")):
@@ -107,13 +108,15 @@ class Dataset:
             )
         chosen = np.zeros(queries, dtype=bool)
         chosen[np.random.default_rng(seed).choice(queries, count, replace=False)] = True
-        return replace(self, train=self.train.take(~chosen), validation=self.train.take(chosen))
+        train, validation = self.train.take(~chosen), self.train.take(chosen)
+        return replace(self, train=train, validation=validation, validation_was_taken=True)
 
     def with_validation_in_train(self) -> Dataset:
         """For the final fit: validation goes back into train, to its old places when it came from there."""
         if self.validation is None:
             return self
-        return replace(self, train=self.train.join(self.validation), validation=None)
+        joined = self.train.join(self.validation)
+        return replace(self, train=joined, validation=None, validation_was_taken=False)
 
 
 def open_dataset(

@@ -102,6 +102,20 @@ class Relevance:
         """These queries in this order."""
         return Relevance(self.matrix[as_rows(rows)])
 
+    def without(self, other: Relevance) -> Relevance:
+        """The pairs that are not stored in the other, whatever their weights."""
+        if self.matrix.shape != other.matrix.shape:
+            raise BadInput(
+                f"pairs over {other.matrix.shape} cannot be taken from pairs over {self.matrix.shape}; "
+                "are they of the same split?"
+            )
+        if other.pairs == 0:
+            return self
+        query, gone = (np.repeat(np.arange(len(r), dtype=np.int64), np.diff(r.matrix.indptr)) for r in (self, other))
+        kept = ~np.isin(query * self.labels + self.matrix.indices, gone * self.labels + other.matrix.indices)
+        starts = np.concatenate([[0], np.cumsum(np.bincount(query[kept], minlength=len(self)))])
+        return Relevance.from_arrays(starts, self.matrix.indices[kept], self.matrix.data[kept], self.labels)
+
     def stack(self, other: Relevance) -> Relevance:
         """These queries, then the other's."""
         if self.labels != other.labels:

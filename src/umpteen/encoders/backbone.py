@@ -27,7 +27,7 @@ def load_backbone(
     settings = {"attn_implementation": "sdpa", "dtype": torch.float32}
     missing: list[str] = []
     try:
-        with _quiet():
+        with quiet():
             if random_weights:
                 model = AutoModel.from_config(config, **settings)  # type: ignore[no-untyped-call]
             else:
@@ -93,7 +93,7 @@ def _override_dropout(config: PretrainedConfig, hidden_dropout: float) -> None:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """No progress bar and no report on the console while transformers loads; the command line draws its own."""
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]

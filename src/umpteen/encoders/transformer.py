@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 
 from umpteen.encoders import layout
 from umpteen.encoders import precision as precisions
-from umpteen.encoders.backbone import check_sizes, load_backbone
+from umpteen.encoders.backbone import check_sizes, load_backbone, quiet
 from umpteen.encoders.dropout import checked_dropout, drop
 from umpteen.encoders.encoder import Encoder, normalised
 from umpteen.encoders.pretrained import locate
@@ -41,7 +41,6 @@ class TransformerEncoder(Encoder):
             raise BadConfig(f"pooling = {pooling!r}: known are 'mean' and 'first'")
         if projection is not None and projection < 1:
             raise BadConfig(f"projection = {projection}: a vector needs at least one number")
-        precisions.require(precision, "cuda" if torch.cuda.is_available() else "cpu")
         check_sizes(model, tokenizer.max_length, tokenizer.vocabulary_size)
         size: int = model.config.hidden_size
         self.tokenizer = tokenizer
@@ -91,6 +90,7 @@ class TransformerEncoder(Encoder):
     def forward(self, ids: Tensor, offsets: Tensor) -> Tensor:
         if offsets.numel() == 1:
             return next(self.parameters()).new_zeros(0, self.dimension)
+        precisions.require(self.precision, ids.device.type)
         padded, mask = self._padded(ids, offsets)
         # A text without tokens attends to one padding token, and its vector is zeroed below.
         attended = mask.clone()
@@ -117,7 +117,8 @@ class TransformerEncoder(Encoder):
         return padded, mask
 
     def save(self, folder: Path) -> None:
-        self.model.save_pretrained(folder)
+        with quiet():
+            self.model.save_pretrained(folder)
         self.tokenizer.save(folder)
         limits = {"max_seq_length": self.tokenizer.max_length, "do_lower_case": False}
         layout.write_json(folder / "sentence_bert_config.json", limits)

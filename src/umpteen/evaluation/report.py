@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from umpteen.data.relevance import Relevance
 from umpteen.errors import BadInput
 from umpteen.evaluation.metrics import check_ranking, metric_terms
 from umpteen.evaluation.propensity import USUAL, inverse_propensities
@@ -69,7 +70,7 @@ def evaluate(
     if len(label_counts) != ranking.labels:
         raise BadInput(f"label counts are of {len(label_counts):,} labels, the ranking of {ranking.labels:,}")
     if filtered is not None:
-        ranking, truth = ranking.without(filtered), _without(truth, filtered)
+        ranking, truth = ranking.without(filtered), Relevance(truth).without(Relevance(filtered)).matrix
     answerable = np.diff(truth.indptr) > 0
     left_out = 0
     if not as_published:
@@ -91,17 +92,3 @@ def evaluate(
         resamples=bootstrap,
         as_published=as_published,
     )
-
-
-def _without(truth: csr_array, pairs: csr_array) -> csr_array:
-    """The stored entries of the truth that are not stored in `pairs`."""
-    if truth.shape != pairs.shape:
-        raise BadInput(
-            f"filter pairs have the shape {pairs.shape}, the truth {truth.shape}; are they of the same split?"
-        )
-    queries, labels = truth.shape
-    query = np.repeat(np.arange(queries, dtype=np.int64), np.diff(truth.indptr))
-    filtered = np.repeat(np.arange(queries, dtype=np.int64), np.diff(pairs.indptr)) * labels + pairs.indices
-    keep = ~np.isin(query * labels + truth.indices, filtered)
-    starts = np.concatenate([[0], np.cumsum(np.bincount(query[keep], minlength=queries))])
-    return csr_array((truth.data[keep], truth.indices[keep], starts), shape=truth.shape)

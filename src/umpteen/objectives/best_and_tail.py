@@ -1,18 +1,22 @@
 """What one pass over the scores must remember to find SoftTop-k's threshold exactly.
 
 Of each query the M best scores are kept, M a multiple of k, and of the rest, the tail, only power sums. Σσ = k keeps
-the tail so far below the threshold t that u = exp(score − t) ≤ 1/(M/k − 1) there, and σ = u − u² + u³ − … needs few
-terms. R queries, T labels in a tile, m̂ power sums.
+the tail so far below the threshold t that u = exp(score − t) ≤ 1/(M/k − 1) there, where a polynomial in u of a few
+terms is σ to the last digit. R queries, T labels in a tile, m̂ power sums.
 """
 
+from functools import cache
+from math import log
 from typing import NamedTuple, Self
 
+import numpy as np
 import torch
+from numpy.polynomial import Chebyshev, Polynomial
 from torch import Tensor
-from torch.nn.functional import logsigmoid, max_pool1d
+from torch.nn.functional import logsigmoid, pad
 
 KEPT_PER_K = 32  # M/k
-GROUP = 32  # neighbouring labels asked together whether one of them is above the floor
+GROUP = 32  # neighbouring labels asked together whether any of them is above the floor
 NEWTON_STEPS = 64  # a bound, not a cost: about six are taken
 
 
@@ -23,12 +27,16 @@ class BestAndTail:
         self.k, self.in_play = k, in_play  # [R]
         self.kept = min(KEPT_PER_K * int(k.max()), int(in_play.max()))  # M
         self.best = like.new_full((len(k), self.kept), -torch.inf)  # [R, M]
-        self.floor = like.new_full((len(k),), -torch.inf)  # [R] the M-th best score at the last merge
-        self.powers = like.new_zeros((len(k), 2 * _half_terms(like.dtype)), dtype=torch.float64)  # [R, m̂]
-        self._rivals: list[Tensor] = []  # scores above the floor waiting to be merged, padded with −∞
+        self.floor = like.new_full((len(k),), -torch.inf)  # [R] the M-th best score when last they competed
+        self.series = torch.tensor(_series(like.dtype), dtype=torch.float64, device=like.device)  # [2, m̂]
+        self.powers = self.series.new_zeros(len(k), self.series.shape[1])  # [R, m̂]
+        self._rivals: list[Tensor] = []  # scores above the floor that have yet to compete, padded with −∞
+        self._scratch = like.new_empty(0)
 
     def fold(self, tile: Tensor) -> None:
         """Take a tile of scores [R, T] in, and overwrite it."""
+        if ragged := tile.shape[1] % GROUP:
+            tile = pad(tile, (0, GROUP - ragged), value=-torch.inf)
         rows, columns, scores = self._above_floor(tile)
         if 4 * len(rows) > tile.numel():
             self._rivals.append(tile.clone())
@@ -53,34 +61,11 @@ class BestAndTail:
         self._rivals += [other.best, *other._rivals]
         self._compete()
 
-    def _above_floor(self, tile: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Rows, columns and scores of all that is above its query's floor, row by row; NaN is, too."""
-        peaks = max_pool1d(tile[:, None], GROUP, GROUP, ceil_mode=True)[:, 0]  # most groups need no closer look
-        rows, groups = torch.le(peaks, self.floor[:, None]).logical_not_().nonzero(as_tuple=True)
-        columns = groups[:, None] * GROUP + torch.arange(GROUP, device=tile.device)
-        scores = tile[rows[:, None], columns.clamp(max=tile.shape[1] - 1)]
-        found = torch.le(scores, self.floor[rows, None]).logical_not_() & (columns < tile.shape[1])
-        return rows[:, None].expand_as(columns)[found], columns[found], scores[found]
-
-    def _compete(self) -> None:
-        """Let the waiting scores compete for the M places; the losers join the tail."""
-        if self._rivals:
-            everyone = torch.cat([self.best, *self._rivals], dim=1)
-            losers = everyone.topk(everyone.shape[1] - self.kept, largest=False, sorted=False).values
-            self.best, self._rivals = everyone.topk(self.kept, sorted=False).values, []
-            self._raise_floor(self.best.amin(1))
-            self._add_to_tail(losers)
-
-    def _raise_floor(self, floor: Tensor) -> None:
-        rise = torch.where(self.floor == -torch.inf, torch.inf, floor - self.floor).double()
-        self.powers *= (-rise[:, None] * self._orders()).exp()
-        self.floor = floor
-
     def solve(self) -> tuple[Tensor, Tensor]:
         """The threshold [R] and log Σσ' there [R], by Newton steps kept inside a bracket that shrinks.
 
         What is solved is log(what the top k lack of k) = log(what all others have): as a function of the threshold
-        it rises with a slope between 1/2 and 2 everywhere, also across a gap where Σσ itself is flat.
+        its slope is never far from 1, not even across a gap in the scores, where Σσ itself is flat.
         """
         self._compete()
         best = self.best.double().sort(descending=True).values
@@ -88,17 +73,16 @@ class BestAndTail:
         k, counts = self.k.double(), finite.sum(1).double()
         low = best.masked_fill(~finite, torch.inf).amin(1) + (counts / k - 1).log()  # Σσ ≥ counts · σ(lowest − t)
         high = best[:, 0] + (self.in_play.double() / k - 1).log()  # Σσ ≤ in_play · σ(highest − t)
-        around = best.gather(1, torch.stack([self.k - 1, self.k], dim=1))
-        threshold = around.mean(1).clamp(low, high)
+        threshold = best.gather(1, torch.stack([self.k - 1, self.k], dim=1)).mean(1).clamp(low, high)
         for _ in range(NEWTON_STEPS):
             balance = self._balance(best, threshold)
             excess = balance.lacking - balance.having
             low, high = torch.where(excess < 0, threshold, low), torch.where(excess > 0, threshold, high)
-            moved = threshold - excess / balance.slope()
+            moved = threshold - excess / (balance.lacking_slope + balance.having_slope)
             moved = torch.where((moved < low) | (moved > high), (low + high) / 2, moved)
             settled = (moved - threshold).abs() <= 1e-15 * (1 + threshold.abs())
             threshold = moved
-            if not bool((~settled & ~threshold.isnan()).any()):
+            if bool((settled | threshold.isnan()).all()):
                 break
         rounded = threshold.to(self.best.dtype)  # as the gradient will see it
         return rounded, self._balance(best, rounded.double()).log_slope().to(rounded.dtype)
@@ -108,22 +92,46 @@ class BestAndTail:
         distance = best - threshold[:, None]
         logs = logsigmoid(torch.where(is_top, -distance, distance))  # of 1 − σ in the top k, of σ below
         lacking = logs.masked_fill(~is_top, -torch.inf).logsumexp(1)
-        having = logs.masked_fill(is_top, -torch.inf).logsumexp(1)
-        orders, gap = self._orders(), self.floor.double() - threshold
-        terms = self.powers * (-gap.exp()[:, None]) ** (orders - 1)  # S_m (−e^gap)^(m−1)
-        having = torch.logaddexp(having, gap + terms.sum(1).log())
+        gap = self.floor.double() - threshold
+        terms = self.powers * gap.exp()[:, None] ** torch.arange(self.powers.shape[1], device=gap.device)
+        tail, tail_slope = (terms @ self.series.T).unbind(1)  # Σσ and Σσ' of the tail, both ÷ e^gap
+        having = torch.logaddexp(logs.masked_fill(is_top, -torch.inf).logsumexp(1), gap + tail.log())
         shares = (logs - torch.where(is_top, lacking[:, None], having[:, None])).exp() * -logs.expm1()
-        tail_slope = (gap - having).exp() * (terms * orders).sum(1)
-        return Balance(lacking, having, (shares * is_top).sum(1), (shares * ~is_top).sum(1) + tail_slope)
+        having_slope = (shares * ~is_top).sum(1) + (gap - having).exp() * tail_slope
+        return Balance(lacking, having, (shares * is_top).sum(1), having_slope)
+
+    def _above_floor(self, tile: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Rows, columns and scores of all that is above its query's floor, row by row; NaN counts as above."""
+        groups = tile.view(len(tile), tile.shape[1] // GROUP, GROUP)
+        rows, group = torch.le(groups.amax(2), self.floor[:, None]).logical_not_().nonzero(as_tuple=True)
+        scores = groups[rows, group]
+        which, member = torch.le(scores, self.floor[rows, None]).logical_not_().nonzero(as_tuple=True)
+        return rows[which], group[which] * GROUP + member, scores[which, member]
+
+    def _compete(self) -> None:
+        """Let waiting scores compete for the M places; the losers join the tail."""
+        if self._rivals:
+            everyone = torch.cat([self.best, *self._rivals], dim=1)
+            losers = everyone.topk(everyone.shape[1] - self.kept, largest=False, sorted=False).values
+            self.best, self._rivals = everyone.topk(self.kept, sorted=False).values, []
+            self._raise_floor(self.best.amin(1))
+            self._add_to_tail(losers)
+
+    def _raise_floor(self, floor: Tensor) -> None:
+        rise = torch.where(self.floor == -torch.inf, torch.inf, floor - self.floor).double()
+        self.powers *= (-rise[:, None] * torch.arange(1, self.powers.shape[1] + 1, device=floor.device)).exp()
+        self.floor = floor
 
     def _add_to_tail(self, scores: Tensor) -> None:
         """Add the powers of these scores, none above the floor, to the sums; the scores are overwritten."""
         if self.kept >= int(self.in_play.max()):
-            return
+            return  # all scores are kept
         half = self.powers.shape[1] // 2
         scores.sub_(torch.where(self.floor == -torch.inf, 0, self.floor)[:, None])
-        torch.threshold_(scores, _log_tiny(scores.dtype) / half, -torch.inf)  # no power below may turn denormal
-        powers = scores.new_empty(len(scores), half, scores.shape[1])
+        torch.threshold_(scores, log(torch.finfo(scores.dtype).tiny) / half, -torch.inf)  # no power may be denormal
+        if self._scratch.numel() < half * scores.numel():
+            self._scratch = scores.new_empty(half * scores.numel())
+        powers = self._scratch[: half * scores.numel()].view(len(scores), half, -1)
         torch.exp(scores, out=powers[:, 0])
         for order in range(1, half):
             torch.mul(powers[:, order - 1], powers[:, 0], out=powers[:, order])
@@ -131,9 +139,6 @@ class BestAndTail:
         self.powers[:, 0] += powers[:, 0].sum(1)
         self.powers[:, 1::2] += products.diagonal(dim1=1, dim2=2)  # even powers
         self.powers[:, 2::2] += products.diagonal(1, dim1=1, dim2=2)  # odd powers from the third on
-
-    def _orders(self) -> Tensor:
-        return torch.arange(1, self.powers.shape[1] + 1, device=self.powers.device)  # 1 … m̂
 
 
 class Balance(NamedTuple):
@@ -144,21 +149,24 @@ class Balance(NamedTuple):
     lacking_slope: Tensor  # how lacking rises with the threshold
     having_slope: Tensor  # how having falls
 
-    def slope(self) -> Tensor:
-        return self.lacking_slope + self.having_slope
-
     def log_slope(self) -> Tensor:
         """log Σσ' over all labels."""
         return torch.logaddexp(self.lacking + self.lacking_slope.log(), self.having + self.having_slope.log())
 
 
-def _half_terms(dtype: torch.dtype) -> int:
-    """Half the number of power sums that bring the series' error below the dtype's rounding: 3 or 6."""
-    terms = 1
-    while (terms + 1) * (KEPT_PER_K - 1) ** -terms > torch.finfo(dtype).eps:
-        terms += 1
-    return (terms + 1) // 2
+@cache
+def _series(dtype: torch.dtype) -> list[list[float]]:
+    """Coefficients c, c' with σ = Σ c_m u^m and σ' = Σ c'_m u^m to the dtype's last digit for all u of the tail.
 
-
-def _log_tiny(dtype: torch.dtype) -> float:
-    return float(torch.tensor(torch.finfo(dtype).tiny, dtype=torch.float64).log())
+    Fitted at Chebyshev's points, because the power series u − u² + u³ − … would need half as many terms again.
+    """
+    tail = np.linspace(0, 1 / (KEPT_PER_K - 1), 1000)
+    for terms in range(2, 20, 2):
+        fits = [
+            Chebyshev.interpolate(lambda u, power: (1 + u) ** -power, terms - 1, domain=[0, tail[-1]], args=(power,))
+            for power in (1, 2)  # σ/u and σ'/u
+        ]
+        errors = [np.abs(fit(tail) * (1 + tail) ** power - 1).max() for power, fit in enumerate(fits, 1)]
+        if max(errors) < 4 * torch.finfo(dtype).eps:
+            break
+    return [fit.convert(kind=Polynomial).coef.tolist() for fit in fits]

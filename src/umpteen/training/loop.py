@@ -83,10 +83,8 @@ class Loop:
         with stop_request() as stop:
             while not self._finished():
                 self._train_one_step()
-                if self._evaluation_is_due():
-                    self._validate()
-                    self._save()
-                elif time.monotonic() - self._last_save >= settings.checkpoint_seconds:
+                better = self._evaluation_is_due() and self._validate()
+                if better or time.monotonic() - self._last_save >= settings.checkpoint_seconds:
                     self._save()
                 if stop.signal is not None and not self._finished():
                     self._save()
@@ -96,7 +94,7 @@ class Loop:
         return state
 
     def _place(self) -> int:
-        """Where the run stands in its schedule, in steps: as far as its steps or its clock say, whichever is further."""
+        """Where the run stands in its schedule, in steps: by its steps or by its clock, whichever is further."""
         step, settings = self._state.step, self._settings
         if settings.seconds is None:
             return step
@@ -134,7 +132,8 @@ class Loop:
         every = self._settings.evaluate_every
         return self._place() >= self._settings.steps or (every > 0 and self._state.step % every == 0)
 
-    def _validate(self) -> None:
+    def _validate(self) -> bool:
+        """Whether the model is better than at any evaluation before."""
         assert self._evaluate is not None
         state, settings = self._state, self._settings
         metrics = self._evaluate()
@@ -156,6 +155,7 @@ class Loop:
             self._observer.notice(
                 f"stopped early: {settings.metric} was best at step {state.best_step:,} ({state.best_value:.2f})"
             )
+        return better
 
     def _save(self) -> None:
         if self._workspace is not None:
