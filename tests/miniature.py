@@ -148,7 +148,7 @@ class EndsAfter:
 
 def unfinished(folder: Path, *changes: str, steps: int = 3) -> Path:
     """A run that ended after some steps, each with its checkpoint; returns the workspace of folder/model."""
-    from umpteen.assemble import train
+    from umpteen.running import train
 
     recipe = write_recipe(folder, "training.checkpoint_minutes=0", *changes)
     try:

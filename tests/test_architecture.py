@@ -17,12 +17,23 @@ LEVELS = [
     {"retrieval", "objectives", "encoders", "data"},
     {"evaluation", "encoding"},
     {"training"},
-    {"config", "recipes", "manifest", "model_card", "judge", "classifier", "evaluating", "assemble", "tuning"},
+    {
+        "config",
+        "recipes",
+        "manifest",
+        "model_card",
+        "judge",
+        "classifier",
+        "evaluating",
+        "assemble",
+        "running",
+        "tuning",
+    },
     {"lab", "bench"},
     {"cli", "__init__", "__main__"},
 ]
 PUT_TOGETHER = LEVELS[5]  # single modules that build on each other; that they form no circle is a claim of its own
-READ_THE_CONFIG = {"config", "assemble", "tuning", "recipes", "cli", "lab", "__init__"}
+READ_THE_CONFIG = {"config", "assemble", "running", "tuning", "recipes", "cli", "lab", "__init__"}
 
 
 def module_name(path: Path) -> str:

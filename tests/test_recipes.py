@@ -13,9 +13,9 @@ from scipy.sparse import csr_array, save_npz
 
 from tiny import WORDS, tiny_transformer
 from umpteen import recipes
-from umpteen.assemble import train
 from umpteen.classifier import Classifier, verify
 from umpteen.evaluating import evaluate_model
+from umpteen.running import train
 
 # dataset → max_len, LR, batch_size, dropout, η, τ: the paper's table of hyper-parameters, α being 2 throughout
 PAPER = {

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from umpteen.version import __version__
 
 if TYPE_CHECKING:
-    from umpteen.assemble import train
     from umpteen.classifier import Classifier
     from umpteen.config import RunConfig
     from umpteen.data.dataset import Dataset, open_dataset
+    from umpteen.running import train
 
 __all__ = ["Classifier", "Dataset", "RunConfig", "__version__", "open_dataset", "train"]
 
@@ -24,7 +24,7 @@ _HOMES = {
     "Dataset": "umpteen.data.dataset",
     "RunConfig": "umpteen.config",
     "open_dataset": "umpteen.data.dataset",
-    "train": "umpteen.assemble",
+    "train": "umpteen.running",
 }
 
 

@@ -1,10 +1,6 @@
-"""From a configuration to objects: the only place where a string chooses code.
-
-`train` reads a recipe, puts dataset, towers, objective, optimizer and loop together, and leaves a model folder.
-"""
+"""From a configuration to objects: the only place where a string chooses code."""
 
 import math
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -21,8 +17,6 @@ from umpteen.config import (
     ObjectiveConfig,
     RunConfig,
     TowerConfig,
-    read_config,
-    to_toml,
 )
 from umpteen.data.batches import EpochSampler
 from umpteen.data.dataset import Dataset, Split, open_dataset
@@ -32,11 +26,9 @@ from umpteen.encoders.encoder import Encoder
 from umpteen.encoders.static import StaticEncoder
 from umpteen.encoders.tokenizer import TextTokenizer
 from umpteen.encoders.towers import Towers
-from umpteen.encoders.transformer import TransformerEncoder
 from umpteen.encoding import encode_tokens
 from umpteen.errors import BadConfig, BadInput
 from umpteen.judge import Judge
-from umpteen.manifest import MANIFEST
 from umpteen.objectives.decoupled_softmax import decoupled_softmax
 from umpteen.objectives.one_vs_all import one_vs_all
 from umpteen.objectives.soft_top_k import soft_top_k
@@ -48,51 +40,6 @@ from umpteen.training.step import Objective, StepSettings, TrainingData, Trainin
 from umpteen.training.token_weights import inverse_document_frequencies
 
 Progress = Callable[[str, int, int], None]
-
-
-def train(
-    config: RunConfig | str | Path,
-    *,
-    output: str | Path | None = None,
-    resume: bool = False,
-    overwrite: bool = False,
-    start_from: str | Path | None = None,
-    observer: Observer | None = None,
-    progress: Progress | None = None,
-) -> Classifier:
-    """Trains one run to its end and returns the classifier that was saved in `output` (runs/NAME if left out).
-
-    While it trains, `output` + ".training" holds its checkpoint and metrics.jsonl; the model folder appears whole at
-    the end. `resume` goes on with what is there; `overwrite` discards it. `start_from` is a trained model's folder.
-    """
-    config = read_config(Path(config)) if isinstance(config, str | Path) else config
-    observer = observer or Silence()
-    output = Path("runs", config.name) if output is None else Path(output)
-    workspace = output.with_name(output.name + ".training")
-    if _claim(output, workspace, resume=resume, overwrite=overwrite):
-        observer.notice(f"{output} is complete; nothing is left to train")
-        return Classifier.load(output)
-    run = build_run(config, workspace=workspace, start_from=start_from, observer=observer, progress=progress)
-    state = run.loop.run()
-    for tower in (run.towers.query, run.towers.label):
-        if isinstance(tower, StaticEncoder):
-            tower.fold_token_weights()  # as saving will, so that the saved model gives the same vectors to the bit
-    classifier = Classifier.build(run.towers.eval(), run.dataset.labels, progress=_named(progress, "encoding labels"))
-    report = run.judge.report(run.judge.rank(run.towers.query, classifier.vectors)) if run.judge else None
-    classifier.save(
-        output,
-        report=report,
-        recipe=_origin(start_from) + to_toml(config),
-        data={"name": run.dataset.name, "fingerprint": run.dataset.fingerprint, "trained_on": config.data.fit_on},
-        training={"steps": state.step, "seconds": round(state.seconds, 1), "best_step": state.best_step},
-        extra_files=[workspace / "metrics.jsonl"],
-    )
-    shutil.rmtree(workspace, ignore_errors=True)
-    return Classifier.load(output)
-
-
-def _origin(start_from: str | Path | None) -> str:
-    return f"# Started from {start_from}: its towers stand in for [encoder].\n" if start_from else ""
 
 
 @dataclass(frozen=True)
@@ -116,7 +63,7 @@ def build_run(
     """Dataset, towers, judge and loop of a recipe; without a workspace nothing is written, and nothing can resume."""
     if config.training.threads:
         torch.set_num_threads(config.training.threads)
-    dataset = open_dataset(config.data.source, progress=_named(progress, "reading"))
+    dataset = open_dataset(config.data.source, progress=named(progress, "reading"))
     if config.data.fit_on == "train":
         dataset = dataset.with_validation(config.data.validation_fraction, config.seed)
     else:
@@ -127,8 +74,8 @@ def build_run(
         judge.require(config.evaluation.metric)
     device = pick_device(config.training.device)
     towers = Classifier.load(start_from).towers if start_from else build_towers(config.encoder, config.seed)
-    queries = tokenise(dataset.train.texts, towers.query.tokenizer, progress=_named(progress, "tokenising queries"))
-    labels = tokenise(dataset.labels.texts, towers.label.tokenizer, progress=_named(progress, "tokenising labels"))
+    queries = tokenise(dataset.train.texts, towers.query.tokenizer, progress=named(progress, "tokenising queries"))
+    labels = tokenise(dataset.labels.texts, towers.label.tokenizer, progress=named(progress, "tokenising labels"))
     if not start_from:
         start_token_weights(towers, config.encoder, queries, labels)
     towers.to(device)
@@ -180,25 +127,6 @@ def build_judge(config: EvaluationConfig, dataset: Dataset, split: Split) -> Jud
     return Judge(dataset, split, at=config.at, a=config.propensity_a, b=config.propensity_b)
 
 
-def _claim(output: Path, workspace: Path, *, resume: bool, overwrite: bool) -> bool:
-    """Makes sure nothing of value is in the way; true where the run is complete already."""
-    if overwrite:
-        if output.exists() and not (output / MANIFEST).exists() and (not output.is_dir() or any(output.iterdir())):
-            raise BadInput(f"{output} is not a model folder, so it is not replaced; give another --output")
-        shutil.rmtree(workspace, ignore_errors=True)
-        return False
-    complete = (output / MANIFEST).exists()
-    if resume:
-        return complete and not workspace.exists()
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise BadInput(
-            f"{output} exists already; give another --output, or --overwrite to replace it when training ends"
-        )
-    if workspace.exists():
-        raise BadInput(f"{workspace} holds an unfinished run; --resume goes on with it, --overwrite discards it")
-    return False
-
-
 def build_towers(config: EncoderConfig, seed: int) -> Towers:
     """The towers of a recipe; what starts at random follows from the seed."""
     with torch.random.fork_rng(devices=[]):
@@ -211,6 +139,8 @@ def build_encoder(tower: TowerConfig, seed: int) -> Encoder:
     """One tower; a static one that starts at random follows from the seed."""
     settings: dict[str, Any] = {"normalise": tower.normalise, "dropout": tower.dropout, "max_length": tower.max_length}
     if tower.kind == "transformer":
+        from umpteen.encoders.transformer import TransformerEncoder  # seconds, which static towers need not wait for
+
         return TransformerEncoder.load(
             tower.start,
             pooling=tower.pooling,
@@ -304,5 +234,5 @@ def pick_device(wish: str) -> torch.device:
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
 
 
-def _named(progress: Progress | None, name: str) -> Callable[[int, int], None] | None:
+def named(progress: Progress | None, name: str) -> Callable[[int, int], None] | None:
     return None if progress is None else partial(progress, name)

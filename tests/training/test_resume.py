@@ -22,7 +22,7 @@ UMPTEEN = Path(sys.executable).with_name("umpteen")
 
 # Real processes, forked from one that has imported torch already: starting each anew would take seconds.
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["umpteen.assemble", "umpteen.cli.console", "umpteen.cli.main", "umpteen.recipes"])
+PROCESSES.set_forkserver_preload(["umpteen.running", "umpteen.cli.console", "umpteen.cli.main", "umpteen.recipes"])
 
 STEPS, EVERY = 24, 4
 # Everything random is on: dropout, sampled positives, shuffling. A checkpoint after every step.

@@ -27,9 +27,9 @@ def train(
     quiet: bool,
 ) -> None:
     """Train a model by RECIPE: a TOML file, or the name of one that ships with umpteen."""
-    from umpteen.assemble import train as run
     from umpteen.cli.console import Watch, metrics_table, show
     from umpteen.recipes import resolve
+    from umpteen.running import train as run
 
     config = resolve(recipe, overrides, source)
     with Watch(quiet=quiet) as watch:

@@ -31,11 +31,16 @@ assert torch.isfinite(rows.grad).all()
 PROBE_SECONDS = 120
 
 
-def require(precision: str, device: str) -> None:
-    """Does nothing if `device` ("cpu", "cuda", …) computes in `precision`, else BadConfig says what happened."""
+def checked_precision(precision: Precision) -> Precision:
+    """The precision, if there is one of that name."""
     if precision not in DTYPES:
         raise BadConfig(f"precision = {precision!r}: known are {', '.join(DTYPES)}")
-    if precision == "float32":
+    return precision
+
+
+def require(precision: Precision, device: str) -> None:
+    """Does nothing if `device` ("cpu", "cuda", …) computes in `precision`, else BadConfig says what happened."""
+    if checked_precision(precision) == "float32":
         return
     outcome = probe(precision) if device == "cpu" else _gpu_outcome(precision, device)
     if outcome is not None:

@@ -9,7 +9,6 @@ from torch import nn
 from umpteen.encoders import layout
 from umpteen.encoders.encoder import Encoder
 from umpteen.encoders.static import StaticEncoder
-from umpteen.encoders.transformer import TransformerEncoder
 from umpteen.errors import BadConfig, BadInput, DamagedModel
 
 QUERY_FOLDER, LABEL_FOLDER = "query", "label"
@@ -85,6 +84,8 @@ def _read(folder: Path, settings: dict[str, Any]) -> Encoder:
             case "static":
                 return StaticEncoder.read(folder, settings)
             case "transformer":
+                from umpteen.encoders.transformer import TransformerEncoder  # seconds, not needed for static towers
+
                 return TransformerEncoder.read(folder, settings)
             case kind:
                 raise DamagedModel(f"{folder / layout.SETTINGS_FILE}: no encoder of kind {kind!r} is known")

@@ -50,7 +50,7 @@ class TransformerEncoder(Encoder):
         self.dimension = size if projection is None else projection
         self.normalise = normalise
         self.dropout = checked_dropout(dropout)
-        self.precision: precisions.Precision = precision
+        self.precision = precisions.checked_precision(precision)
         # Some models (RoBERTa) count positions from the padding's id, so it has to be the model's.
         padding = model.config.pad_token_id
         self.pad_id: int = tokenizer.pad_id if padding is None else padding

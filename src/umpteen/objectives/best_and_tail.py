@@ -6,12 +6,14 @@ terms is σ to the last digit. R queries, T labels in a tile, m̂ power sums.
 """
 
 from functools import cache
-from math import log
+from itertools import count
+from math import log, sqrt
 from typing import NamedTuple, Self
 
 import numpy as np
 import torch
 from numpy.polynomial import Chebyshev, Polynomial
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import logsigmoid, pad
 
@@ -156,17 +158,20 @@ class Balance(NamedTuple):
 
 @cache
 def _series(dtype: torch.dtype) -> list[list[float]]:
-    """Coefficients c, c' with σ = Σ c_m u^m and σ' = Σ c'_m u^m to the dtype's last digit for all u of the tail.
+    """Coefficients c, c' with σ = Σ c_m u^m and σ' = Σ c'_m u^m to the dtype's last digit for every u of the tail.
 
-    Fitted at Chebyshev's points, because the power series u − u² + u³ − … would need half as many terms again.
+    Fitted at Chebyshev's points, where the error falls by 126 with each term: 4 terms in float32, 8 in float64. The
+    power series u − u² + u³ − … would need 6 and 12.
     """
-    tail = np.linspace(0, 1 / (KEPT_PER_K - 1), 1000)
-    for terms in range(2, 20, 2):
-        fits = [
-            Chebyshev.interpolate(lambda u, power: (1 + u) ** -power, terms - 1, domain=[0, tail[-1]], args=(power,))
-            for power in (1, 2)  # σ/u and σ'/u
-        ]
-        errors = [np.abs(fit(tail) * (1 + tail) ** power - 1).max() for power, fit in enumerate(fits, 1)]
-        if max(errors) < 4 * torch.finfo(dtype).eps:
-            break
-    return [fit.convert(kind=Polynomial).coef.tolist() for fit in fits]
+    reach = 1 / (KEPT_PER_K - 1)
+    gain = 1 + 2 / reach + sqrt((1 + 2 / reach) ** 2 - 1)
+    terms = next(terms for terms in count(2, 2) if terms * gain**-terms < torch.finfo(dtype).eps)
+
+    def fitted(power: int) -> list[float]:
+        def exact(u: NDArray[np.float64]) -> NDArray[np.float64]:
+            return (1 + u) ** -power
+
+        fit = Chebyshev.interpolate(exact, terms - 1, domain=[0, reach])
+        return [float(coefficient) for coefficient in fit.convert(kind=Polynomial).coef]
+
+    return [fitted(1), fitted(2)]  # of σ/u = 1/(1 + u) and of σ'/u = 1/(1 + u)²

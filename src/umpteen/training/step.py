@@ -77,14 +77,14 @@ class TrainingStep:
         loss, tokens = self.gradients(rows, step=step, seed=seed)
         if not np.isfinite(loss):
             raise Diverged(
-                f"the loss is {loss} at step {step + 1}; the last good checkpoint is kept. "
+                f"the loss is {loss} at step {step + 1}; the last checkpoint, if there is one, is kept. "
                 "Lower optimizer.learning_rate, or raise objective.temperature"
             )
         limit = self._settings.clip_norm or float("inf")
         parameters = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
         norm = torch.nn.utils.clip_grad_norm_(parameters, limit)
         if not torch.isfinite(norm):
-            raise Diverged(f"the gradient's norm is {norm.item()} at step {step + 1}; the last good checkpoint is kept")
+            raise Diverged(f"the gradient's norm is {norm.item()} at step {step + 1}; the last checkpoint is kept")
         self._optimizer.step()
         return StepOutcome(loss=loss, gradient_norm=float(norm), tokens=tokens)
 
