@@ -1,12 +1,16 @@
 """Scores: what is asked of them, how gradients meet, and what they refuse."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
-from problems import TILES, pairs
+from problems import OBJECTIVES, TILES, differentiated, pairs, posed, random_problem
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from umpteen.errors import BadInput
-from umpteen.objectives import Pairs, Scores
+from umpteen.objectives import Pairs, Scores, tiles
 from umpteen.objectives.tiles import even_tile
 
 EXCLUDED = [(0, 0), (0, 3), (0, 3), (2, 10), *((1, label) for label in range(11))]
@@ -120,6 +124,48 @@ def test_weights_that_would_be_denormal_are_dropped() -> None:
     torch.testing.assert_close(gradient, expected, rtol=1e-6, atol=0)
 
 
+class LargestTensor(TorchDispatchMode):
+    """Watches every operation for the largest tensor it returns."""
+
+    numbers = 0
+
+    def __torch_dispatch__(
+        self, operation: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        result = operation(*args, **(kwargs or {}))
+        for each in result if isinstance(result, (tuple, list)) else [result]:
+            if isinstance(each, Tensor):
+                self.numbers = max(self.numbers, each.numel())
+        return result
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_no_tensor_near_the_size_of_the_score_matrix_is_ever_made(objective: str) -> None:
+    problem = random_problem(queries=50, labels=3000, dimension=4)
+    with LargestTensor() as largest:
+        differentiated(problem, lambda: OBJECTIVES[objective][0](*posed(problem, 100)))
+    assert 3000 * 4 <= largest.numbers < 50 * 3000 / 5
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_dividing_the_labels_among_threads_changes_nothing(
+    objective: str, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = random_problem(labels=400)
+    problem.filtered = [(0, 399), (1, 0), (2, 200)]
+    streaming = OBJECTIVES[objective][0]
+    expected = differentiated(problem, lambda: streaming(*posed(problem, 33)))
+    monkeypatch.setattr(tiles, "WORTH_A_THREAD", 0)
+    torch.set_num_threads(threads)
+    try:
+        found = differentiated(problem, lambda: streaming(*posed(problem, 33)))
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(1)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize(("queries", "labels"), [(1, 1), (1024, 131_072), (7, 100), (5000, 30_000), (0, 9), (3, 0)])
 def test_tiles_are_even_and_cover_every_label(queries: int, labels: int) -> None:
     tile = even_tile(queries, labels)
@@ -150,3 +196,5 @@ def test_a_pair_outside_the_matrix_is_refused(pair: tuple[int, int]) -> None:
     for ask in (Scores(*vectors()).at, Scores(*vectors()).log_sum_exp):
         with pytest.raises(BadInput, match="a pair names"):
             ask(outside)
+    with pytest.raises(BadInput, match="a pair names"):
+        Scores(*vectors(), filtered=outside)

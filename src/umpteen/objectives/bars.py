@@ -62,7 +62,7 @@ class SoftplusSum:
         self.total = like.new_zeros(len(like))  # [B]
 
     def fold(self, tile: Tensor) -> None:
-        self.total += torch.logaddexp(tile, tile.new_zeros(()), out=tile).sum(1)
+        self.total += torch.logaddexp(drop_negligible_(tile), tile.new_zeros(()), out=tile).sum(1)
 
     def merge(self, other: Self) -> None:
         self.total += other.total
@@ -82,5 +82,9 @@ def drop_negligible_(exponents: Tensor) -> Tensor:
 
     Denormal numbers, and products that turn into them, slow the matrix products of x86 down severalfold.
     """
-    smallest = -60.0 if exponents.dtype == torch.float32 else -600.0
-    return torch.threshold_(exponents, smallest, -torch.inf)
+    return torch.threshold_(exponents, -negligible(exponents.dtype), -torch.inf)
+
+
+def negligible(dtype: torch.dtype) -> float:
+    """An x whose exp(−x) is next to nothing, and far from denormal."""
+    return 60.0 if dtype == torch.float32 else 600.0

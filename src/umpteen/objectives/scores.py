@@ -50,6 +50,8 @@ class Scores:
         self.shape = (len(queries), len(labels))
         self.filtered = filtered
         self._tiles = Tiles(queries, labels, temperature, tile)
+        if filtered is not None:
+            self._tiles.check(filtered)
         self._anchor = _apply(_Root, queries, labels, self._tiles)
 
     def at(self, pairs: Pairs) -> Tensor:
@@ -116,9 +118,9 @@ class _At(Function):
 class _Reduce(Function):
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, tiles: Tiles, make_bar: Callable[[], Bar], holes: Holes | None) -> Tensor:
-        bar = tiles.reduce(make_bar, holes)
-        ctx.tiles, ctx.bar, ctx.holes = tiles, bar, holes
-        return bar.value()
+        ctx.tiles, ctx.holes = tiles, holes
+        ctx.bar, value = tiles.reduce(make_bar, holes)
+        return value
 
     @staticmethod
     @once_differentiable

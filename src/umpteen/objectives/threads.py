@@ -1,7 +1,12 @@
-"""One thread for each share of a long walk, instead of all threads on each short operation of it."""
+"""One thread for each share of a long walk, instead of all threads on each short operation of it.
 
-from collections.abc import Callable
+An operation on one tile is too short to be divided: its threads would wait for each other thousands of times a walk,
+and whenever the machine has other things to do, each of these waits is long.
+"""
+
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
@@ -9,23 +14,26 @@ import torch
 Result = TypeVar("Result")
 
 
-def spread(work: Callable[[int], Result], shares: int) -> list[Result]:
-    """work(0) … work(shares − 1), each in a thread of its own that opens no further threads.
+@contextmanager
+def undivided() -> Iterator[None]:
+    """Operations in this thread are not spread over others."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
-    An operation on one tile is too short to be divided: its threads wait for each other thousands of times a walk,
-    and whenever the machine has other things to do, each of these waits is long.
-    """
+
+def spread(work: Callable[[int], Result], shares: int) -> list[Result]:
+    """work(0) … work(shares − 1), each in a thread of its own, undivided."""
     if shares == 1:
         return [work(0)]
-    threads = torch.get_num_threads()
 
     def alone(share: int) -> Result:
-        torch.set_num_threads(1)
+        torch.set_num_threads(1)  # holds for the thread that says so
         with torch.no_grad():
             return work(share)
 
-    try:
-        with ThreadPoolExecutor(shares) as pool:
-            return list(pool.map(alone, range(shares)))
-    finally:
-        torch.set_num_threads(threads)
+    with undivided(), ThreadPoolExecutor(shares) as pool:
+        return list(pool.map(alone, range(shares)))

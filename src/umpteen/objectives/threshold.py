@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from umpteen.errors import BadInput
-from umpteen.objectives.bars import drop_negligible_
+from umpteen.objectives.bars import drop_negligible_, negligible
 from umpteen.objectives.best_and_tail import BestAndTail
 
 
@@ -50,8 +50,7 @@ class SoftThreshold:
         return self._threshold / self.sharpness
 
     def weigh(self, tile: Tensor) -> None:
-        # σ'(x) = p(1 − p) with p = σ(−|x|): where σ is nearly 1, σ(1 − σ) would lose its digits. In a gap so wide that
-        # all of σ' underflows σ' is e^−|x|, which the lift brings back into range.
+        # σ'(x) = p(1 − p) with p = σ(−|x|): where σ is nearly 1, σ(1 − σ) would lose its digits.
         threshold = torch.where(self._threshold == -torch.inf, torch.inf, self._threshold)
         tile.sub_(threshold[:, None]).abs_()
         torch.sub(self._lift()[:, None], tile, out=tile)
@@ -62,7 +61,8 @@ class SoftThreshold:
         return torch.where(self._threshold == -torch.inf, 0, (-self._log_slope - self._lift()).exp())
 
     def _lift(self) -> Tensor:
-        return (-self._log_slope - 30).clamp(min=0)
+        """What to add to −|x| [B]: in a gap so wide that all σ' are next to nothing they are e^−|x|, up to a factor."""
+        return (-self._log_slope - negligible(self._log_slope.dtype) / 2).clamp(min=0)
 
 
 def _one_for_each(k: int | Tensor, in_play: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from umpteen.errors import BadInput
 from umpteen.objectives.targets import Pairs
-from umpteen.objectives.threads import spread
+from umpteen.objectives.threads import spread, undivided
 
 TILE_SCORES = 2**19  # a tile of so many scores stays in a core's second-level cache
 WORTH_A_THREAD = 2**26  # multiplications that take longer than starting a thread does
@@ -64,6 +64,13 @@ class Tiles:
         self._label_gradient: Tensor | None = None
         self._label_gradient_is_blank = False  # allocated, not yet written
 
+    def check(self, pairs: Pairs) -> None:
+        """Refuse pairs that are not in the matrix."""
+        for name, rows, count in (("query", pairs.query, len(self.queries)), ("label", pairs.label, len(self.labels))):
+            outside = rows[(rows < 0) | (rows >= count)]
+            if len(outside):
+                raise BadInput(f"a pair names {name} {int(outside[0]):,}, but they run from 0 to {count - 1:,}")
+
     def holes(self, *excluded: Pairs | None) -> Holes | None:
         """Where the excluded pairs stand in each tile; a pair named twice leaves once."""
         given = [pairs for pairs in excluded if pairs is not None and len(pairs.query)]
@@ -71,7 +78,7 @@ class Tiles:
             return None
         query = torch.cat([pairs.query for pairs in given])
         label, order = torch.cat([pairs.label for pairs in given]).sort()
-        self._check(Pairs(query, label))
+        self.check(Pairs(query, label))
         number = label // self.size
         widths = torch.tensor([stop - start for start, stop in self.edges], device=label.device)
         flat = query[order] * widths[number] + label - number * self.size
@@ -91,8 +98,8 @@ class Tiles:
                 flat[holes[number]] = -torch.inf
             yield slice(start, stop), tile
 
-    def reduce(self, make_bar: Callable[[], AnyBar], holes: Holes | None) -> AnyBar:
-        """A bar that has seen every tile."""
+    def reduce(self, make_bar: Callable[[], AnyBar], holes: Holes | None) -> tuple[AnyBar, Tensor]:
+        """A bar that has seen every tile, and its value [B]."""
         shares = self._shares()
 
         def fold(share: int) -> AnyBar:
@@ -102,9 +109,10 @@ class Tiles:
             return bar
 
         bar, *others = spread(fold, shares)
-        for other in others:
-            bar.merge(other)
-        return bar
+        with undivided():
+            for other in others:
+                bar.merge(other)
+            return bar, bar.value()
 
     def backpropagate(self, bar: Bar, holes: Holes | None, gradient: Tensor) -> None:
         """Add gradient_i · ∂value_i/∂score_ij · ∂score_ij, for all i and j, to the gradients of the vectors.
@@ -141,7 +149,7 @@ class Tiles:
 
     def at(self, pairs: Pairs) -> Tensor:
         """The scores at the given pairs [p]."""
-        self._check(pairs)
+        self.check(pairs)
         return torch.cat(
             [
                 torch.linalg.vecdot(self.queries[pairs.query[span]], self.labels[pairs.label[span]])
@@ -186,11 +194,6 @@ class Tiles:
         if self.labels.device.type != "cpu" or work < WORTH_A_THREAD:
             return 1
         return max(min(torch.get_num_threads(), len(self.edges)), 1)
-
-    def _check(self, pairs: Pairs) -> None:
-        for name, rows, count in (("query", pairs.query, len(self.queries)), ("label", pairs.label, len(self.labels))):
-            if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < count:
-                raise BadInput(f"a pair names {name} {int(rows.max()):,} of {count:,}; positions run from 0")
 
 
 def even_tile(queries: int, labels: int) -> int:
