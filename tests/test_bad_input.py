@@ -122,7 +122,11 @@ def test_a_split_that_is_not_there_is_refused_with_those_that_are(model: Path, t
 def test_nothing_of_value_is_overwritten_unasked(model: Path, tmp_path: Path) -> None:
     before = listing(tmp_path)
     refused(command("train", tmp_path / "recipe.toml", "--output", model), "model exists already", "--overwrite")
-    refused(command("train", tmp_path / "recipe.toml", "--output", tmp_path / "data"), "exists already")
+    for options in ([], ["--resume"], ["--overwrite"]):
+        outcome = command("train", tmp_path / "recipe.toml", "--output", tmp_path / "data", *options)
+        refused(outcome, "data exists and is not a model folder")
+    outcome = command("train", tmp_path / "recipe.toml", "--output", tmp_path / "new", "--resume", "--overwrite")
+    refused(outcome, "give one of them")
     assert listing(tmp_path) == before
 
 

@@ -230,8 +230,8 @@ def test_tuning_ranks_trials_on_validation_and_goes_on_after_a_kill(folder: Path
     found = json.loads(first.out)
     assert found["metric"] == "nDCG@5"
     assert [trial["settings"] for trial in found["results"]] == [
-        ["optimizer.learning_rate=0.03"],
-        ["optimizer.learning_rate=1e-9"],
+        ["training.steps=4", "optimizer.learning_rate=0.03"],
+        ["training.steps=4", "optimizer.learning_rate=1e-9"],
     ]
     assert found["results"][0]["metrics"]["nDCG@5"] > found["results"][1]["metrics"]["nDCG@5"]
 
@@ -241,6 +241,21 @@ def test_tuning_ranks_trials_on_validation_and_goes_on_after_a_kill(folder: Path
     assert [json.loads(line)["settings"] for line in output.read_text().splitlines()] == [
         json.loads(line)["settings"] for line in lines
     ]
+
+
+def test_a_trial_means_what_the_same_settings_mean_in_training() -> None:
+    from umpteen.recipes import resolve
+
+    tried = resolve("wordnet-nouns", ("encoder.query.dropout=0.5",))
+    assert tried.encoder.label_tower.dropout == 0.5  # the label tower follows, as it does in the recipe
+
+
+def test_tuning_never_replaces_a_file_that_is_not_its_own(folder: Path, tmp_path: Path) -> None:
+    notes = tmp_path / "notes.md"
+    notes.write_text("# Notes\n\nprecious\n")
+    outcome = command("tune", folder / "recipe.toml", "--try", "seed=1", "--output", notes)
+    assert outcome.code == 2 and "notes.md, line 1" in outcome.err
+    assert notes.read_text() == "# Notes\n\nprecious\n"
 
 
 def test_tuning_draws_some_points_of_a_grid_by_seed(folder: Path, tmp_path: Path) -> None:

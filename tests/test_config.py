@@ -66,6 +66,22 @@ def test_a_recipe_extends_the_one_beside_it(tmp_path: Path) -> None:
     assert (config.seed, config.optimizer.learning_rate, config.optimizer.warmup) == (7, 0.25, 0.2)
 
 
+def test_a_recipe_that_extends_itself_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text('extends = "b"\n')
+    (tmp_path / "b.toml").write_text('extends = "a"\n')
+    with pytest.raises(BadFile, match="leads back to itself"):
+        read_config(tmp_path / "a.toml")
+
+
+def test_a_dataset_folder_may_be_called_like_a_number() -> None:
+    assert recipes.resolve("wordnet-nouns", (), "2024").data.source == "2024"
+
+
+def test_the_label_tower_takes_over_what_it_does_not_set() -> None:
+    config = checked({"encoder": {"query": {"dropout": 0.4}, "label": {"bigrams": 7}}}, origin="recipe.toml")
+    assert (config.encoder.label_tower.dropout, config.encoder.label_tower.bigrams) == (0.4, 7)
+
+
 def test_a_missing_or_broken_recipe_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadFile, match="there is no such recipe"):
         read_config(tmp_path / "none.toml")

@@ -72,6 +72,7 @@ def build_run(
     judge = build_judge(config.evaluation, dataset, dataset.validation) if dataset.validation else None
     if judge:
         judge.require(config.evaluation.metric)
+        judge.require_positives()
     device = pick_device(config.training.device)
     towers = Classifier.load(start_from).towers if start_from else build_towers(config.encoder, config.seed)
     queries = tokenise(dataset.train.texts, towers.query.tokenizer, progress=named(progress, "tokenising queries"))
@@ -80,15 +81,17 @@ def build_run(
         start_token_weights(towers, config.encoder, queries, labels)
     towers.to(device)
     optimizer = build_optimizer(config, towers)
+    # A filtered pair leaves everything: it is not pulled, and no query is drawn for its sake.
+    relevance = dataset.train.relevance.without(dataset.train.filtered)
     sampler = EpochSampler(
-        dataset.train.relevance,
+        relevance,
         config.training.batch_size,
         seed=config.seed,
         keep_unlabelled=config.objective.name == "one_vs_all",  # there a query without positives still has negatives
     )
     step = TrainingStep(
         towers,
-        TrainingData(queries, labels, dataset.train.relevance, dataset.train.filtered),
+        TrainingData(queries, labels, relevance, dataset.train.filtered),
         objective,
         optimizer,
         step_settings(config),
@@ -113,7 +116,7 @@ def _watchers(config: RunConfig, workspace: Path | None) -> list[Observer]:
         return []
     log = MetricsLog(workspace / "metrics.jsonl", log_every=config.training.log_every)
     # Beside the workspace, because that goes when the run ends.
-    events = workspace.with_suffix(".tensorboard")
+    events = Path(f"{workspace}".removesuffix(".training") + ".tensorboard")
     return [log, TensorBoard(events)] if config.training.tensorboard else [log]
 
 
@@ -222,16 +225,14 @@ def loop_settings(config: RunConfig, batches_per_epoch: int) -> LoopSettings:
 
 
 def pick_device(wish: str) -> torch.device:
-    """The device that was asked for; with auto, the first accelerator there is."""
+    """The device that was asked for; with auto, a CUDA GPU where there is one."""
     if wish != "auto":
         try:
             torch.zeros(1, device=wish).item()
             return torch.device(wish)
         except (RuntimeError, AssertionError) as problem:
             raise BadInput(f'training.device = "{wish}" cannot be used here: {str(problem).splitlines()[0]}') from None
-    if torch.cuda.is_available():
-        return torch.device("cuda")
-    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def named(progress: Progress | None, name: str) -> Callable[[int, int], None] | None:

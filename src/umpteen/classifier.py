@@ -23,7 +23,7 @@ from umpteen.manifest import MANIFEST, problems, read_manifest, write_manifest
 from umpteen.model_card import model_card
 from umpteen.retrieval.exact import top_k
 from umpteen.retrieval.ranking import NO_LABEL, Ranking
-from umpteen.storage import atomic_folder
+from umpteen.storage import atomic_folder, can_hold
 
 Progress = Callable[[int, int], None]
 
@@ -108,7 +108,7 @@ class Classifier:
         is what the classifier was loaded with.
         """
         path = Path(path)
-        if path.exists() and not (path / MANIFEST).exists() and not (path.is_dir() and not any(path.iterdir())):
+        if not can_hold(path, MANIFEST):
             raise BadInput(f"{path} exists and is not a model folder; nothing was written, choose another path")
         report, recipe = report or self.report, recipe or self.recipe
         settings = {

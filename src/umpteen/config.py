@@ -1,5 +1,6 @@
 """One run, one TOML file: typed, frozen, every key explained; an unknown one is refused and the nearest known named."""
 
+import copy
 import difflib
 import json
 import tomllib
@@ -132,7 +133,7 @@ class TrainingConfig(Section):
     tile: int | None = Field(
         None, ge=1, description="labels in a tile of scores; without it, chosen for the cache of the processor"
     )
-    device: str = Field("auto", description="cpu, cuda, mps, or auto: the first accelerator there is")
+    device: str = Field("auto", description="cpu, cuda (cuda:1, …), or auto: a GPU where there is one")
     threads: int | None = Field(None, ge=1, description="processor threads; without it, all cores")
     checkpoint_minutes: float = Field(
         5.0, ge=0, description="a checkpoint at least this often, and with each better model"
@@ -167,7 +168,7 @@ def read_config(path: Path, overrides: tuple[str, ...] = ()) -> RunConfig:
     return checked(with_overrides(_read_settings(path), overrides), origin=str(path))
 
 
-def _read_settings(path: Path) -> dict[str, Any]:
+def _read_settings(path: Path, *extending: Path) -> dict[str, Any]:
     """The settings of a file on top of those of the recipe beside it that it extends, if it names one."""
     try:
         settings = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -178,7 +179,12 @@ def _read_settings(path: Path) -> dict[str, Any]:
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
         raise BadFile(path, f"not a TOML file: {problem}") from None
     extended = settings.pop("extends", None)
-    return settings if extended is None else _merged(_read_settings(path.with_name(f"{extended}.toml")), settings)
+    if extended is None:
+        return settings
+    under = path.with_name(f"{extended}.toml")
+    if under in (path, *extending):
+        raise BadFile(path, f'extends = "{extended}" leads back to itself')
+    return _merged(_read_settings(under, path, *extending), settings)
 
 
 def _merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
@@ -191,7 +197,7 @@ def _merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 def with_overrides(settings: dict[str, Any], overrides: tuple[str, ...]) -> dict[str, Any]:
     """`optimizer.learning_rate=0.01` and the like, over a recipe's settings; values are TOML, or else strings."""
-    settings = json.loads(json.dumps(settings))
+    settings = copy.deepcopy(settings)
     for override in overrides:
         dotted, equals, written = override.partition("=")
         if not equals:

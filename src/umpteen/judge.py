@@ -10,7 +10,7 @@ from umpteen.data.token_table import TokenTable
 from umpteen.data.tokens import tokenise
 from umpteen.encoders.encoder import Encoder
 from umpteen.encoding import encode_tokens
-from umpteen.errors import BadConfig
+from umpteen.errors import BadConfig, BadInput
 from umpteen.evaluation.report import Report, evaluate
 from umpteen.retrieval.exact import top_k
 from umpteen.retrieval.ranking import Ranking
@@ -42,6 +42,11 @@ class Judge:
         there = [f"{name}@{k}" for name in ("P", "nDCG", "R", "PSP", "PSnDCG") for k in self.at]
         if metric not in there:
             raise BadConfig(f"evaluation.metric = {metric!r}: there is {', '.join(there)}")
+
+    def require_positives(self) -> None:
+        """Refuses a split in which there is nothing to find."""
+        if self.split.relevance.without(self.split.filtered).pairs == 0:
+            raise BadInput(f"none of the {len(self.split):,} validation queries has a label; hold out more of train")
 
     def rank(self, encoder: Encoder, label_vectors: Tensor, *, token_budget: int = 16_384) -> Ranking:
         """The best labels of each query of the split, filtered pairs left out."""

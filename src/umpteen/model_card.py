@@ -43,6 +43,8 @@ def _summary(settings: dict[str, Any]) -> str:
 
 def _usage(settings: dict[str, Any]) -> str:
     encode = "encode" if settings["shared_towers"] else "encode_query"
+    # sentence-transformers takes a module of ours only when told so.
+    trust = ", trust_remote_code=True" if "bigrams" in settings["encoder"] else ""
     return f"""## Use
 
 ```python
@@ -59,7 +61,7 @@ classifier.predict(["a text"], k=5)  # for each text its labels: key, text, scor
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 
-encoder = SentenceTransformer("this-folder/encoder")
+encoder = SentenceTransformer("this-folder/encoder"{trust})
 labels = load_file("this-folder/vectors.safetensors")["vectors"]
 scores = encoder.{encode}(["a text"], convert_to_tensor=True).cpu() @ labels.T
 ```

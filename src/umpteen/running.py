@@ -9,6 +9,8 @@ from umpteen.config import RunConfig, read_config, to_toml
 from umpteen.encoders.static import StaticEncoder
 from umpteen.errors import BadInput
 from umpteen.manifest import MANIFEST
+from umpteen.storage import can_hold
+from umpteen.training.checkpoint import remove_checkpoint
 from umpteen.training.observer import Observer, Silence
 
 
@@ -30,11 +32,13 @@ def train(
     config = read_config(Path(config)) if isinstance(config, str | Path) else config
     observer = observer or Silence()
     output = Path("runs", config.name) if output is None else Path(output)
-    workspace = output.with_name(output.name + ".training")
-    if _claim(output, workspace, resume=resume, overwrite=overwrite):
+    workspace = Path(f"{output.resolve()}.training")
+    if _complete(output, workspace, resume=resume, overwrite=overwrite):
         observer.notice(f"{output} is complete; nothing is left to train")
         return Classifier.load(output)
     run = build_run(config, workspace=workspace, start_from=start_from, observer=observer, progress=progress)
+    if overwrite:
+        remove_checkpoint(workspace)  # only now: a mistake in the recipe or the data must not cost the old run
     state = run.loop.run()
     for tower in (run.towers.query, run.towers.label):
         if isinstance(tower, StaticEncoder):
@@ -57,20 +61,15 @@ def _origin(start_from: str | Path | None) -> str:
     return f"# Started from {start_from}: its towers stand in for [encoder].\n" if start_from else ""
 
 
-def _claim(output: Path, workspace: Path, *, resume: bool, overwrite: bool) -> bool:
-    """Makes sure nothing of value is in the way; true where the run is complete already."""
-    if overwrite:
-        if output.exists() and not (output / MANIFEST).exists() and (not output.is_dir() or any(output.iterdir())):
-            raise BadInput(f"{output} is not a model folder, so it is not replaced; give another --output")
-        shutil.rmtree(workspace, ignore_errors=True)
-        return False
-    complete = (output / MANIFEST).exists()
-    if resume:
-        return complete and not workspace.exists()
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise BadInput(
-            f"{output} exists already; give another --output, or --overwrite to replace it when training ends"
-        )
-    if workspace.exists():
+def _complete(output: Path, workspace: Path, *, resume: bool, overwrite: bool) -> bool:
+    """Whether the run is done already; refuses what would lose something of value."""
+    if resume and overwrite:
+        raise BadInput("--resume goes on with an unfinished run and --overwrite discards it; give one of them")
+    if output.exists() and not can_hold(output, MANIFEST):
+        raise BadInput(f"{output} exists and is not a model folder, so it is not replaced; give another --output")
+    there = (output / MANIFEST).exists()
+    if there and not (resume or overwrite):
+        raise BadInput(f"{output} exists already; give another --output, or --overwrite to replace it at the end")
+    if workspace.exists() and not (resume or overwrite):
         raise BadInput(f"{workspace} holds an unfinished run; --resume goes on with it, --overwrite discards it")
-    return False
+    return there and resume and not workspace.exists()

@@ -59,6 +59,13 @@ def atomic_folder(path: Path) -> Iterator[Path]:
             shutil.rmtree(sibling, ignore_errors=True)
 
 
+def can_hold(folder: Path, mark: str | None = None) -> bool:
+    """Whether something whole may be put at this path: nothing is there, an empty folder, or one with this mark."""
+    if not folder.exists():
+        return True
+    return folder.is_dir() and (not any(folder.iterdir()) or (mark is not None and (folder / mark).exists()))
+
+
 def sha256_of(path: Path) -> str:
     """The file's SHA-256 in hexadecimal, read in blocks."""
     with Path(path).open("rb") as file:

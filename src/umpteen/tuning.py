@@ -1,5 +1,6 @@
 """Tries settings of a recipe on validation; every finished trial is a line of a file, so a stopped search goes on."""
 
+import hashlib
 import itertools
 import json
 import random
@@ -9,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from umpteen.assemble import Progress, build_run
-from umpteen.config import RunConfig, checked, with_overrides
-from umpteen.errors import BadConfig, Diverged, Stopped
+from umpteen.config import RunConfig
+from umpteen.data.dataset import open_dataset
+from umpteen.errors import BadConfig, BadFile, Diverged, Stopped
 from umpteen.storage import write_atomically
 
 
@@ -28,31 +30,27 @@ def grid(choices: Iterable[str], trials: int | None, seed: int) -> list[tuple[st
     return points if trials is None or trials >= len(points) else random.Random(seed).sample(points, trials)
 
 
+Trial = tuple[tuple[str, ...], RunConfig]  # what was set on top of the recipe, and what came out
+
+
 def tune(
-    config: RunConfig,
-    points: list[tuple[str, ...]],
-    output: Path,
-    *,
-    notice: Callable[[str], None],
-    progress: Progress | None = None,
+    trials: list[Trial], output: Path, *, notice: Callable[[str], None], progress: Progress | None = None
 ) -> list[dict[str, Any]]:
-    """One trial per point not yet in the output file; returns all trials, best first."""
-    if config.data.fit_on != "train":
+    """Runs each trial that is not yet in the output file; returns all that are there, best first."""
+    if any(config.data.fit_on != "train" for _, config in trials):
         raise BadConfig('tuning needs a validation split: set data.fit_on="train"')
-    metric = config.evaluation.metric
-    settings = config.model_dump(mode="json", exclude_none=True)
-    trials = [checked(with_overrides(settings, point), origin="--try") for point in points]
+    metric = trials[0][1].evaluation.metric
     done = {trial["identity"]: trial for trial in _read(output)}
     # Without a line cut short by a kill, to which the next trial would be glued.
     write_atomically(output, "".join(json.dumps(trial) + "\n" for trial in done.values()))
-    for number, (point, trial_config) in enumerate(zip(points, trials, strict=True), 1):
-        identity = trial_config.model_dump_json()
+    for number, (point, config) in enumerate(trials, 1):
+        identity = identify(config, open_dataset(config.data.source).fingerprint)
         if identity in done:
             continue
-        notice(f"trial {number} of {len(points)}: {' '.join(point)}")
+        notice(f"trial {number} of {len(trials)}: {' '.join(point)}")
         began = time.monotonic()
         try:
-            run = build_run(trial_config, workspace=None, progress=progress)
+            run = build_run(config, workspace=None, progress=progress)
             evaluations = run.loop.run().evaluations
         except Stopped as stopped:
             kept = f"stopped; {len(done):,} finished trials are kept in {output}: the same command goes on from there"
@@ -75,13 +73,22 @@ def tune(
     return sorted(done.values(), key=lambda trial: -float(trial["metrics"][metric]))
 
 
+def identify(config: RunConfig, data: str) -> str:
+    """One name for all configurations that give the same trial, wherever the data lies and however many threads run."""
+    settings = config.model_dump(mode="json", exclude={"name": True, "data": {"source"}, "training": {"threads"}})
+    settings["encoder"]["label"] = config.encoder.label_tower.model_dump(mode="json")
+    return hashlib.sha256(json.dumps([settings, data], sort_keys=True).encode()).hexdigest()[:16]
+
+
 def _read(path: Path) -> list[dict[str, Any]]:
-    if not path.exists():
-        return []
-    trials = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    """The trials of an earlier search; its last line may have been cut short, and then that trial runs again."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    trials: list[dict[str, Any]] = []
+    for number, line in enumerate(lines, 1):
         try:
-            trials.append(json.loads(line))
-        except ValueError:
-            continue  # cut short by a kill: the trial runs again
+            trial = json.loads(line)
+            trials.append({"identity": trial["identity"], **trial})
+        except (ValueError, KeyError, TypeError):
+            if number < len(lines) or not line.startswith('{"settings"'):
+                raise BadFile(path, "is not a trial of `umpteen tune`; give another --output", line=number) from None
     return trials

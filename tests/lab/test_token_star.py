@@ -84,7 +84,7 @@ def test_the_tiny_experiment_runs_from_the_command_line_and_is_resumed(tmp_path:
 def outcomes(ours: list[float], theirs: list[float]) -> list[dict[str, object]]:
     return [
         {"objective": objective, "seed": seed, "final": final, "final_R@5": 100, "final_on_training_queries": 100}
-        | {"seconds": 1.0, "course": [{"epoch": 0, "P@1": 0.0}, {"epoch": 1, "P@1": final}]}
+        | {"seconds": 1.0, "course": [{"epoch": epoch, "P@1": value} for epoch, value in enumerate([0.0, 60.0, final])]}
         for objective, finals in ((OURS, ours), (THEIRS, theirs))
         for seed, final in enumerate(finals)
     ]
@@ -95,6 +95,7 @@ def test_the_verdict_and_the_summary_follow_from_the_numbers() -> None:
     assert results["verdict"] == "confirmed"
     assert results["means"][OURS]["mean"] == 99
     assert results["difference"]["mean"] == 54
+    assert results["peaks"][THEIRS] == {"epoch": 1, "P@1": 60}
     assert "99.0 %" in results["summary"] and "54.0 points" in results["summary"]
     assert conclude(outcomes([40.0, 50.0], [50.0, 40.0]))["verdict"] == "undecided"
     assert conclude(outcomes([100.0], [20.0]))["verdict"] == "undecided"

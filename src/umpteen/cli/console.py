@@ -50,7 +50,6 @@ class Watch:
         self._tasks: dict[str, TaskID] = {}
         self._began: dict[str, tuple[float, int]] = {}
         self._last_line = time.monotonic()
-        self._first_step = 0
         self._steps = 0
 
     def __enter__(self) -> "Watch":

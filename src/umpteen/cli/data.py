@@ -63,8 +63,9 @@ def convert(source: str, folder: Path) -> None:
     from umpteen.data.convert import write_native
     from umpteen.data.dataset import open_dataset
     from umpteen.errors import BadInput
+    from umpteen.storage import can_hold
 
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if not can_hold(folder):
         raise BadInput(f"{folder} exists and is not empty; give another folder")
     with Watch() as watch:
         dataset = open_dataset(source, progress=partial(watch, "reading"))

@@ -32,7 +32,7 @@ def demo(output: Path) -> None:
     with Watch() as watch:
         watch.notice("dataset   wordnet-nouns, bundled (WordNet 3.0): a noun and its definition → its broader concepts")
         start = config.encoder.query.start
-        watch.notice(f"encoder   word pieces of {start}, from {Path(locate(start)).name}")
+        watch.notice(f"encoder   word pieces of {start}, loaded from {locate(start)}")
         dataset = open_dataset(RECIPE)
         assert dataset.test is not None
         train_queries, test_queries, labels = len(dataset.train), len(dataset.test), len(dataset.labels)

@@ -5,8 +5,12 @@ import sys
 from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from umpteen.retrieval.ranking import Ranking
 
 
 @click.command()
@@ -46,16 +50,21 @@ def evaluate(
         report, ranking = evaluate_model(
             classifier, dataset, split, at=at or (1, 3, 5, 10, 100), propensity=propensity, as_published=as_published
         )
-    if predictions is not None:
-        ranking.save(predictions)
     if as_json:
         click.echo(json.dumps({"model": str(model), "data": dataset.name, "split": split, **report.to_dict()}))
+        _save(ranking, predictions)
         return
     shown = SHOWN if not at else tuple(f"{name}@{k}" for k in at for name in ("P", "nDCG", "PSP", "PSnDCG", "R"))
     show(metrics_table({str(model): report}, shown), decile_table(report))
     left_out = f"; {report.queries_left_out:,} without positives left out" if report.queries_left_out else ""
     constants = ", ".join(f"{name} {value}" for name, value in report.propensity.items())
     click.echo(f"{dataset.name} {split}: {report.queries:,} queries{left_out}; propensity {constants}")
+    _save(ranking, predictions)
+
+
+def _save(ranking: "Ranking", predictions: Path | None) -> None:
+    if predictions is not None:
+        ranking.save(predictions)
 
 
 @click.command()
@@ -70,7 +79,7 @@ def predict(model: Path, texts: tuple[str, ...], k: int, as_json: bool) -> None:
 
     if isinstance(sys.stdin, TextIOWrapper):
         sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")  # as arguments come; refused by name below
-    given = list(texts) or [line.rstrip("\n") for line in sys.stdin]
+    given = list(texts) or [line.rstrip("\r\n") for line in sys.stdin]
     if not given:
         raise BadInput("no text given; pass texts as arguments, or one per line on stdin")
     for number, text in enumerate(given, 1):

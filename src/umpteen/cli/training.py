@@ -76,7 +76,7 @@ def tune(
     output: Path,
     as_json: bool,
 ) -> None:
-    """Try settings of RECIPE and rank them by its metric on validation; test data is never read."""
+    """Try settings of RECIPE and rank them by its metric on validation; test data is never scored."""
     import json
 
     from umpteen.cli.console import Watch, show, trials_table
@@ -84,10 +84,12 @@ def tune(
     from umpteen.tuning import grid
     from umpteen.tuning import tune as run
 
-    config = resolve(recipe, overrides, source)
+    points = [(*overrides, *point) for point in grid(choices, trials, seed)]
+    configs = [resolve(recipe, point, source) for point in points]
+    metric = configs[0].evaluation.metric
     with Watch(quiet=as_json) as watch:
-        results = run(config, grid(choices, trials, seed), output, notice=watch.notice, progress=watch)
+        results = run(list(zip(points, configs, strict=True)), output, notice=watch.notice, progress=watch)
     if as_json:
-        click.echo(json.dumps({"metric": config.evaluation.metric, "results": results}))
+        click.echo(json.dumps({"metric": metric, "results": results}))
     else:
-        show(trials_table(results, config.evaluation.metric))
+        show(trials_table(results, metric))

@@ -7,14 +7,14 @@ from typing import Any
 
 from umpteen.data.dataset import Dataset, Split
 from umpteen.errors import BadInput
-from umpteen.storage import atomic_folder
+from umpteen.storage import atomic_folder, can_hold
 
 ROWS_BETWEEN_REPORTS = 1024
 
 
 def write_native(dataset: Dataset, folder: Path, progress: Callable[[int, int], None] | None = None) -> None:
     """labels.jsonl, dataset.toml, and one .jsonl for each split: all of them, or nothing at all."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if not can_hold(folder):
         raise BadInput(f"{folder} is there already and not empty; name a new folder")
     parts = {"train": dataset.train, "validation": dataset.validation, "test": dataset.test}
     splits = {name: split for name, split in parts.items() if split is not None}

@@ -52,7 +52,7 @@ def draw_courses(
     axes.grid(color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, loc="best")
+    figure.legend(loc="outside lower center", ncols=len(courses), frameon=False)
     written = []
     # The same numbers give the same bytes: no date, no random names in the SVG.
     with rc_context({"svg.hashsalt": "umpteen", "svg.fonttype": "none"}):

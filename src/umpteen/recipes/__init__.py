@@ -1,6 +1,7 @@
 """The recipes that ship with umpteen, and how a name or a file becomes a configuration."""
 
 import difflib
+import json
 from pathlib import Path
 
 from umpteen.config import RunConfig, read_config
@@ -30,5 +31,5 @@ def path_of(recipe: str) -> Path:
 def resolve(recipe: str, overrides: tuple[str, ...] = (), source: str | None = None) -> RunConfig:
     """A recipe by name or path with overrides and a dataset applied."""
     if source is not None:
-        overrides = (*overrides, f"data.source={source}")
+        overrides = (*overrides, f"data.source={json.dumps(source)}")  # as TOML, so that a folder may be called 2024
     return read_config(path_of(recipe), overrides)

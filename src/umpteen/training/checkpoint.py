@@ -4,6 +4,7 @@ Batches, sampled positives and dropout follow from (seed, step), so no generator
 A checkpoint is a folder that appears whole or not at all; its files carry checksums.
 """
 
+import hashlib
 import json
 import shutil
 from dataclasses import asdict, dataclass, field
@@ -32,6 +33,7 @@ class TrainState:
     processor_seconds: float = 0.0
     best_value: float | None = None
     best_step: int | None = None
+    best_sha256: str | None = None  # of best.safetensors
     evaluations_since_best: int = 0
     stopped_early: bool = False
     evaluations: list[dict[str, Any]] = field(default_factory=list)
@@ -46,6 +48,7 @@ def save_checkpoint(
         save_file(_optimizer_tensors(model, optimizer), folder / "optimizer.safetensors")
         files = {name: sha256_of(folder / name) for name in ("weights.safetensors", "optimizer.safetensors")}
         record = {"format": FORMAT, "state": asdict(state), "files": files, "recipe": recipe, "data": data}
+        record["checksum"] = _checksum(record)
         (folder / "state.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
 
 
@@ -89,20 +92,22 @@ def load_weights(model: nn.Module, path: Path) -> None:
 
 
 def remove_checkpoint(run: Path) -> None:
-    """A finished run needs none."""
+    """The run in this workspace starts afresh."""
     shutil.rmtree(run / NAME, ignore_errors=True)
 
 
 def _verified_record(folder: Path) -> dict[str, Any]:
     try:
         record: dict[str, Any] = json.loads((folder / "state.json").read_text(encoding="utf-8"))
-        files = record["files"]
-    except (OSError, ValueError, KeyError) as problem:
+        files, checksum = record["files"], record.pop("checksum")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
         raise DamagedCheckpoint(f"{folder / 'state.json'} is unreadable ({problem}); {_AFRESH}") from None
     if record.get("format") != FORMAT:
         raise DamagedCheckpoint(
             f"{folder} has checkpoint format {record.get('format')}, this version reads {FORMAT}; {_AFRESH}"
         )
+    if checksum != _checksum(record):
+        raise DamagedCheckpoint(f"{folder / 'state.json'} was altered; {_AFRESH}")
     for name, expected in files.items():
         if not (folder / name).is_file() or sha256_of(folder / name) != expected:
             raise DamagedCheckpoint(f"{folder / name} is cut short or altered; {_AFRESH}")
@@ -110,6 +115,10 @@ def _verified_record(folder: Path) -> dict[str, Any]:
 
 
 _AFRESH = "start afresh without --resume, in another --output"
+
+
+def _checksum(record: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
 def _refuse_another_run(folder: Path, record: dict[str, Any], recipe: dict[str, Any], data: str) -> None:

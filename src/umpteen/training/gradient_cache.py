@@ -42,9 +42,7 @@ class CachedVectors:
         vectors = parameter.new_empty(count, self._encoder.dimension)
         with torch.no_grad():
             for part in range(len(self._parts)):
-                found = self._forward(part)
-                vectors = vectors.to(found.dtype)
-                vectors.index_copy_(0, self._positions(part, vectors), found)
+                vectors.index_copy_(0, self._positions(part, vectors), self._forward(part))
         return vectors
 
     def _forward(self, part: int) -> Tensor:

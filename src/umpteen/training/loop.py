@@ -1,5 +1,6 @@
 """The loop around the step: schedule, validation, best model, early stopping, checkpoints, a clean end on signals."""
 
+import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,8 +12,8 @@ from torch import nn
 from torch.optim import AdamW
 
 from umpteen.data.batches import EpochSampler
-from umpteen.errors import BadConfig, Stopped
-from umpteen.storage import write_atomically
+from umpteen.errors import BadConfig, DamagedCheckpoint, Stopped
+from umpteen.storage import sha256_of, write_atomically
 from umpteen.training.checkpoint import (
     TrainState,
     load_checkpoint,
@@ -24,6 +25,8 @@ from umpteen.training.observer import Observer
 from umpteen.training.optimizer import learning_rate_factor, set_learning_rate
 from umpteen.training.signals import stop_request
 from umpteen.training.step import TrainingStep
+
+BEST = "best.safetensors"
 
 Evaluate = Callable[[], dict[str, float]]
 
@@ -90,8 +93,13 @@ class Loop:
                     self._save()
                     raise Stopped(f"stopped and saved after step {state.step:,}; --resume goes on", signal=stop.signal)
         if state.best_step is not None and self._workspace is not None:
-            load_weights(self._model, self._workspace / "best.safetensors")
+            self._load_best(self._workspace / BEST)
         return state
+
+    def _load_best(self, path: Path) -> None:
+        if not path.is_file() or sha256_of(path) != self._state.best_sha256:
+            raise DamagedCheckpoint(f"{path} is missing, cut short or altered; start afresh in another --output")
+        load_weights(self._model, path)
 
     def _place(self) -> int:
         """Where the run stands in its schedule, in steps: by its steps or by its clock, whichever is further."""
@@ -143,7 +151,9 @@ class Loop:
         better = state.best_value is None or value > state.best_value
         if better:
             if self._workspace is not None:
-                write_atomically(self._workspace / "best.safetensors", save(weights_of(self._model)))
+                weights = save(weights_of(self._model))
+                write_atomically(self._workspace / BEST, weights)
+                state.best_sha256 = hashlib.sha256(weights).hexdigest()
             state.best_value, state.best_step, state.evaluations_since_best = value, state.step, 0
         else:
             state.evaluations_since_best += 1

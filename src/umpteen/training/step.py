@@ -123,7 +123,7 @@ class TrainingStep:
 
     def _leaf(self, cache: CachedVectors, positions: NDArray[np.int64] | None) -> Tensor:
         vectors = cache.vectors if positions is None else cache.vectors[_on(positions, cache.vectors.device)]
-        return vectors.float().requires_grad_() if vectors.dtype in _HALF else vectors.requires_grad_()
+        return vectors.requires_grad_()
 
     def _targets(
         self, rows: NDArray[np.int64], rng: np.random.Generator, device: torch.device
@@ -149,9 +149,6 @@ class TrainingStep:
             scale=scale,
         )
         return targets, _pairs(filtered, device) if filtered.matrix.nnz else None
-
-
-_HALF = (torch.float16, torch.bfloat16)
 
 
 def _on(positions: NDArray[np.int64] | None, device: torch.device) -> Tensor | None:
