@@ -24,6 +24,8 @@ LEVELS = [
         "model_card",
         "judge",
         "classifier",
+        "curves",
+        "figures",
         "evaluating",
         "assemble",
         "running",

@@ -243,6 +243,17 @@ def test_tuning_ranks_trials_on_validation_and_goes_on_after_a_kill(folder: Path
     ]
 
 
+def test_curves_of_a_run_are_printed_and_drawn(folder: Path, tmp_path: Path) -> None:
+    output = tmp_path / "run"
+    options = ("--set", "training.steps=4", "--set", "evaluation.every_steps=2")
+    assert command("train", folder / "recipe.toml", "--output", output, *options).code == 0
+    outcome = command("curves", output, "--against", "step", "--json", "--output", tmp_path / "figure")
+    (found,) = json.loads(outcome.out)["results"]
+    assert [place for place, _ in found["course"]] == [2, 4]
+    assert (tmp_path / "figure.svg").read_text().lstrip().startswith("<?xml")
+    assert command("curves", tmp_path / "nowhere").code == 2
+
+
 def test_a_trial_means_what_the_same_settings_mean_in_training() -> None:
     from umpteen.recipes import resolve
 

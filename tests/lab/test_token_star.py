@@ -4,10 +4,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from umpteen import figures
 from umpteen.cli.main import cli
 from umpteen.encoders.tokenizer import TextTokenizer
 from umpteen.errors import BadInput
-from umpteen.lab import figures
 from umpteen.lab.token_star import OURS, THEIRS, conclude, run
 from umpteen.lab.token_star_data import Sizes, make_dataset, whole_words
 
@@ -128,7 +128,8 @@ def test_the_figure_is_written_twice_and_the_same_every_time(tmp_path: Path) -> 
 
 
 def draw(folder: Path, heard: list[str]) -> list[Path]:
-    courses = {"ours": [[0.0, 50.0, 100.0], [0.0, 60.0, 90.0]], "theirs": [[0.0, 20.0, 20.0]]}
-    return figures.draw_courses(
-        folder / "figure", [0, 1, 2], courses, title="a title", caption="seeds", metric="P@1", notice=heard.append
-    )
+    curves = {
+        "ours": figures.Curve([0, 1, 2], [[0.0, 50.0, 100.0], [0.0, 60.0, 90.0]]),
+        "theirs": figures.Curve([0, 2], [0.0, 20.0]),
+    }
+    return figures.draw_curves(folder / "figure", curves, title="a title", x="epoch", y="P@1 (%)", notice=heard.append)

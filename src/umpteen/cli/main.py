@@ -4,7 +4,7 @@ import sys
 
 import click
 
-from umpteen.cli import bench, data, demo, lab, models, recipes, training
+from umpteen.cli import bench, curves, data, demo, lab, models, recipes, training
 from umpteen.errors import Stopped, UmpteenError
 from umpteen.version import __version__
 
@@ -35,6 +35,7 @@ for command in (
     data.data,
     training.train,
     training.tune,
+    curves.curves,
     models.evaluate,
     models.predict,
     models.verify,

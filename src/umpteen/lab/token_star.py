@@ -20,9 +20,9 @@ from umpteen.data.convert import write_native
 from umpteen.encoders.pretrained import DEFAULT_MODEL
 from umpteen.encoding import encode_texts
 from umpteen.errors import BadInput, Stopped
+from umpteen.figures import Curve, draw_curves
 from umpteen.judge import Judge
 from umpteen.lab.comparison import claim_folder, finish_runs, over_seeds, verdict, written
-from umpteen.lab.figures import draw_courses
 from umpteen.lab.token_star_data import Sizes, make_dataset, whole_words
 from umpteen.storage import write_atomically
 
@@ -84,16 +84,18 @@ def run(
     )
     results = conclude(outcomes) | {"settings": settings}
     write_atomically(output / "results.json", json.dumps(results, indent=1) + "\n")
-    draw_courses(
+    epochs = [point["epoch"] for point in outcomes[0]["course"]]
+    caption = f"{encoder} encoder, {seeds} seed{'s' * (seeds > 1)}; shaded: from the lowest to the highest"
+    draw_curves(
         output / "token-star",
-        [point["epoch"] for point in outcomes[0]["course"]],
         {
-            name: [[point["P@1"] for point in course] for course in _values(outcomes, objective, "course")]
+            name: Curve(epochs, [[point["P@1"] for point in c] for c in _values(outcomes, objective, "course")])
             for objective, name in NAMES.items()
         },
-        title="New queries that begin with t*: is label 0 the first answer?",
-        caption=f"{encoder} encoder, {seeds} seed{'s' * (seeds > 1)}; shaded: from the lowest to the highest",
-        metric="P@1",
+        title=f"New queries that begin with t*: is label 0 the first answer?\n({caption})",
+        x="epoch",
+        y="P@1 (%)",
+        limits=(-2, 102),
         notice=notice,
     )
     return results

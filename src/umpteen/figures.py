@@ -1,9 +1,10 @@
-"""Figures of the experiments, as SVG and PNG; without matplotlib there are none, and the numbers stand alone."""
+"""Figures of curves, as SVG and PNG; without matplotlib there are none, and the numbers stand alone."""
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -11,20 +12,27 @@ from numpy.typing import ArrayLike
 from umpteen.storage import write_atomically
 
 # Apart in hue and in lightness, so that they stay apart in grey and for the colour-blind.
-COLOURS = ("#0b5fa5", "#d9730d", "#4f8a10", "#7a3e9d")
+COLOURS = ("#0b5fa5", "#d9730d", "#4f8a10", "#7a3e9d", "#8c6d1f", "#555555")
 
 
-def draw_courses(
+class Curve(NamedTuple):
+    """Where, and what was measured there: one row of values, or one for each seed."""
+
+    places: Sequence[float]
+    values: ArrayLike  # [places] or [seeds, places]
+
+
+def draw_curves(
     stem: Path,
-    epochs: Sequence[float],
-    courses: Mapping[str, ArrayLike],
+    curves: Mapping[str, Curve],
     *,
     title: str,
-    caption: str,
-    metric: str,
+    x: str,
+    y: str,
     notice: Callable[[str], None],
+    limits: tuple[float, float] | None = None,
 ) -> list[Path]:
-    """Draws each method's mean over its seeds [seeds, epochs], in percent, and the band from worst to best seed."""
+    """Draws each curve's mean over its seeds, and the band from the lowest to the highest seed."""
     if find_spec("matplotlib") is None:
         notice("no figure: matplotlib is not installed (pip install 'umpteen[plots]'); the numbers are complete")
         return []
@@ -37,22 +45,18 @@ def draw_courses(
     figure = Figure(figsize=(6.4, 4.0), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    for (name, course), colour in zip(courses.items(), COLOURS, strict=False):
-        values = np.atleast_2d(np.asarray(course, dtype=np.float64))
-        axes.fill_between(epochs, values.min(0), values.max(0), color=colour, alpha=0.18, linewidth=0)
-        axes.plot(epochs, values.mean(0), color=colour, linewidth=2, marker="o", markersize=3.5, label=name)
-    axes.set(
-        title=f"{title}\n({caption})",
-        xlabel="epoch",
-        ylabel=f"{metric} (%)",
-        ylim=(-2, 102),
-        xlim=(epochs[0], epochs[-1]),
-    )
+    for number, (name, curve) in enumerate(curves.items()):
+        colour = COLOURS[number % len(COLOURS)]
+        values = np.atleast_2d(np.asarray(curve.values, dtype=np.float64))
+        axes.fill_between(curve.places, values.min(0), values.max(0), color=colour, alpha=0.18, linewidth=0)
+        axes.plot(curve.places, values.mean(0), color=colour, linewidth=2, marker="o", markersize=3.5, label=name)
+    axes.set(title=title, xlabel=x, ylabel=y, ylim=limits)
+    axes.margins(x=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    figure.legend(loc="outside lower center", ncols=len(courses), frameon=False)
+    figure.legend(loc="outside lower center", ncols=min(len(curves), 3), frameon=False)
     written = []
     # The same numbers give the same bytes: no date, no random names in the SVG.
     with rc_context({"svg.hashsalt": "umpteen", "svg.fonttype": "none"}):
