@@ -37,7 +37,11 @@ def _summary(settings: dict[str, Any]) -> str:
         f"- labels: {settings['labels']:,}, in labels.jsonl",
     ]
     lines += [f"- data {name.replace('_', ' ')}: {value}" for name, value in data.items() if name != "licence"]
-    lines += [f"- training {name.replace('_', ' ')}: {value}" for name, value in settings.get("training", {}).items()]
+    lines += [
+        f"- training {name.replace('_', ' ')}: {value}"
+        for name, value in settings.get("training", {}).items()
+        if value is not None
+    ]
     return "\n".join([*lines, f"- licence: {licence}", ""])
 
 

@@ -30,8 +30,11 @@ def losses(labels: int, dimension: int, repeats: int, as_json: bool) -> None:
 def prepare(documents: int, words: int, as_json: bool) -> None:
     """Reading and tokenising generated documents: peak memory, and one kill with resume."""
     from umpteen.bench.prepare import run
+    from umpteen.cli.console import Watch
 
-    _print(run(documents=documents, words=words), as_json)
+    with Watch(quiet=as_json) as watch:
+        outcome = run(documents=documents, words=words, progress=watch)
+    _print(outcome, as_json)
 
 
 def _print(outcome: dict[str, Any], as_json: bool) -> None:

@@ -13,7 +13,6 @@ from rich.progress import (
     Progress,
     TaskID,
     TextColumn,
-    TimeElapsedColumn,
     TimeRemainingColumn,
 )
 from rich.table import Table
@@ -38,11 +37,10 @@ class Watch:
         self._draws = self.console.is_terminal and not quiet
         self._progress = Progress(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=30),
+            BarColumn(bar_width=10),
             MofNCompleteColumn(),
-            TimeElapsedColumn(),
             TextColumn("ETA"),
-            TimeRemainingColumn(),
+            TimeRemainingColumn(compact=True),
             TextColumn("{task.fields[note]}"),
             console=self.console,
             disable=not self._draws,
@@ -82,7 +80,7 @@ class Watch:
         self("training", step, steps)
 
     def stepped(self, record: dict[str, Any]) -> None:
-        note = f"epoch {record['epoch']:.1f}  loss {record['loss']:.4f}  {record['queries_per_second']:,.0f} queries/s"
+        note = f"loss {record['loss']:.3f}  {record['queries_per_second']:,.0f} queries/s"
         self("training", record["step"], self._steps, note)
 
     def evaluated(self, record: dict[str, Any]) -> None:
@@ -105,7 +103,7 @@ def metrics_table(reports: Mapping[str, Report], metrics: Sequence[str] = SHOWN,
     """One row per method, one column per metric, the best of each column in bold, with half its 95 % interval."""
     metrics = [metric for metric in metrics if all(metric in report.metrics for report in reports.values())]
     table = Table(title=title, title_justify="left")
-    table.add_column("")
+    table.add_column("", no_wrap=True)
     for metric in metrics:
         table.add_column(metric, justify="right")
     best = {metric: max(report.metrics[metric] for report in reports.values()) for metric in metrics}

@@ -69,5 +69,5 @@ def convert(source: str, folder: Path) -> None:
         raise BadInput(f"{folder} exists and is not empty; give another folder")
     with Watch() as watch:
         dataset = open_dataset(source, progress=partial(watch, "reading"))
-        write_native(dataset, folder)
+        write_native(dataset, folder, progress=partial(watch, "writing"))
     click.echo(f"wrote {folder}: {len(dataset.labels):,} labels, {len(dataset.train):,} training queries")

@@ -7,8 +7,6 @@ from numpy.typing import NDArray
 
 # A and B as the field uses them; a figure is only comparable with others that used the same two.
 USUAL = (0.55, 1.5)
-AMAZON = (0.6, 2.6)
-WIKIPEDIA = (0.5, 0.4)
 
 
 def inverse_propensities(
