@@ -92,6 +92,20 @@ def test_the_model_card_shows_how_to_use_the_folder_without_umpteen(saved: Path,
     assert torch.allclose(scores.topk(5).values, torch.from_numpy(ranking.scores), atol=1e-6)
 
 
+@pytest.mark.parametrize("bigrams", [0, 50])
+def test_the_model_card_s_own_code_runs(bigrams: int, tmp_path: Path) -> None:
+    source = tiny_tokenizer(tmp_path / "tokenizer")
+    towers = Towers(*(StaticEncoder.random(source, 16, seed=seed, bigrams=bigrams) for seed in (0, 1)))
+    classifier = Classifier.build(towers.eval(), catalogue())
+    classifier.save(tmp_path / "model")
+    card = (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
+    code = card.split("```python")[2].split("```")[0].replace("this-folder", str(tmp_path / "model"))
+    found: dict[str, torch.Tensor] = {}
+    exec(code, found)
+    best = classifier.rank(["a text"], 5).scores
+    assert torch.allclose(found["scores"].topk(5).values, torch.from_numpy(best), atol=1e-6)
+
+
 def test_saving_again_keeps_what_is_known_of_the_model(saved: Path, tmp_path: Path) -> None:
     Classifier.load(saved).save(tmp_path / "copy")
     copy = Classifier.load(tmp_path / "copy")
