@@ -80,6 +80,15 @@ def test_a_full_disk_leaves_the_old_folder(tmp_path: Path, error: Exception) -> 
     assert list(tmp_path.iterdir()) == [target]
 
 
+def test_a_kill_between_the_two_renames_of_an_exchange_loses_nothing(tmp_path: Path) -> None:
+    target = tmp_path / "model"
+    with atomic_folder(target) as folder:
+        (folder / "file").write_text("old")
+    target.replace(tmp_path / ".model.replaced")  # where the kill left it
+    storage.put_back(target)
+    assert (target / "file").read_text() == "old" and not (tmp_path / ".model.replaced").exists()
+
+
 def test_a_failed_exchange_leaves_the_old_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = tmp_path / "model"
     with atomic_folder(target) as folder:

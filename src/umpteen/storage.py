@@ -41,6 +41,7 @@ def write_atomically(path: Path, data: bytes | str) -> None:
 def atomic_folder(path: Path) -> Iterator[Path]:
     """What the body writes into the folder it is given replaces `path` when the body ends well, and only then."""
     target = Path(path).resolve()
+    put_back(target)
     with _explained(target):
         sibling = _sibling(target)
         try:
@@ -112,13 +113,24 @@ def _alive(process: str) -> bool:
     return True
 
 
+def put_back(path: Path) -> None:
+    """Undoes half an exchange: what stood at `path` comes back if a kill left it aside."""
+    target = Path(path).resolve()
+    if not target.exists() and _aside(target).exists():
+        _aside(target).replace(target)
+
+
+def _aside(target: Path) -> Path:
+    return target.with_name(f".{target.name}.replaced")
+
+
 def _exchange(new: Path, old: Path) -> None:
     """The two folders swap names, in one step where the file system can, so that no kill leaves `old` missing."""
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     names = (_AT_CURRENT_FOLDER, os.fsencode(new), _AT_CURRENT_FOLDER, os.fsencode(old))
     if rename is not None and rename(*names, _RENAME_EXCHANGE) == 0:
         return
-    aside = old.with_name(f"{new.name}.old")
+    aside = _aside(old)
     old.replace(aside)
     try:
         new.replace(old)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 
 from umpteen.errors import DamagedCheckpoint
-from umpteen.storage import atomic_folder, sha256_of
+from umpteen.storage import atomic_folder, put_back, sha256_of
 
 FORMAT = 1
 NAME = "checkpoint"
@@ -57,6 +57,7 @@ def load_checkpoint(
 ) -> TrainState | None:
     """Restores weights and optimizer and returns the state; None where the run has no checkpoint yet."""
     folder = run / NAME
+    put_back(folder)
     if not folder.exists():
         return None
     record = _verified_record(folder)
