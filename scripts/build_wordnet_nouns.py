@@ -1,7 +1,7 @@
 """Rebuild the bundled dataset wordnet-nouns, byte for byte, from WordNet 3.0's data.noun.
 
     python scripts/build_wordnet_nouns.py /usr/share/wordnet/data.noun src/umpteen/data/bundled/wordnet-nouns
-    python scripts/build_wordnet_nouns.py /usr/share/wordnet/data.noun /tmp/wordnet-nouns-full --full
+    python scripts/build_wordnet_nouns.py /usr/share/wordnet/data.noun wordnet-nouns-full --full
 
 A noun synset is a query; its labels are its broader concepts. Debian ships the file in wordnet-base.
 """
