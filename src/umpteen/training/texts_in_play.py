@@ -1,7 +1,8 @@
 """Which texts a step must encode: each distinct one once, even where a query's text is also a label's."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -37,49 +38,36 @@ class TextsInPlay:
         self._labels, positions = labels.distinct()
         self._label_positions = positions if len(self._labels) < len(labels) else None
         # Only shared towers can give a query the vector of a label with the same text.
-        self._label_of_text: dict[bytes, int] = {}
-        if shared:
-            _positions(self._labels, np.arange(len(self._labels)), self._label_of_text)
+        everything = np.arange(len(self._labels) if shared else 0)
+        self._label_of_text = {text: row for row, text in enumerate(_row_contents(self._labels, everything))}
 
     def in_play(self, rows: NDArray[np.int64]) -> InPlay:
         """The texts of a step over the queries at these rows and all labels."""
-        known = _Overlay(self._label_of_text)
-        positions = _positions(self._queries, rows, known)
-        offset = len(self._label_of_text)
-        fresh = self._queries.take(rows[_first_occurrences(positions, offset)])
-        in_order = len(fresh) == len(rows)
+        positions = self._positions(rows)
+        known = len(self._label_of_text)
+        fresh = self._queries.take(rows[_first_occurrences(positions, known)])
         if not self._shared:
+            in_order = len(fresh) == len(rows)
             encoded = [_whole(fresh), _whole(self._labels)]
             return InPlay(encoded, None if in_order else positions, self._label_positions)
-        labels = np.arange(offset) if self._label_positions is None else self._label_positions
+        labels = np.arange(known) if self._label_positions is None else self._label_positions
         return InPlay([_joined(self._labels, fresh)], positions, labels)
 
-
-class _Overlay(dict[bytes, int]):
-    """New texts on top of known ones, numbered on from them; the known ones stay untouched."""
-
-    def __init__(self, known: dict[bytes, int]) -> None:
-        self._known = known
-
-    def __missing__(self, text: bytes) -> int:
-        return self._known[text]
-
-    def number(self) -> int:
-        return len(self._known) + len(self)
+    def _positions(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Each query's text by number: that of the label it equals, else the next free one, equal texts sharing it."""
+        known, fresh = self._label_of_text, dict[bytes, int]()
+        return np.array(
+            [
+                known[text] if text in known else fresh.setdefault(text, len(known) + len(fresh))
+                for text in _row_contents(self._queries, rows)
+            ],
+            dtype=np.int64,
+        )
 
 
-def _positions(table: TokenTable, rows: NDArray[np.int64], numbered: dict[bytes, int]) -> NDArray[np.int64]:
-    """For each row, the number of its text: that of an equal text seen before, else the next free one."""
+def _row_contents(table: TokenTable, rows: NDArray[np.int64]) -> Iterator[bytes]:
     ids, offsets = (tensor.numpy() for tensor in table.batch(rows))
-    positions = np.empty(len(rows), dtype=np.int64)
-    for at in range(len(rows)):
-        text = ids[offsets[at] : offsets[at + 1]].tobytes()
-        try:
-            positions[at] = numbered[text]
-        except KeyError:
-            number = numbered.number() if isinstance(numbered, _Overlay) else len(numbered)
-            positions[at] = numbered[text] = number
-    return positions
+    return (ids[start:end].tobytes() for start, end in pairwise(offsets))
 
 
 def _first_occurrences(positions: NDArray[np.int64], at_least: int) -> NDArray[np.int64]:
