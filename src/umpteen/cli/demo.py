@@ -45,7 +45,7 @@ def demo(output: Path) -> None:
         neighbours = tfidf_neighbours(dataset.train.texts, train_matrix, dataset.test.texts, width, excluding=filtered)
         reports = {
             "popularity": judge.report(popularity(train_matrix, len(dataset.test), width, excluding=filtered)),
-            "tf-idf nearest neighbours": judge.report(neighbours),
+            "tf-idf neighbours": judge.report(neighbours),
             "umpteen": evaluate_model(classifier, dataset)[0],
         }
     show(metrics_table(reports, title="wordnet-nouns, test, filtered: % ± half the 95 % interval"))
