@@ -81,21 +81,14 @@ def build_run(
         start_token_weights(towers, config.encoder, queries, labels)
     towers.to(device)
     optimizer = build_optimizer(config, towers)
-    # A filtered pair leaves everything: it is not pulled, and no query is drawn for its sake.
-    relevance = dataset.train.relevance.without(dataset.train.filtered)
+    data = TrainingData(queries, labels, dataset.train.relevance, dataset.train.filtered)
     sampler = EpochSampler(
-        relevance,
+        data.relevance,
         config.training.batch_size,
         seed=config.seed,
         keep_unlabelled=config.objective.name == "one_vs_all",  # there a query without positives still has negatives
     )
-    step = TrainingStep(
-        towers,
-        TrainingData(queries, labels, relevance, dataset.train.filtered),
-        objective,
-        optimizer,
-        step_settings(config),
-    )
+    step = TrainingStep(towers, data, objective, optimizer, step_settings(config))
     loop = Loop(
         towers,
         step,

@@ -11,7 +11,7 @@ from umpteen.data.dataset import Dataset, Split
 from umpteen.data.relevance import Relevance
 from umpteen.errors import BadInput
 from umpteen.evaluation.propensity import USUAL
-from umpteen.evaluation.report import Report
+from umpteen.evaluation.report import USUAL_KS, Report
 from umpteen.judge import Judge
 from umpteen.retrieval.ranking import Ranking
 
@@ -21,7 +21,7 @@ def evaluate_model(
     dataset: Dataset,
     split: str = "test",
     *,
-    at: tuple[int, ...] = (1, 3, 5, 10, 100),
+    at: tuple[int, ...] = USUAL_KS,
     propensity: tuple[float, float] | None = None,
     as_published: bool = False,
 ) -> tuple[Report, Ranking]:

@@ -9,9 +9,10 @@ from umpteen.data.dataset import Dataset, Split
 from umpteen.data.token_table import TokenTable
 from umpteen.data.tokens import tokenise
 from umpteen.encoders.encoder import Encoder
-from umpteen.encoding import encode_tokens
+from umpteen.encoding import TOKEN_BUDGET, encode_tokens
 from umpteen.errors import BadConfig, BadInput
-from umpteen.evaluation.report import Report, evaluate
+from umpteen.evaluation.propensity import USUAL
+from umpteen.evaluation.report import USUAL_KS, Report, evaluate
 from umpteen.retrieval.exact import top_k
 from umpteen.retrieval.ranking import Ranking
 
@@ -24,9 +25,9 @@ class Judge:
         dataset: Dataset,
         split: Split,
         *,
-        at: tuple[int, ...] = (1, 3, 5, 10, 100),
-        a: float = 0.55,
-        b: float = 1.5,
+        at: tuple[int, ...] = USUAL_KS,
+        a: float = USUAL[0],
+        b: float = USUAL[1],
         as_published: bool = False,
     ) -> None:
         train = _whole_train(dataset)
@@ -48,7 +49,7 @@ class Judge:
         if self.split.relevance.without(self.split.filtered).pairs == 0:
             raise BadInput(f"none of the {len(self.split):,} validation queries has a label; hold out more of train")
 
-    def rank(self, encoder: Encoder, label_vectors: Tensor, *, token_budget: int = 16_384) -> Ranking:
+    def rank(self, encoder: Encoder, label_vectors: Tensor, *, token_budget: int = TOKEN_BUDGET) -> Ranking:
         """The best labels of each query of the split, filtered pairs left out."""
         tokenizer = encoder.tokenizer
         if tokenizer.fingerprint not in self._tokens:

@@ -65,7 +65,7 @@ def _complete(output: Path, workspace: Path, *, resume: bool, overwrite: bool) -
     """Whether the run is done already; refuses what would lose something of value."""
     if resume and overwrite:
         raise BadInput("--resume goes on with an unfinished run and --overwrite discards it; give one of them")
-    if output.exists() and not can_hold(output, MANIFEST):
+    if not can_hold(output, MANIFEST):
         raise BadInput(f"{output} exists and is not a model folder, so it is not replaced; give another --output")
     there = (output / MANIFEST).exists()
     if there and not (resume or overwrite):

@@ -87,7 +87,8 @@ def _read(path: Path) -> list[dict[str, Any]]:
     for number, line in enumerate(lines, 1):
         try:
             trial = json.loads(line)
-            trials.append({"identity": trial["identity"], **trial})
+            _ = trial["identity"]
+            trials.append(trial)
         except (ValueError, KeyError, TypeError):
             if number < len(lines) or not line.startswith('{"settings"'):
                 raise BadFile(path, "is not a trial of `umpteen tune`; give another --output", line=number) from None

@@ -5,12 +5,8 @@ import sys
 from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
-
-if TYPE_CHECKING:
-    from umpteen.retrieval.ranking import Ranking
 
 
 @click.command()
@@ -38,6 +34,7 @@ def evaluate(
     from umpteen.data.dataset import open_dataset
     from umpteen.errors import BadInput
     from umpteen.evaluating import evaluate_model
+    from umpteen.evaluation.report import USUAL_KS
 
     with Watch(quiet=as_json) as watch:
         classifier = Classifier.load(model)
@@ -48,23 +45,18 @@ def evaluate(
             )
         dataset = open_dataset(source, progress=partial(watch, "reading"))
         report, ranking = evaluate_model(
-            classifier, dataset, split, at=at or (1, 3, 5, 10, 100), propensity=propensity, as_published=as_published
+            classifier, dataset, split, at=at or USUAL_KS, propensity=propensity, as_published=as_published
         )
     if as_json:
         click.echo(json.dumps({"model": str(model), "data": dataset.name, "split": split, **report.to_dict()}))
-        _save(ranking, predictions)
-        return
-    shown = SHOWN if not at else tuple(f"{name}@{k}" for k in at for name in ("P", "nDCG", "PSP", "PSnDCG", "R"))
-    show(metrics_table({str(model): report}, shown), decile_table(report))
-    left_out = f"; {report.queries_left_out:,} without positives left out" if report.queries_left_out else ""
-    constants = ", ".join(f"{name} {value}" for name, value in report.propensity.items())
-    click.echo(f"{dataset.name} {split}: {report.queries:,} queries{left_out}; propensity {constants}")
-    _save(ranking, predictions)
-
-
-def _save(ranking: "Ranking", predictions: Path | None) -> None:
+    else:
+        shown = SHOWN if not at else tuple(f"{name}@{k}" for k in at for name in ("P", "nDCG", "PSP", "PSnDCG", "R"))
+        show(metrics_table({str(model): report}, shown), decile_table(report))
+        left_out = f"; {report.queries_left_out:,} without positives left out" if report.queries_left_out else ""
+        constants = ", ".join(f"{name} {value}" for name, value in report.propensity.items())
+        click.echo(f"{dataset.name} {split}: {report.queries:,} queries{left_out}; propensity {constants}")
     if predictions is not None:
-        ranking.save(predictions)
+        ranking.save(predictions)  # last: a full disk must not cost the figures
 
 
 @click.command()

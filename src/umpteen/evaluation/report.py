@@ -17,6 +17,7 @@ from umpteen.evaluation.slices import precision_by_decile
 from umpteen.retrieval.ranking import Ranking
 
 DECILES_AT = (1, 5)
+USUAL_KS = (1, 3, 5, 10, 100)
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def evaluate(
     filtered: csr_array | None = None,
     label_counts: NDArray[np.integer],
     train_queries: int,
-    ks: Sequence[int] = (1, 3, 5, 10, 100),
+    ks: Sequence[int] = USUAL_KS,
     a: float = USUAL[0],
     b: float = USUAL[1],
     bootstrap: int = 1000,

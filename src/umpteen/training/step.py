@@ -37,6 +37,10 @@ class TrainingData:
     relevance: Relevance
     filtered: Relevance
 
+    def __post_init__(self) -> None:
+        # A filtered pair leaves everything: no query is drawn for its sake, and it takes no other positive's place.
+        object.__setattr__(self, "relevance", self.relevance.without(self.filtered))
+
 
 @dataclass(frozen=True)
 class StepSettings:
@@ -66,8 +70,6 @@ class TrainingStep:
         self._objective = objective
         self._optimizer = optimizer
         self._settings = settings
-        # A filtered pair leaves everything, so it must not take the place of a positive that is drawn.
-        self._relevance = data.relevance.without(data.filtered)
         self._texts = TextsInPlay(data.queries, data.labels, shared=towers.shared)
 
     def __call__(self, rows: NDArray[np.int64], *, step: int, seed: int) -> StepOutcome:
@@ -129,7 +131,7 @@ class TrainingStep:
         self, rows: NDArray[np.int64], rng: np.random.Generator, device: torch.device
     ) -> tuple[Targets, Pairs | None]:
         settings = self._settings
-        relevance = self._relevance
+        relevance = self._data.relevance
         query, label, weights = draw_positives(relevance, rows, settings.positives_per_query, rng)
         batch = relevance.take(rows)
         relevant = _pairs(batch, device)
