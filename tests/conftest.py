@@ -9,6 +9,8 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("RES_OPTIONS", "attempts:0")  # processes that meet look up names, seconds without a network
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # and complain about it
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -1,5 +1,7 @@
 """From a configuration to objects: the only place where a string chooses code."""
 
+import hashlib
+import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.optim import AdamW
 
@@ -33,11 +36,14 @@ from umpteen.objectives.decoupled_softmax import decoupled_softmax
 from umpteen.objectives.one_vs_all import one_vs_all
 from umpteen.objectives.soft_top_k import soft_top_k
 from umpteen.objectives.softmax import softmax
+from umpteen.parallel.shard import Shard
+from umpteen.parallel.world import World
 from umpteen.training.loop import Loop, LoopSettings
 from umpteen.training.observer import Everyone, MetricsLog, Observer, Silence, TensorBoard
 from umpteen.training.optimizer import make_optimizer
 from umpteen.training.step import Objective, StepSettings, TrainingData, TrainingStep
 from umpteen.training.token_weights import inverse_document_frequencies
+from umpteen.version import __version__
 
 Progress = Callable[[str, int, int], None]
 
@@ -48,6 +54,10 @@ class Run:
 
     dataset: Dataset
     towers: Towers
+    data: TrainingData
+    sampler: EpochSampler
+    objective: Objective
+    optimizer: AdamW
     judge: Judge | None  # of the validation split; None for the final fit
     loop: Loop
 
@@ -59,11 +69,28 @@ def build_run(
     start_from: str | Path | None = None,
     observer: Observer | None = None,
     progress: Progress | None = None,
+    world: World | None = None,
 ) -> Run:
-    """Dataset, towers, judge and loop of a recipe; without a workspace nothing is written, and nothing can resume."""
+    """Dataset, towers, judge and loop of a recipe; without a workspace nothing is written, and nothing can resume.
+
+    Every process of the world builds the same; only the first one gets a workspace.
+    """
+    world = world or World()
     if config.training.threads:
         torch.set_num_threads(config.training.threads)
-    dataset = open_dataset(config.data.source, progress=named(progress, "reading"))
+    with world.first_alone():
+        dataset = open_dataset(config.data.source, progress=named(progress, "reading"))
+    recipe = config.model_dump(mode="json") | {"start_from": str(start_from) if start_from else None}
+    world.require_same(
+        {
+            "version of umpteen": __version__,
+            "version of torch": torch.__version__,
+            "recipe": hashlib.sha256(json.dumps(recipe | {"data": None}, sort_keys=True).encode()).hexdigest()[:12],
+            "data": dataset.fingerprint[:12],
+        }
+    )
+    if len(dataset.labels) < world.size:
+        raise BadInput(f"{len(dataset.labels):,} labels cannot be shared by {world.size} processes; use fewer of them")
     if config.data.fit_on == "train":
         dataset = dataset.with_validation(config.data.validation_fraction, config.seed)
     else:
@@ -73,10 +100,11 @@ def build_run(
     if judge:
         judge.require(config.evaluation.metric)
         judge.require_positives()
-    device = pick_device(config.training.device)
+    device = torch.device(world.device) if world.size > 1 else pick_device(config.training.device)
     towers = Classifier.load(start_from).towers if start_from else build_towers(config.encoder, config.seed)
-    queries = tokenise(dataset.train.texts, towers.query.tokenizer, progress=named(progress, "tokenising queries"))
-    labels = tokenise(dataset.labels.texts, towers.label.tokenizer, progress=named(progress, "tokenising labels"))
+    with world.first_alone():
+        queries = tokenise(dataset.train.texts, towers.query.tokenizer, progress=named(progress, "tokenising queries"))
+        labels = tokenise(dataset.labels.texts, towers.label.tokenizer, progress=named(progress, "tokenising labels"))
     if not start_from:
         start_token_weights(towers, config.encoder, queries, labels)
     towers.to(device)
@@ -88,20 +116,22 @@ def build_run(
         seed=config.seed,
         keep_unlabelled=config.objective.name == "one_vs_all",  # there a query without positives still has negatives
     )
-    step = TrainingStep(towers, data, objective, optimizer, step_settings(config))
+    everyone = Everyone(*_watchers(config, workspace), observer or Silence())
+    step = TrainingStep(towers, data, objective, optimizer, step_settings(config), world=world, notice=everyone.notice)
     loop = Loop(
         towers,
         step,
         optimizer,
         sampler,
-        partial(_validate, judge, towers, labels, config.training.token_budget) if judge else None,
+        partial(_validate, judge, towers, labels, config.training.token_budget, world) if judge else None,
         loop_settings(config, sampler.batches_per_epoch),
-        Everyone(*_watchers(config, workspace), observer or Silence()),
+        everyone,
         workspace=workspace,
-        recipe=config.model_dump(mode="json") | {"start_from": str(start_from) if start_from else None},
+        recipe=recipe,
         data=dataset.fingerprint,
+        world=world,
     )
-    return Run(dataset, towers, judge, loop)
+    return Run(dataset, towers, data, sampler, objective, optimizer, judge, loop)
 
 
 def _watchers(config: RunConfig, workspace: Path | None) -> list[Observer]:
@@ -113,9 +143,11 @@ def _watchers(config: RunConfig, workspace: Path | None) -> list[Observer]:
     return [log, TensorBoard(events)] if config.training.tensorboard else [log]
 
 
-def _validate(judge: Judge, towers: Towers, labels: TokenTable, token_budget: int) -> dict[str, float]:
-    vectors = encode_tokens(towers.label, labels, token_budget=token_budget)
-    ranking = judge.rank(towers.query, vectors, token_budget=token_budget)
+def _validate(judge: Judge, towers: Towers, labels: TokenTable, token_budget: int, world: World) -> dict[str, float]:
+    shard = Shard(world, len(labels))
+    own = labels.take(np.arange(shard.start, shard.stop))
+    vectors = encode_tokens(towers.label, own, token_budget=token_budget)
+    ranking = judge.rank(towers.query, vectors, token_budget=token_budget, shard=shard)
     return judge.report(ranking, bootstrap=0).metrics
 
 
@@ -200,6 +232,7 @@ def step_settings(config: RunConfig) -> StepSettings:
         token_budget=config.training.token_budget,
         tile=config.training.tile,
         clip_norm=config.optimizer.clip_norm,
+        replay_fraction=config.training.replay_fraction,
     )
 
 

@@ -130,6 +130,12 @@ class TrainingConfig(Section):
         ge=1,
         description="padded tokens in a micro-batch: memory against speed; with dropout it changes the masks",
     )
+    replay_fraction: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="share of the labels, sampled without bias, that carry their gradient back; without it, all",
+    )
     tile: int | None = Field(
         None, ge=1, description="labels in a tile of scores; without it, chosen for the cache of the processor"
     )

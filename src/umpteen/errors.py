@@ -8,6 +8,7 @@ UmpteenError
 ├── DamagedCheckpoint   a checkpoint cannot be resumed from
 ├── NotSaved            writing failed (full disk, no permission); what was there before is untouched
 ├── Diverged            the loss is no longer a number
+├── LostProcess         another process of the same run has ended
 └── Stopped             SIGINT or SIGTERM arrived; the run saved itself first (exit code 128 + signal)
 """
 
@@ -16,6 +17,8 @@ from pathlib import Path
 
 class UmpteenError(Exception):
     """Something the user can understand and mend; its message says how."""
+
+    told_elsewhere = False  # by another process of the same run; telling it once is enough
 
 
 class BadInput(UmpteenError):
@@ -48,6 +51,10 @@ class NotSaved(UmpteenError):
 
 class Diverged(UmpteenError):
     """The loss turned into NaN or infinity."""
+
+
+class LostProcess(UmpteenError):
+    """Another process of the run ended or cannot be reached; the last checkpoint is whole."""
 
 
 class Stopped(UmpteenError):

@@ -3,16 +3,19 @@
 The same code judges validation during training and test at the end.
 """
 
+import numpy as np
 from torch import Tensor
 
 from umpteen.data.dataset import Dataset, Split
 from umpteen.data.token_table import TokenTable
 from umpteen.data.tokens import tokenise
 from umpteen.encoders.encoder import Encoder
-from umpteen.encoding import TOKEN_BUDGET, encode_tokens
+from umpteen.encoding import encode_tokens
 from umpteen.errors import BadConfig, BadInput
 from umpteen.evaluation.propensity import USUAL
 from umpteen.evaluation.report import USUAL_KS, Report, evaluate
+from umpteen.parallel.shard import Shard
+from umpteen.parallel.world import World
 from umpteen.retrieval.exact import top_k
 from umpteen.retrieval.ranking import Ranking
 
@@ -49,13 +52,26 @@ class Judge:
         if self.split.relevance.without(self.split.filtered).pairs == 0:
             raise BadInput(f"none of the {len(self.split):,} validation queries has a label; hold out more of train")
 
-    def rank(self, encoder: Encoder, label_vectors: Tensor, *, token_budget: int = TOKEN_BUDGET) -> Ranking:
-        """The best labels of each query of the split, filtered pairs left out."""
+    def rank(
+        self,
+        encoder: Encoder,
+        label_vectors: Tensor,
+        *,
+        token_budget: int | None = None,
+        shard: Shard | None = None,
+    ) -> Ranking:
+        """The best labels of each query of the split, filtered pairs left out.
+
+        With a shard of the labels, processes share the queries to encode and the labels to search.
+        """
         tokenizer = encoder.tokenizer
         if tokenizer.fingerprint not in self._tokens:
             self._tokens[tokenizer.fingerprint] = tokenise(self.split.texts, tokenizer)
-        vectors = encode_tokens(encoder, self._tokens[tokenizer.fingerprint], token_budget=token_budget)
-        return top_k(vectors, label_vectors, max(self.at), excluding=self.split.filtered.matrix)
+        tokens = self._tokens[tokenizer.fingerprint]
+        queries = Shard(World() if shard is None else shard.world, len(tokens))
+        own = tokens if len(queries) == len(tokens) else tokens.take(np.arange(queries.start, queries.stop))
+        vectors = queries.gather(encode_tokens(encoder, own, token_budget=token_budget))
+        return top_k(vectors, label_vectors, max(self.at), shard=shard, excluding=self.split.filtered.matrix)
 
     def report(self, ranking: Ranking, *, bootstrap: int = 1000) -> Report:
         """The metrics of a ranking of the split's queries, with 95 % intervals unless bootstrap is 0."""

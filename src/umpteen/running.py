@@ -3,14 +3,18 @@
 import shutil
 from pathlib import Path
 
-from umpteen.assemble import Progress, build_run, named
+from umpteen.assemble import Progress, Run, build_run, named
 from umpteen.classifier import Classifier
 from umpteen.config import RunConfig, read_config, to_toml
 from umpteen.encoders.static import StaticEncoder
+from umpteen.encoding import encode_texts
 from umpteen.errors import BadInput
+from umpteen.evaluation.report import Report
 from umpteen.manifest import MANIFEST
+from umpteen.parallel.shard import Shard
+from umpteen.parallel.world import World
 from umpteen.storage import can_hold
-from umpteen.training.checkpoint import remove_checkpoint
+from umpteen.training.checkpoint import TrainState, remove_checkpoint
 from umpteen.training.observer import Observer, Silence
 
 
@@ -30,21 +34,72 @@ def train(
     the end. `resume` goes on with what is there; `overwrite` discards it. `start_from` is a trained model's folder.
     """
     config = read_config(Path(config)) if isinstance(config, str | Path) else config
-    observer = observer or Silence()
     output = Path("runs", config.name) if output is None else Path(output)
+    train_in(
+        World(),
+        config,
+        output=output,
+        resume=resume,
+        overwrite=overwrite,
+        start_from=start_from,
+        observer=observer,
+        progress=progress,
+    )
+    return Classifier.load(output)
+
+
+def train_in(
+    world: World,
+    config: RunConfig,
+    *,
+    output: Path,
+    resume: bool = False,
+    overwrite: bool = False,
+    start_from: str | Path | None = None,
+    observer: Observer | None = None,
+    progress: Progress | None = None,
+) -> None:
+    """`train` as one process of a world: all of them call it with the same arguments, and the first one writes."""
+    observer = observer or Silence()
     workspace = Path(f"{output.resolve()}.training")
-    if _complete(output, workspace, resume=resume, overwrite=overwrite):
+    complete = world.is_first and _complete(output, workspace, resume=resume, overwrite=overwrite)
+    if world.largest(complete)[0]:
         observer.notice(f"{output} is complete; nothing is left to train")
-        return Classifier.load(output)
-    run = build_run(config, workspace=workspace, start_from=start_from, observer=observer, progress=progress)
-    if overwrite:
+        return
+    run = build_run(
+        config,
+        workspace=workspace if world.is_first else None,
+        start_from=start_from,
+        observer=observer,
+        progress=progress,
+        world=world,
+    )
+    if overwrite and world.is_first:
         remove_checkpoint(workspace)  # only now: a mistake in the recipe or the data must not cost the old run
     state = run.loop.run()
     for tower in (run.towers.query, run.towers.label):
         if isinstance(tower, StaticEncoder):
             tower.fold_token_weights()  # as saving will, so that the saved model gives the same vectors to the bit
-    classifier = Classifier.build(run.towers.eval(), run.dataset.labels, progress=named(progress, "encoding labels"))
-    report = run.judge.report(run.judge.rank(run.towers.query, classifier.vectors)) if run.judge else None
+    labels, towers = run.dataset.labels, run.towers.eval()
+    shard = Shard(world, len(labels))
+    own = encode_texts(towers.label, labels.texts[shard.rows], progress=named(progress, "encoding labels")).float()
+    report = run.judge.report(run.judge.rank(towers.query, own, shard=shard)) if run.judge else None
+    vectors = shard.gather(own)
+    if world.is_first:
+        _save(Classifier(towers, labels, vectors), run, state, config, output, workspace, report, start_from)
+    world.wait()
+
+
+def _save(
+    classifier: Classifier,
+    run: Run,
+    state: TrainState,
+    config: RunConfig,
+    output: Path,
+    workspace: Path,
+    report: Report | None,
+    start_from: str | Path | None,
+) -> None:
     classifier.save(
         output,
         report=report,
@@ -54,7 +109,6 @@ def train(
         extra_files=[workspace / "metrics.jsonl"],
     )
     shutil.rmtree(workspace, ignore_errors=True)
-    return Classifier.load(output)
 
 
 def _origin(start_from: str | Path | None) -> str:

@@ -5,6 +5,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from umpteen.parallel.world import World
+
 
 class LogSumExp:
     """log Σ_j exp(s_ij), −∞ where no label is left; its gradient is exp(s_ij − value_i).
@@ -19,6 +21,7 @@ class LogSumExp:
         self.small = largest <= 30
         self.peak = like.new_full((len(like),), 0 if self.small else -torch.inf)  # [B] what exponents are relative to
         self.mass = like.new_zeros(len(like))  # [B] Σ exp(score − peak)
+        self._value = torch.empty_like(self.mass)
 
     def fold(self, tile: Tensor) -> None:
         if self.small:
@@ -34,18 +37,18 @@ class LogSumExp:
             each._raise(peak)
         self.mass += other.mass
 
-    def value(self) -> Tensor:
-        return self.peak + self.mass.log()
+    def value(self, world: World) -> Tensor:
+        self._value = world.gather(self.peak + self.mass.log()).logsumexp(0)
+        return self._value
 
     def weigh(self, tile: Tensor) -> None:
         if not self.small:
-            value = self.value()
-            tile.sub_(torch.where(value == -torch.inf, torch.inf, value)[:, None])
+            tile.sub_(torch.where(self._value == -torch.inf, torch.inf, self._value)[:, None])
             drop_negligible_(tile)
         tile.exp_()
 
     def factor(self) -> Tensor:
-        value = self.value()
+        value = self._value
         return torch.where(value == -torch.inf, 0, (-value).exp()) if self.small else torch.ones_like(value)
 
     def _raise(self, peak: Tensor) -> None:
@@ -67,8 +70,8 @@ class SoftplusSum:
     def merge(self, other: Self) -> None:
         self.total += other.total
 
-    def value(self) -> Tensor:
-        return self.total.clone()
+    def value(self, world: World) -> Tensor:
+        return world.sum_(self.total.clone())
 
     def weigh(self, tile: Tensor) -> None:
         drop_negligible_(tile).sigmoid_()

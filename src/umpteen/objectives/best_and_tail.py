@@ -1,4 +1,4 @@
-"""What one pass over the scores must remember to find SoftTop-k's threshold exactly.
+"""What one pass over a process's labels must remember to find SoftTop-k's threshold exactly.
 
 Of each query the M best scores are kept, M a multiple of k, and of the rest, the tail, only power sums. Σσ = k keeps
 the tail so far below the threshold t that u = exp(score − t) ≤ 1/(M/k − 1) there, where a polynomial in u of a few
@@ -8,7 +8,7 @@ terms is σ to the last digit. R queries, T labels in a tile, m̂ power sums.
 from functools import cache
 from itertools import count
 from math import log, sqrt
-from typing import NamedTuple, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -19,7 +19,6 @@ from torch.nn.functional import logsigmoid, pad
 
 KEPT_PER_K = 32  # M/k
 GROUP = 32  # neighbouring labels asked together whether any of them is above the floor
-NEWTON_STEPS = 64  # a bound, not a cost: about six are taken
 
 
 class BestAndTail:
@@ -63,44 +62,34 @@ class BestAndTail:
         self._rivals += [other.best, *other._rivals]
         self._compete()
 
-    def solve(self) -> tuple[Tensor, Tensor]:
-        """The threshold [R] and log Σσ' there [R], by Newton steps kept inside a bracket that shrinks.
-
-        What is solved is log(what the top k lack of k) = log(what all others have): as a function of the threshold
-        its slope is never far from 1, not even across a gap in the scores, where Σσ itself is flat.
-        """
+    def settle(self) -> None:
+        """All labels have been seen: let the last scores compete, and order the best."""
         self._compete()
-        best = self.best.double().sort(descending=True).values
-        finite = best != -torch.inf
-        k, counts = self.k.double(), finite.sum(1).double()
-        low = best.masked_fill(~finite, torch.inf).amin(1) + (counts / k - 1).log()  # Σσ ≥ counts · σ(lowest − t)
-        high = best[:, 0] + (self.in_play.double() / k - 1).log()  # Σσ ≤ in_play · σ(highest − t)
-        threshold = best.gather(1, torch.stack([self.k - 1, self.k], dim=1)).mean(1).clamp(low, high)
-        for _ in range(NEWTON_STEPS):
-            balance = self._balance(best, threshold)
-            excess = balance.lacking - balance.having
-            low, high = torch.where(excess < 0, threshold, low), torch.where(excess > 0, threshold, high)
-            moved = threshold - excess / (balance.lacking_slope + balance.having_slope)
-            moved = torch.where((moved < low) | (moved > high), (low + high) / 2, moved)
-            settled = (moved - threshold).abs() <= 1e-15 * (1 + threshold.abs())
-            threshold = moved
-            if bool((settled | threshold.isnan()).all()):
-                break
-        rounded = threshold.to(self.best.dtype)  # as the gradient will see it
-        return rounded, self._balance(best, rounded.double()).log_slope().to(rounded.dtype)
+        self.best = self.best.double().sort(descending=True).values
 
-    def _balance(self, best: Tensor, threshold: Tensor) -> "Balance":
-        is_top = torch.arange(self.kept, device=best.device) < self.k[:, None]
-        distance = best - threshold[:, None]
+    def leaders(self, width: int) -> Tensor:
+        """The best few scores of each query, best first, −∞ where this process has no more."""  # [R, width]
+        return pad(self.best[:, :width], (0, max(width - self.kept, 0)), value=-torch.inf)
+
+    def balance(self, threshold: Tensor, members: Tensor) -> Tensor:
+        """What this process's labels bring to each side of the balance at some threshold.
+
+        `members` [R] of its best scores are among the query's top k over all processes. The four rows are: log of what
+        these lack of 1 each, Σ (1 − σ); log of what all others have, Σ σ; how the first rises with the threshold; and
+        how the second falls.
+        """  # [4, R]
+        is_top = torch.arange(self.kept, device=threshold.device) < members[:, None]
+        distance = self.best - threshold[:, None]
         logs = logsigmoid(torch.where(is_top, -distance, distance))  # of 1 − σ in the top k, of σ below
         lacking = logs.masked_fill(~is_top, -torch.inf).logsumexp(1)
         gap = self.floor.double() - threshold
         terms = self.powers * gap.exp()[:, None] ** torch.arange(self.powers.shape[1], device=gap.device)
         tail, tail_slope = (terms @ self.series.T).unbind(1)  # Σσ and Σσ' of the tail, both ÷ e^gap
         having = torch.logaddexp(logs.masked_fill(is_top, -torch.inf).logsumexp(1), gap + tail.log())
-        shares = (logs - torch.where(is_top, lacking[:, None], having[:, None])).exp() * -logs.expm1()
-        having_slope = (shares * ~is_top).sum(1) + (gap - having).exp() * tail_slope
-        return Balance(lacking, having, (shares * is_top).sum(1), having_slope)
+        some_lacking, some_having = (log.masked_fill(log == -torch.inf, 0) for log in (lacking, having))
+        shares = (logs - torch.where(is_top, some_lacking[:, None], some_having[:, None])).exp() * -logs.expm1()
+        having_slope = (shares * ~is_top).sum(1) + (gap - some_having).exp() * tail_slope
+        return torch.stack([lacking, having, (shares * is_top).sum(1), having_slope])
 
     def _above_floor(self, tile: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Rows, columns and scores of all that is above its query's floor, row by row; NaN counts as above."""
@@ -141,19 +130,6 @@ class BestAndTail:
         self.powers[:, 0] += powers[:, 0].sum(1)
         self.powers[:, 1::2] += products.diagonal(dim1=1, dim2=2)  # even powers
         self.powers[:, 2::2] += products.diagonal(1, dim1=1, dim2=2)  # odd powers from the third on
-
-
-class Balance(NamedTuple):
-    """How the top k and all others compare at some threshold, each [R]: in balance when lacking = having."""
-
-    lacking: Tensor  # log Σ (1 − σ) over the top k
-    having: Tensor  # log Σ σ over the others
-    lacking_slope: Tensor  # how lacking rises with the threshold
-    having_slope: Tensor  # how having falls
-
-    def log_slope(self) -> Tensor:
-        """log Σσ' over all labels."""
-        return torch.logaddexp(self.lacking + self.lacking_slope.log(), self.having + self.having_slope.log())
 
 
 @cache

@@ -1,5 +1,8 @@
 """Scores of every query against every label in play: reduced, sampled and differentiated, never held.
 
+Every process has all queries and its own shard of the labels; values are the same on each of them. The gradients a
+process gets are those of its own labels, and its labels' part of the queries': the sum over processes is the whole.
+
 B queries, L labels, p pairs. Gradients of everything asked of one Scores meet in one pair of buffers: a root
 in the autograd graph takes the vectors and returns an anchor; the reductions hang on the anchor and add to the
 buffers in their backward; the root's backward, which runs after theirs, hands the buffers out.
@@ -20,19 +23,23 @@ from umpteen.objectives.bars import LogSumExp, SoftplusSum
 from umpteen.objectives.targets import Pairs
 from umpteen.objectives.threshold import SoftThreshold
 from umpteen.objectives.tiles import Bar, Holes, Tiles
+from umpteen.parallel.shard import Shard
+from umpteen.parallel.world import World
 
 
 class Scores:
     """The matrix <query_i, label_j> / temperature, of which no more than a tile exists at a time.
 
     Filtered pairs leave every reduction. `tile` is the number of labels in a tile, chosen to fit the cache if left out.
+    `shard` says which of the labels in play are given here; without it, all of them.
     """
 
     def __init__(
         self,
         queries: Tensor,  # [B, d]
-        labels: Tensor,  # [L, d]
+        labels: Tensor,  # [L, d], this process's shard of them
         *,
+        shard: Shard | None = None,
         temperature: float = 1.0,
         filtered: Pairs | None = None,
         tile: int | None = None,
@@ -47,9 +54,12 @@ class Scores:
             raise BadInput(f"tile {tile} is not a number of labels; use 1 or more")
         if queries.dtype in (torch.float16, torch.bfloat16):
             queries, labels = queries.float(), labels.float()
-        self.shape = (len(queries), len(labels))
+        shard = Shard(World(), len(labels)) if shard is None else shard
+        if len(labels) != len(shard):
+            raise BadInput(f"{len(labels):,} label vectors given for a shard of {len(shard):,}")
+        self.shape = (len(queries), shard.count)
         self.filtered = filtered
-        self._tiles = Tiles(queries, labels, temperature, tile)
+        self._tiles = Tiles(queries, labels, shard, temperature, tile)
         if filtered is not None:
             self._tiles.check(filtered)
         self._anchor = _apply(_Root, queries, labels, self._tiles)
@@ -120,7 +130,9 @@ class _Reduce(Function):
     def forward(ctx: Any, anchor: Tensor, tiles: Tiles, make_bar: Callable[[], Bar], holes: Holes | None) -> Tensor:
         ctx.tiles, ctx.holes = tiles, holes
         ctx.bar, value = tiles.reduce(make_bar, holes)
-        return value
+        # A bar may keep its value. As the output of this node it would hold the node, which holds the bar: a circle
+        # that keeps all vectors until the garbage collector comes by.
+        return value.clone()
 
     @staticmethod
     @once_differentiable

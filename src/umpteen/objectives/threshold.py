@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from umpteen.errors import BadInput
+from umpteen.objectives.balance import solve
 from umpteen.objectives.bars import drop_negligible_, negligible
 from umpteen.objectives.best_and_tail import BestAndTail
+from umpteen.parallel.world import World
 
 
 class SoftThreshold:
@@ -43,9 +45,12 @@ class SoftThreshold:
         for (_, group), (_, same_queries) in zip(self._groups, other._groups, strict=True):
             group.merge(same_queries)
 
-    def value(self) -> Tensor:
-        for rows, group in self._groups:
-            self._threshold[rows], self._log_slope[rows] = group.solve()
+    def value(self, world: World) -> Tensor:
+        if self._groups:
+            rows = torch.cat([rows for rows, _ in self._groups])
+            threshold, log_slope = solve([group for _, group in self._groups], world)
+            self._threshold[rows] = threshold.to(self._threshold)
+            self._log_slope[rows] = log_slope.to(self._log_slope)
         self._groups = []  # the scores they kept are no longer needed
         return self._threshold / self.sharpness
 

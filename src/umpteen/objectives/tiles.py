@@ -1,7 +1,8 @@
 """The query × label matrix walked in tiles: recomputed whenever it is needed, never held.
 
 B queries, L labels, d numbers a vector, T labels a tile; a score is <query, label>/τ. Every reduction along the
-label axis shares the two loops below: `reduce` for its value, `backpropagate` for its gradient.
+label axis shares the two loops below: `reduce` for its value, `backpropagate` for its gradient. Each process walks its
+own shard of the labels; pairs name labels by their place among all of them.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +14,9 @@ from torch import Tensor
 
 from umpteen.errors import BadInput
 from umpteen.objectives.targets import Pairs
-from umpteen.objectives.threads import spread, undivided
+from umpteen.parallel.shard import Shard
+from umpteen.parallel.threads import spread, undivided
+from umpteen.parallel.world import World
 
 TILE_SCORES = 2**19  # a tile of so many scores stays in a core's second-level cache
 WORTH_A_THREAD = 2**26  # multiplications that take longer than starting a thread does
@@ -33,8 +36,8 @@ class Bar(Protocol):
     def merge(self, other: Self) -> None:
         """Take in the partial result of other labels, which is used up."""
 
-    def value(self) -> Tensor:
-        """The reduction of all tiles seen [B]."""
+    def value(self, world: World) -> Tensor:
+        """The reduction of all tiles that all processes have seen [B], the same on each."""
 
     def weigh(self, tile: Tensor) -> None:
         """Turn a tile in place into ∂value_i/∂score_ij ÷ factor_i."""
@@ -52,9 +55,10 @@ class Tiles:
     The gradients of all reductions add up in one buffer for the queries and one for the labels.
     """
 
-    def __init__(self, queries: Tensor, labels: Tensor, temperature: float, size: int | None) -> None:
+    def __init__(self, queries: Tensor, labels: Tensor, shard: Shard, temperature: float, size: int | None) -> None:
         self.queries = queries.detach() / temperature  # [B, d]
-        self.labels = labels.detach()  # [L, d]
+        self.labels = labels.detach()  # [L, d] this shard's
+        self.shard = shard
         self.temperature = temperature
         count = len(labels)
         self.size = min(size or even_tile(len(queries), count), max(count, 1))
@@ -66,7 +70,7 @@ class Tiles:
 
     def check(self, pairs: Pairs) -> None:
         """Refuse pairs that are not in the matrix."""
-        for name, rows, count in (("query", pairs.query, len(self.queries)), ("label", pairs.label, len(self.labels))):
+        for name, rows, count in (("query", pairs.query, len(self.queries)), ("label", pairs.label, self.shard.count)):
             outside = rows[(rows < 0) | (rows >= count)]
             if len(outside):
                 raise BadInput(f"a pair names {name} {int(outside[0]):,}, but they run from 0 to {count - 1:,}")
@@ -76,9 +80,12 @@ class Tiles:
         given = [pairs for pairs in excluded if pairs is not None and len(pairs.query)]
         if not given:
             return None
-        query = torch.cat([pairs.query for pairs in given])
-        label, order = torch.cat([pairs.label for pairs in given]).sort()
-        self.check(Pairs(query, label))
+        everything = Pairs(*map(torch.cat, zip(*given, strict=True)))
+        self.check(everything)
+        query, label = everything.take(self._mine(everything))
+        if not len(label):
+            return None
+        label, order = (label - self.shard.start).sort()
         number = label // self.size
         widths = torch.tensor([stop - start for start, stop in self.edges], device=label.device)
         flat = query[order] * widths[number] + label - number * self.size
@@ -112,7 +119,7 @@ class Tiles:
         with undivided():
             for other in others:
                 bar.merge(other)
-            return bar, bar.value()
+            return bar, bar.value(self.shard.world)
 
     def backpropagate(self, bar: Bar, holes: Holes | None, gradient: Tensor) -> None:
         """Add gradient_i · ∂value_i/∂score_ij · ∂score_ij, for all i and j, to the gradients of the vectors.
@@ -141,27 +148,31 @@ class Tiles:
         self._label_gradient_is_blank = False
 
     def largest(self) -> float:
-        """A bound no score exceeds, up or down."""
-        if not (self.queries.numel() and self.labels.numel()):
-            return 0.0
-        norms = [torch.linalg.vector_norm(vectors, dim=1).amax() for vectors in (self.queries, self.labels)]
-        return float(norms[0] * norms[1])
+        """A bound no score exceeds, up or down, on any process."""
+        norms = [
+            float(torch.linalg.vector_norm(vectors, dim=1).amax()) if vectors.numel() else 0.0
+            for vectors in (self.queries, self.labels)
+        ]
+        return self.shard.world.largest(norms[0] * norms[1])[0]
 
     def at(self, pairs: Pairs) -> Tensor:
         """The scores at the given pairs [p]."""
         self.check(pairs)
-        return torch.cat(
-            [
-                torch.linalg.vecdot(self.queries[pairs.query[span]], self.labels[pairs.label[span]])
-                for span in spans(len(pairs.query))
-            ]
-        )
+        mine = self._mine(pairs)
+        query, label = pairs.take(mine)
+        scores = self.queries.new_zeros(len(pairs.query))
+        for span in spans(len(query)):
+            rows = label[span] - self.shard.start
+            scores[mine[span]] = torch.linalg.vecdot(self.queries[query[span]], self.labels[rows])
+        return self.shard.world.sum_(scores)  # every pair has one owner, all others add 0
 
     def backpropagate_at(self, pairs: Pairs, gradient: Tensor) -> None:
         """Add the gradient [p] of the scores at the given pairs to the gradients of the vectors."""
         to_queries, to_labels = self._query_buffer(), self._label_buffer()
-        for span in spans(len(gradient)):
-            query, label, share = pairs.query[span], pairs.label[span], gradient[span, None]
+        mine = self._mine(pairs)
+        for span in spans(len(mine)):
+            query, label = pairs.take(mine[span])
+            label, share = label - self.shard.start, gradient[mine[span], None]
             if to_labels is not None:
                 to_labels.index_add_(0, label, self.queries[query] * share)
             if to_queries is not None:
@@ -172,6 +183,10 @@ class Tiles:
         gradients = self._query_buffer(), self._label_buffer()
         self._query_gradient = self._label_gradient = None
         return gradients
+
+    def _mine(self, pairs: Pairs) -> Tensor:
+        """Positions of the pairs whose label is in this shard."""
+        return torch.where((pairs.label >= self.shard.start) & (pairs.label < self.shard.stop))[0]
 
     def _query_buffer(self) -> Tensor | None:
         if self.wanted[0] and self._query_gradient is None:
@@ -204,5 +219,5 @@ def even_tile(queries: int, labels: int) -> int:
 
 
 def spans(pairs: int) -> list[slice]:
-    """Slices of so many pairs that keep their gathered vectors small; at least one."""
-    return [slice(start, start + PAIRS_AT_ONCE) for start in range(0, max(pairs, 1), PAIRS_AT_ONCE)]
+    """Slices of so many pairs that keep their gathered vectors small."""
+    return [slice(start, start + PAIRS_AT_ONCE) for start in range(0, pairs, PAIRS_AT_ONCE)]

@@ -1,10 +1,12 @@
 """Exact search: the k labels with the largest inner products, found tile by tile, the score matrix never held.
 
 B queries of a block, T labels of a tile, k best so far. Once k labels are known, a tile's score matters only if it
-beats the k-th best, so a tile costs one product and one comparison; the few that pass are merged.
+beats the k-th best, so a tile costs one product and one comparison; the few that pass are merged. On a CPU each thread
+searches for queries of its own.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
@@ -12,11 +14,16 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from umpteen.errors import BadInput
+from umpteen.parallel.shard import Shard
+from umpteen.parallel.threads import spread
+from umpteen.parallel.world import World
 from umpteen.retrieval.ranking import NO_LABEL, Ranking
 
+_MERGED_AT_ONCE = 8192  # queries whose best the processes tell each other together
 # A score and its label row as one int64, ordered by score and then by smaller row: no tie is left to chance.
 _NOTHING = torch.iinfo(torch.int64).min
 _LARGEST_ROW = torch.iinfo(torch.int32).max
+_WORTH_A_THREAD = 2**26  # multiplications that take longer than starting a thread does
 
 
 def top_k(
@@ -24,32 +31,51 @@ def top_k(
     labels: Tensor,
     k: int,
     *,
+    shard: Shard | None = None,
     excluding: csr_array | None = None,
-    block: int = 512,
-    tile: int = 8192,
+    block: int = 1024,
+    tile: int = 2048,
     progress: Callable[[int, int], None] | None = None,
 ) -> Ranking:
     """The k best labels of every query by inner product in float32; of equal scores the smaller row comes first.
 
     Pairs stored in `excluding` (queries × labels) are never returned; a query left with fewer than k ends in −1.
+    With a shard of the labels, each process searches its own for all queries, and all of them get the best of all.
     """
-    _check(queries, labels, k, excluding)
-    rows = np.empty((len(queries), k), dtype=np.int32)
-    scores = np.empty((len(queries), k), dtype=np.float32)
-    with torch.inference_mode():
-        for start in range(0, len(queries), block):
-            stop = min(start + block, len(queries))
-            excluded = None if excluding is None else _pairs(excluding[start:stop]).to(queries.device)
-            best = _best_of_block(queries[start:stop].float(), labels, k, excluded, tile)
-            rows[start:stop] = _row_of(best).cpu().numpy()
-            scores[start:stop] = _score_of(best).cpu().numpy()
+    shard = Shard(World(), len(labels)) if shard is None else shard
+    _check(queries, labels, k, excluding, shard.count)
+    keys = torch.empty(len(queries), k, dtype=torch.int64)
+    threads = _threads(queries, labels)
+    block = max(1, min(block, -(-len(queries) // threads)))
+
+    def search(first: int, share: int) -> None:
+        start = first + share * block
+        stop = min(start + block, len(queries))
+        excluded = None if excluding is None else _pairs(excluding[start:stop]).to(queries.device)
+        keys[start:stop] = _best_of_block(queries[start:stop].float(), labels, k, excluded, tile, shard.start)
+
+    with torch.no_grad():
+        for first in range(0, len(queries), block * threads):
+            stop = min(first + block * threads, len(queries))
+            spread(partial(search, first), -(-(stop - first) // block))
             if progress is not None:
                 progress(stop, len(queries))
-    return Ranking(rows, scores, len(labels))
+    _keep_best_of_all_(keys, shard.world)
+    return Ranking(_row_of(keys).to(torch.int32).numpy(), _score_of(keys).numpy(), shard.count)
 
 
-def _best_of_block(queries: Tensor, labels: Tensor, k: int, excluded: Tensor | None, tile: int) -> Tensor:
-    """Keys of the k best labels of each query, best first."""  # [B, k]
+def _keep_best_of_all_(keys: Tensor, world: World) -> None:
+    """The best keys among those of all processes, in place."""  # [queries, k]
+    if world.size > 1:
+        for some in torch.split(keys, _MERGED_AT_ONCE):
+            everyone = torch.cat([*world.gather(some.to(world.device))], 1)
+            some.copy_(everyone.topk(some.shape[1], dim=1).values)
+
+
+def _best_of_block(
+    queries: Tensor, labels: Tensor, k: int, excluded: Tensor | None, tile: int, first_row: int
+) -> Tensor:
+    """Keys of the k best labels of each query, best first; the labels are the rows from `first_row` on."""  # [B, k]
     best = torch.full((len(queries), k), _NOTHING, dtype=torch.int64, device=queries.device)
     bar = _score_of(best[:, -1])
     waiting: list[tuple[Tensor, Tensor]] = []  # candidates not yet merged: query, key
@@ -59,13 +85,14 @@ def _best_of_block(queries: Tensor, labels: Tensor, k: int, excluded: Tensor | N
         part = labels[start : start + tile].to(queries)
         scores = torch.mm(queries, part.T, out=buffer[: len(queries) * len(part)].view(len(queries), len(part)))
         if excluded is not None:
-            query, row = excluded[:, (excluded[1] >= start) & (excluded[1] < start + len(part))]
-            scores[query, row - start] = -torch.inf
+            low = first_row + start
+            query, row = excluded[:, (excluded[1] >= low) & (excluded[1] < low + len(part))]
+            scores[query, row - low] = -torch.inf
         if start == 0 and len(part) > k:
             # Nothing is known yet, so the tile's own k-th best is the bar, and what equals it must pass.
             bar = torch.nextafter(scores.topk(k, dim=1).values[:, -1], bar)
-        query, row = _where(scores > bar[:, None])
-        waiting.append((query, _key(scores[query, row], row + start)))
+        query, row = _above(scores, bar)
+        waiting.append((query, _key(scores[query, row], row + first_row + start)))
         # Merging raises the bar but costs more than a tile: worth it once as many wait as are kept.
         if sum(len(query) for query, _ in waiting) >= best.numel() or start + tile >= len(labels):
             _merge(best, *map(torch.cat, zip(*waiting, strict=True)))
@@ -93,13 +120,18 @@ def _pairs(matrix: csr_array) -> Tensor:
     return torch.from_numpy(np.stack([query, matrix.indices.astype(np.int64)]))
 
 
-def _where(mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Query and label positions that are true; numpy skips the false ones far faster on a CPU."""
-    if mask.device.type == "cpu":
-        flat = torch.from_numpy(np.flatnonzero(mask.numpy()))
+def _above(scores: Tensor, bar: Tensor) -> tuple[Tensor, Tensor]:
+    """Query and label positions of the scores above their query's bar."""
+    if scores.device.type == "cpu":  # where numpy compares, and skips what is false, far faster
+        flat = torch.from_numpy(np.flatnonzero(scores.numpy() > bar.numpy()[:, None]))
     else:
-        flat = mask.flatten().nonzero().squeeze(1)
-    return flat // mask.shape[1], flat % mask.shape[1]
+        flat = (scores > bar[:, None]).flatten().nonzero().squeeze(1)
+    return flat // scores.shape[1], flat % scores.shape[1]
+
+
+def _threads(queries: Tensor, labels: Tensor) -> int:
+    worthwhile = queries.device.type == "cpu" and len(queries) * labels.numel() >= _WORTH_A_THREAD
+    return max(1, min(torch.get_num_threads(), len(queries))) if worthwhile else 1
 
 
 def _key(scores: Tensor, rows: Tensor) -> Tensor:
@@ -122,20 +154,20 @@ def _as_ordered(bits: Tensor) -> Tensor:
     return bits ^ ((bits >> 31) & torch.iinfo(torch.int32).max)
 
 
-def _check(queries: Tensor, labels: Tensor, k: int, excluding: csr_array | None) -> None:
+def _check(queries: Tensor, labels: Tensor, k: int, excluding: csr_array | None, count: int) -> None:
     if k < 1:
         raise BadInput(f"k is {k}; ask for at least 1 label")
-    if k > len(labels):
-        raise BadInput(f"k is {k:,} but there are only {len(labels):,} labels; ask for at most {len(labels)}")
+    if k > count:
+        raise BadInput(f"k is {k:,} but there are only {count:,} labels; ask for at most {count}")
     if queries.shape[1] != labels.shape[1]:
         raise BadInput(
             f"query vectors have {queries.shape[1]} numbers and label vectors {labels.shape[1]}; "
             "they must come from the same model"
         )
-    if excluding is not None and excluding.shape != (len(queries), len(labels)):
+    if excluding is not None and excluding.shape != (len(queries), count):
         raise BadInput(
             f"pairs to exclude have the shape {excluding.shape}, "
-            f"but there are {len(queries):,} queries and {len(labels):,} labels"
+            f"but there are {len(queries):,} queries and {count:,} labels"
         )
     for name, vectors in (("query", queries), ("label", labels)):
         broken = (~torch.isfinite(vectors.sum(1, dtype=torch.float32))).nonzero()

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 
 from umpteen.errors import DamagedCheckpoint
+from umpteen.parallel.world import World
 from umpteen.storage import atomic_folder, put_back, sha256_of
 
 FORMAT = 1
@@ -53,18 +54,32 @@ def save_checkpoint(
 
 
 def load_checkpoint(
-    run: Path, model: nn.Module, optimizer: AdamW, *, recipe: dict[str, Any], data: str
+    run: Path | None,
+    model: nn.Module,
+    optimizer: AdamW,
+    *,
+    recipe: dict[str, Any],
+    data: str,
+    world: World | None = None,
 ) -> TrainState | None:
-    """Restores weights and optimizer and returns the state; None where the run has no checkpoint yet."""
-    folder = run / NAME
-    put_back(folder)
-    if not folder.exists():
+    """Restores weights and optimizer and returns the state; None where the run has no checkpoint yet.
+
+    The first process reads the files and the others get everything from it, however many there were when it was saved.
+    """
+    world = world or World()
+    record: dict[str, Any] | None = None
+    if world.is_first and run is not None:
+        put_back(run / NAME)
+        if (run / NAME).exists():
+            record = _verified_record(run / NAME)
+            _refuse_another_run(run / NAME, record, recipe, data)
+    state = world.gather_objects(record and record["state"])[0]
+    if state is None:
         return None
-    record = _verified_record(folder)
-    _refuse_another_run(folder, record, recipe, data)
-    load_weights(model, folder / "weights.safetensors")
-    _restore_optimizer(model, optimizer, load_file(folder / "optimizer.safetensors"))
-    return TrainState(**record["state"])
+    load_weights(model, run and run / NAME / "weights.safetensors", world)
+    stored = load_file(run / NAME / "optimizer.safetensors") if record and run else None
+    _restore_optimizer(model, optimizer, world.share(stored))
+    return TrainState(**state)
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
@@ -78,12 +93,14 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
     return weights
 
 
-def load_weights(model: nn.Module, path: Path) -> None:
-    """Sets the model's weights in place from a file made of `weights_of`."""
+def load_weights(model: nn.Module, path: Path | None, world: World | None = None) -> None:
+    """Sets the model's weights in place from a file made of `weights_of`, which the first process reads for all."""
+    world = world or World()
     try:
-        stored = load_file(path)
+        stored = load_file(path) if world.is_first and path else None
     except (OSError, SafetensorError) as problem:
         raise DamagedCheckpoint(f"{path} is missing or cut short ({problem}); {_AFRESH}") from None
+    stored = world.share(stored)
     own = model.state_dict()
     with torch.no_grad():
         for name in weights_of(model):

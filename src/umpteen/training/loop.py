@@ -1,4 +1,7 @@
-"""The loop around the step: schedule, validation, best model, early stopping, checkpoints, a clean end on signals."""
+"""The loop around the step: schedule, validation, best model, early stopping, checkpoints, a clean end on signals.
+
+Every process runs it and keeps the same state; only the first writes. What clocks and signals decide is agreed upon.
+"""
 
 import hashlib
 import time
@@ -7,12 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import save
 from torch import nn
 from torch.optim import AdamW
 
 from umpteen.data.batches import EpochSampler
-from umpteen.errors import BadConfig, DamagedCheckpoint, Stopped
+from umpteen.errors import BadConfig, DamagedCheckpoint, Diverged, Stopped
+from umpteen.parallel.world import World
 from umpteen.storage import sha256_of, write_atomically
 from umpteen.training.checkpoint import (
     TrainState,
@@ -59,6 +64,7 @@ class Loop:
         workspace: Path | None,
         recipe: dict[str, Any],
         data: str,
+        world: World | None = None,
     ) -> None:
         self._model = model
         self._step = step
@@ -70,13 +76,14 @@ class Loop:
         self._workspace = workspace
         self._recipe = recipe
         self._data = data
+        self._world = world or World()
         self._state = TrainState()
         self._last_save = time.monotonic()
 
     def run(self) -> TrainState:
         """Trains to the end, then puts the best weights on validation, if any were kept, into the model."""
-        resumed = self._workspace and load_checkpoint(
-            self._workspace, self._model, self._optimizer, recipe=self._recipe, data=self._data
+        resumed = load_checkpoint(
+            self._workspace, self._model, self._optimizer, recipe=self._recipe, data=self._data, world=self._world
         )
         self._state = resumed or TrainState()
         state, settings = self._state, self._settings
@@ -87,19 +94,22 @@ class Loop:
             while not self._finished():
                 self._train_one_step()
                 better = self._evaluation_is_due() and self._validate()
-                if better or time.monotonic() - self._last_save >= settings.checkpoint_seconds:
+                waited = time.monotonic() - self._last_save
+                waited, signal = self._world.largest(waited, stop.signal or 0)
+                if better or waited >= settings.checkpoint_seconds:
                     self._save()
-                if stop.signal is not None and not self._finished():
+                if signal and not self._finished():
                     self._save()
-                    raise Stopped(f"stopped and saved after step {state.step:,}; --resume goes on", signal=stop.signal)
-        if state.best_step is not None and self._workspace is not None:
-            self._load_best(self._workspace / BEST)
+                    raise Stopped(f"stopped and saved after step {state.step:,}; --resume goes on", signal=int(signal))
+        if state.best_sha256 is not None:
+            self._load_best()
         return state
 
-    def _load_best(self, path: Path) -> None:
-        if not path.is_file() or sha256_of(path) != self._state.best_sha256:
+    def _load_best(self) -> None:
+        path = self._workspace and self._workspace / BEST
+        if path and (not path.is_file() or sha256_of(path) != self._state.best_sha256):
             raise DamagedCheckpoint(f"{path} is missing, cut short or altered; start afresh in another --output")
-        load_weights(self._model, path)
+        load_weights(self._model, path, self._world)
 
     def _place(self) -> int:
         """Where the run stands in its schedule, in steps: by its steps or by its clock, whichever is further."""
@@ -118,10 +128,12 @@ class Loop:
         rate = set_learning_rate(self._optimizer, learning_rate_factor(self._place(), settings.steps, settings.warmup))
         rows = self._sampler.rows(epoch, index)
         outcome = self._step(rows, step=state.step, seed=settings.seed)
-        seconds = time.monotonic() - began
+        seconds, processor_seconds = self._world.largest(
+            time.monotonic() - began, time.process_time() - processor_began
+        )
         state.step += 1
         state.seconds += seconds
-        state.processor_seconds += time.process_time() - processor_began
+        state.processor_seconds += processor_seconds
         self._observer.stepped(
             {
                 **_clock(state),
@@ -131,6 +143,7 @@ class Loop:
                 "gradient_norm": outcome.gradient_norm,
                 "queries_per_second": len(rows) / seconds,
                 "tokens": outcome.tokens,
+                **outcome.replay,
             }
         )
 
@@ -150,10 +163,7 @@ class Loop:
         value = metrics[settings.metric]
         better = state.best_value is None or value > state.best_value
         if better:
-            if self._workspace is not None:
-                weights = save(weights_of(self._model))
-                write_atomically(self._workspace / BEST, weights)
-                state.best_sha256 = hashlib.sha256(weights).hexdigest()
+            state.best_sha256 = self._world.gather_objects(self._save_best())[0]
             state.best_value, state.best_step, state.evaluations_since_best = value, state.step, 0
         else:
             state.evaluations_since_best += 1
@@ -167,12 +177,33 @@ class Loop:
             )
         return better
 
+    def _save_best(self) -> str | None:
+        """The checksum of the weights that were saved, if this process is one that saves."""
+        if self._workspace is None:
+            return None
+        weights = save(weights_of(self._model))
+        write_atomically(self._workspace / BEST, weights)
+        return hashlib.sha256(weights).hexdigest()
+
     def _save(self) -> None:
+        self._refuse_drift()
         if self._workspace is not None:
             save_checkpoint(
                 self._workspace, self._state, self._model, self._optimizer, recipe=self._recipe, data=self._data
             )
         self._last_save = time.monotonic()
+
+    def _refuse_drift(self) -> None:
+        """Every process must hold the same weights; if the machines' arithmetic differs, that is not so."""
+        if self._world.size > 1:
+            with torch.no_grad():
+                total = sum(float(weight.double().sum()) for weight in self._model.parameters())
+            high, low = self._world.largest(total, -total)
+            if high != -low:
+                raise Diverged(
+                    f"the processes no longer hold the same weights after step {self._state.step:,} (their sums go "
+                    f"from {-low!r} to {high!r}); use machines of one kind, and resume from the last checkpoint"
+                )
 
 
 def _clock(state: TrainState) -> dict[str, float]:

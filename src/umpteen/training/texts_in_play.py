@@ -25,8 +25,8 @@ class InPlay:
     """Texts to encode, one entry per tower (one in all when shared), and where queries and labels stand in them."""
 
     encoded: list[DistinctTexts]
-    queries: NDArray[np.int64] | None  # [B] positions in the first entry; None: all of it, in order
-    labels: NDArray[np.int64] | None  # [L] positions in the last entry; None: all of it, in order
+    queries: NDArray[np.int64] | slice  # [B] positions in the first entry
+    labels: NDArray[np.int64] | slice  # [L] positions in the last entry
 
 
 class TextsInPlay:
@@ -36,7 +36,8 @@ class TextsInPlay:
         self._queries = queries
         self._shared = shared
         self._labels, positions = labels.distinct()
-        self._label_positions = positions if len(self._labels) < len(labels) else None
+        # A slice needs no copy of the vectors.
+        self._label_positions = positions if len(self._labels) < len(labels) else slice(0, len(labels))
         # Only shared towers can give a query the vector of a label with the same text.
         everything = np.arange(len(self._labels) if shared else 0)
         self._label_of_text = {text: row for row, text in enumerate(_row_contents(self._labels, everything))}
@@ -49,9 +50,8 @@ class TextsInPlay:
         if not self._shared:
             in_order = len(fresh) == len(rows)
             encoded = [_whole(fresh), _whole(self._labels)]
-            return InPlay(encoded, None if in_order else positions, self._label_positions)
-        labels = np.arange(known) if self._label_positions is None else self._label_positions
-        return InPlay([_joined(self._labels, fresh)], positions, labels)
+            return InPlay(encoded, slice(0, len(rows)) if in_order else positions, self._label_positions)
+        return InPlay([_joined(self._labels, fresh)], positions, self._label_positions)
 
     def _positions(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Each query's text by number: that of the label it equals, else the next free one, equal texts sharing it."""

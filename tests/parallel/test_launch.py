@@ -1,0 +1,322 @@
+"""`umpteen train` on several processes: by --processes and by torchrun, with processes killed and stopped midway."""
+
+import json
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch.distributed.run import parse_args
+
+from miniature import KEYS, LABELS, Outcome, command, refused, unfinished, write_miniature, write_recipe
+from tiny import tiny_tokenizer
+from umpteen.cli.training import train
+from umpteen.config import read_config
+from umpteen.errors import BadInput, LostProcess
+from umpteen.parallel import World, join_world
+from umpteen.parallel.world import _told_exit_code
+from umpteen.recipes import resolve
+from umpteen.running import train_in
+from worlds import run_world, try_world
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds processes in /proc")
+
+UMPTEEN = ("-m", "umpteen", "train")
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1", *UMPTEEN)
+STEPS = 40
+
+
+# A static encoder with random weights: nothing has to wait for transformers.
+RANDOM = ("encoder.query.random_weights=true", "encoder.query.dimension=32")
+
+
+def quick_recipe(folder: Path, *changes: str) -> Path:
+    tiny_tokenizer(folder / "start")
+    return write_recipe(folder, *RANDOM, *changes)
+
+
+class Launched:
+    """A launcher and its processes, under way."""
+
+    def __init__(self, folder: Path, how: Sequence[str], *options: str) -> None:
+        self._log = folder / "log"
+        self._metrics = folder / "model.training" / "metrics.jsonl"
+        arguments = [*how, str(folder / "recipe.toml"), "--output", str(folder / "model"), *options]
+        with self._log.open("w") as log:
+            self.launcher = subprocess.Popen(
+                [sys.executable, *arguments], stdout=log, stderr=log, env={**os.environ, "TMPDIR": str(folder)}
+            )
+
+    def wait_for_steps(self, more: int) -> None:
+        before = self._steps()
+        while self._steps() < before + more:
+            assert self.launcher.poll() is None, self._log.read_text()
+            time.sleep(0.005)
+
+    def _steps(self) -> int:
+        return self._metrics.read_bytes().count(b"\n") if self._metrics.exists() else 0
+
+    def process(self, rank: int) -> int:
+        """The id of the process of that rank."""
+        family = Path(f"/proc/{self.launcher.pid}/task/{self.launcher.pid}/children").read_text().split()
+        return next(int(pid) for pid in family if f"RANK={rank}".encode() in variables(pid))
+
+    def end(self) -> Outcome:
+        """Waits for the launcher; everything that was printed counts as err."""
+        code = self.launcher.wait(timeout=200)
+        return Outcome(code, "", self._log.read_text())
+
+    def abandon(self) -> None:
+        if self.launcher.poll() is None:
+            self.launcher.terminate()
+            self.launcher.wait()
+
+
+def variables(pid: str) -> list[bytes]:
+    return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a recipe and the model that one process, undisturbed, made of it."""
+    folder = tmp_path_factory.mktemp("single")
+    quick_recipe(
+        folder,
+        f"training.steps={STEPS}",
+        "encoder.query.dropout=0",
+        "training.checkpoint_minutes=0",
+        "evaluation.every_steps=20",
+    )
+    outcome = command("train", folder / "recipe.toml", "--output", folder / "model", "--quiet")
+    assert outcome.code == 0, outcome.err
+    return folder
+
+
+@pytest.fixture
+def folder(single: Path, tmp_path: Path) -> Path:
+    """A place for another run of the same recipe."""
+    (tmp_path / "recipe.toml").write_text((single / "recipe.toml").read_text())
+    return tmp_path
+
+
+@pytest.fixture
+def launched(folder: Path) -> Iterator[type[Launched]]:
+    """Launches that do not outlive their test."""
+    runs: list[Launched] = []
+
+    class Watched(Launched):
+        def __init__(self, how: Sequence[str], *options: str) -> None:
+            super().__init__(folder, how, *options)
+            runs.append(self)
+
+    yield Watched
+    for run in runs:
+        run.abandon()
+
+
+def same_weights(folder: Path, single: Path) -> None:
+    """Up to the rounding of float32 sums in another order, which 40 steps carry on."""
+    files = sorted(path.relative_to(single / "model") for path in (single / "model").rglob("*.safetensors"))
+    assert len(files) == 3
+    for file in files:
+        expected, found = load_file(single / "model" / file), load_file(folder / "model" / file)
+        for name in expected:
+            torch.testing.assert_close(found[name].float(), expected[name].float(), rtol=1e-3, atol=1e-4)
+
+
+def test_two_processes_make_the_model_of_one(launched: type[Launched], folder: Path, single: Path) -> None:
+    outcome = launched(UMPTEEN, "--processes", "2").end()
+    assert outcome.code == 0, outcome.err
+    assert outcome.err.count("saved ") == 1 and outcome.err.count("validation after step 20") == 1
+    assert "rror" not in outcome.err and "warn" not in outcome.err.lower()
+    same_weights(folder, single)
+    assert sorted(path.name for path in folder.iterdir()) == ["log", "model", "recipe.toml"]
+
+
+@needs_proc
+def test_stopped_and_killed_it_resumes_on_another_number_of_processes(
+    launched: type[Launched], folder: Path, single: Path
+) -> None:
+    run = launched(UMPTEEN, "--processes", "2")
+    run.wait_for_steps(5)
+    run.launcher.send_signal(signal.SIGTERM)
+    outcome = run.end()
+    assert outcome.code == 128 + signal.SIGTERM
+    assert outcome.err.count("stopped and saved after step") == 1
+
+    run = launched(UMPTEEN, "--processes", "2", "--resume")
+    run.wait_for_steps(5)
+    os.kill(run.process(rank=1), signal.SIGKILL)
+    killed = time.monotonic()
+    outcome = run.end()
+    assert outcome.code == 1
+    assert time.monotonic() - killed < 20
+    assert "resumed after step" in outcome.err
+    assert outcome.err.count("another process of this run has ended") == 1
+    assert "Traceback" not in outcome.err
+    last = outcome.err.splitlines()[-1]
+    assert last.startswith("error: process 1 was ended by SIGKILL") and "--resume" in last
+
+    outcome = command("train", folder / "recipe.toml", "--output", folder / "model", "--resume", "--quiet")
+    assert outcome.code == 0, outcome.err
+    same_weights(folder, single)
+
+
+@needs_proc
+def test_torchrun_restarts_it_after_a_process_was_killed(launched: type[Launched], folder: Path, single: Path) -> None:
+    run = launched(TORCHRUN)
+    run.wait_for_steps(5)
+    os.kill(run.process(rank=0), signal.SIGKILL)
+    outcome = run.end()
+    assert outcome.code == 0, outcome.err
+    assert outcome.err.count("process 1: another process of this run has ended") == 1
+    assert "resumed after step" in outcome.err
+    same_weights(folder, single)
+
+
+def torchrun_lines() -> list[list[str]]:
+    page = Path(__file__).parents[2] / "docs" / "many-machines.md"
+    lines = [shlex.split(line) for line in page.read_text(encoding="utf-8").splitlines() if "torchrun --" in line]
+    return [words[words.index("torchrun") + 1 :] for words in lines]
+
+
+@pytest.mark.parametrize("words", torchrun_lines(), ids=lambda words: " ".join(words[:4]))
+def test_torchrun_and_umpteen_understand_the_lines_in_the_docs(words: list[str]) -> None:
+    given = parse_args(words)
+    assert given.module and given.training_script == "umpteen"
+    verb, *arguments = given.training_script_args
+    assert verb == "train"
+    recipe = train.make_context("umpteen", arguments).params["recipe"]
+    assert resolve(recipe).name == recipe
+
+
+def write_two_labels(folder: Path) -> Path:
+    folder.mkdir()
+    labels = [{"key": KEYS[row], "text": LABELS[row]} for row in (0, 1)]
+    queries = [{"text": LABELS[row % 2], "labels": [KEYS[row % 2]]} for row in range(20)]
+    for name, records in (("labels", labels), ("train", queries), ("test", queries)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    return folder
+
+
+def train_on(world: World, recipe: Path, sources: Sequence[Path]) -> None:
+    config = read_config(recipe)
+    source = sources[min(world.rank, len(sources) - 1)]
+    config = config.model_copy(update={"data": config.data.model_copy(update={"source": str(source)})})
+    train_in(world, config, output=recipe.parent / "model")
+
+
+def test_processes_that_see_different_data_are_refused_by_name(tmp_path: Path) -> None:
+    recipe = quick_recipe(tmp_path)
+    other = write_miniature(tmp_path / "other", queries=61)
+    for outcome in try_world(3, train_on, recipe, [tmp_path / "data", tmp_path / "data", other]):
+        assert isinstance(outcome, BadInput)
+        assert str(outcome).startswith("process 2 has another data than process 0")
+
+
+def test_fewer_labels_than_processes_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="2 labels cannot be shared by 3 processes"):
+        run_world(3, train_on, quick_recipe(tmp_path), [write_two_labels(tmp_path / "two")])
+
+
+def fail(world: World, everywhere: bool) -> None:
+    if everywhere or world.rank == 1:
+        raise BadInput("broken")
+    world.wait()
+
+
+@pytest.mark.parametrize("everywhere", [True, False])
+def test_an_error_is_told_once_however_many_processes_have_it(everywhere: bool) -> None:
+    outcomes = try_world(3, fail, everywhere)
+    assert [type(outcome) for outcome in outcomes].count(BadInput) == (3 if everywhere else 1)
+    told = [outcome for outcome in outcomes if not outcome.told_elsewhere]
+    assert [str(outcome) for outcome in told] == ["broken"]
+
+
+def test_a_port_in_use_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        place = {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        for name, value in place.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(BadInput, match=f"127.0.0.1:{port}: the port is in use"), join_world():
+            pass
+
+
+def test_the_launcher_passes_on_every_option_and_warns_about_too_few_cores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launches: list[tuple[int, list[str], int]] = []
+
+    def launch(processes: int, arguments: list[str], *, restarts: int) -> int:
+        launches.append((processes, arguments, restarts))
+        return 0
+
+    monkeypatch.setattr("umpteen.parallel.world.launch", launch)
+    monkeypatch.setattr("umpteen.parallel.world.cores", lambda: 2)
+    given = ["train", str(quick_recipe(tmp_path)), "--output", "model", "--resume", "--quiet", "--data", "elsewhere"]
+    given += ["--from", "old", "--set", "seed=3", "--set", "training.epochs=1"]
+    outcome = command(*given, "--processes", "2", "--restarts", "1")
+    assert (outcome.code, outcome.err) == (0, "")
+    outcome = command(*given, "--processes", "3")
+    assert outcome.code == 0 and "3 processes share 2 cores" in outcome.err
+    assert launches == [(2, given, 1), (3, given, 0)]
+
+
+def test_processes_are_not_launched_by_torchruns_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    refused(command("train", quick_recipe(tmp_path), "--output", tmp_path / "model", "--processes", "2"), "torchrun")
+
+
+def test_a_mistake_in_the_recipe_is_told_before_any_process_starts(tmp_path: Path) -> None:
+    recipe = quick_recipe(tmp_path)
+    refused(command("train", recipe, "--output", "model", "--processes", "2", "--set", "seeed=1"), "seeed", "seed")
+
+
+def test_errors_say_which_process_has_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("RANK", "3")
+    refused(command("train", tmp_path / "none.toml", "--output", "model"), "error: process 3: ")
+
+
+def test_a_restarted_process_goes_on_with_what_it_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    tiny_tokenizer(tmp_path / "start")
+    unfinished(tmp_path, *RANDOM)
+    again = ("train", tmp_path / "recipe.toml", "--output", tmp_path / "model")
+    assert "resumed after step" in command(*again, "--overwrite").err
+    assert "is complete" in command(*again).err
+    assert "validation after" in command(*again, "--overwrite").err  # it may be the model that is to be replaced
+
+
+@pytest.mark.parametrize(
+    ("exit_codes", "code"),
+    [({1: 2, 0: 1}, 2), ({0: 2, 1: -signal.SIGKILL}, 2), ({0: 143, 1: 143}, 143), ({1: 1, 0: 130}, 130)],
+)
+def test_the_launcher_adds_nothing_to_an_error_that_was_told(exit_codes: dict[int, int], code: int) -> None:
+    assert _told_exit_code(exit_codes) == code
+
+
+@pytest.mark.parametrize(
+    ("exit_codes", "message"),
+    [
+        ({0: 1, 1: -signal.SIGKILL}, "process 1 was ended by SIGKILL, which the system sends when memory runs out;"),
+        ({1: -signal.SIGSEGV, 0: -signal.SIGTERM}, "process 1 was ended by SIGSEGV;"),
+        ({1: 1, 0: 1}, "process 1 ended with exit code 1, its error is above;"),
+        ({0: -signal.SIGTERM, 1: 1}, "process 1 ended with exit code 1"),
+    ],
+)
+def test_the_launcher_names_the_process_that_ended_first(exit_codes: dict[int, int], message: str) -> None:
+    with pytest.raises(LostProcess) as told:
+        _told_exit_code(exit_codes)
+    assert str(told.value).startswith(message)

@@ -1,0 +1,177 @@
+"""A small dataset with every oddity, all towers and objectives over it, and the plain formulas that judge them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+import reference
+from reference import Problem
+from umpteen.data.batches import draw_positives
+from umpteen.data.relevance import Relevance
+from umpteen.data.token_table import TokenTable
+from umpteen.encoders.encoder import Encoder
+from umpteen.encoders.static import StaticEncoder
+from umpteen.encoders.towers import Towers
+from umpteen.encoders.transformer import TransformerEncoder
+from umpteen.objectives import decoupled_softmax, one_vs_all, soft_top_k, softmax
+from umpteen.training.optimizer import make_optimizer
+from umpteen.training.step import StepSettings, TrainingData, TrainingStep
+
+# Two queries alike, one that is also a label, two labels alike, one query without labels.
+QUERIES = [
+    "the law of fish",
+    "tax",
+    "trade and food in the library",
+    "tax",
+    "book",
+    "network dog tree",
+    "dog",
+    "a tree",
+]
+LABELS = [
+    "fish",
+    "law of the tree",
+    "book",
+    "book",
+    "dog and tree",
+    "food trade",
+    "network",
+    "library of law",
+    "tax law",
+]
+RELEVANT = [[0, 1, 7], [8], [5, 7], [1, 8], [2, 3], [4, 6, 0, 5], [], [1, 4]]
+WEIGHTS = [[1, 0.5, 2], [1], [1, 0.25], [0, 1], [1, 1], [1, 3, 0, 0.5], [], [0.5, 0.5]]
+FILTERED = [[2], [], [0, 5], [6], [2], [], [4, 5], []]  # some of them are relevant: they leave all the same
+
+Objective = tuple[Callable[..., Tensor], Callable[[Problem], Tensor]]
+OBJECTIVES: dict[str, Objective] = {
+    "softmax": (softmax, reference.softmax),
+    "decoupled_softmax": (decoupled_softmax, reference.decoupled_softmax),
+    "soft_top_3": (lambda s, t: soft_top_k(s, t, 3, 2.0), lambda p: reference.soft_top_k(p, 3, 2.0)),
+    "soft_top_positives": (
+        lambda s, t: soft_top_k(s, t, "positives", 2.0),
+        lambda p: reference.soft_top_k(p, "positives", 2.0),
+    ),
+    "one_vs_all": (one_vs_all, reference.one_vs_all),
+}
+TOWERS = ["static shared", "static static", "transformer shared", "transformer static", "static transformer"]
+SEED, STEP = 3, 17
+
+
+def make_encoder(kind: str, start: str, seed: int) -> Encoder:
+    if kind == "static":
+        encoder = StaticEncoder.random(start, 8, seed=seed, bigrams=20, max_length=8)
+        assert encoder.bigrams is not None
+        torch.nn.init.normal_(encoder.bigrams, generator=torch.Generator().manual_seed(seed))  # they start at zero
+        return encoder
+    return TransformerEncoder.load(start, max_length=8, hidden_dropout=0.0)
+
+
+def make_towers(names: str, start: str) -> Towers:
+    first, second = names.split()
+    query = make_encoder(first, start, 1)
+    towers = Towers(query) if second == "shared" else Towers(query, make_encoder(second, start, 2))
+    return towers.double().train()
+
+
+def table(encoder: Encoder, texts: list[str]) -> TokenTable:
+    return TokenTable.of(encoder.tokenizer(texts), encoder.tokenizer.vocabulary_size)
+
+
+def make_step(
+    towers: Towers,
+    objective: Callable[..., Tensor],
+    relevance: Relevance,
+    *,
+    reduction: Any = "mean",
+    positives: int | None = None,
+    budget: int = 8,
+    tile: int | None = 4,
+    rate: float = 0.1,
+    decay: float = 0.0,
+    epsilon: float = 1e-8,
+    clip_norm: float = 0.0,
+    replay_fraction: float | None = None,
+    **more: Any,
+) -> TrainingStep:
+    return TrainingStep(
+        towers,
+        TrainingData(
+            table(towers.query, QUERIES),
+            table(towers.label, LABELS),
+            relevance,
+            Relevance.from_lists(FILTERED, len(LABELS)),
+        ),
+        objective,
+        make_optimizer([(towers, rate)], weight_decay=decay, betas=(0.9, 0.99), epsilon=epsilon),
+        StepSettings(
+            temperature=0.5,
+            reduction=reduction,
+            positives_per_query=positives,
+            token_budget=budget,
+            tile=tile,
+            clip_norm=clip_norm,
+            replay_fraction=replay_fraction,
+        ),
+        **more,
+    )
+
+
+def gradients(towers: Towers) -> dict[str, Tensor]:
+    """The gradient of every weight, which is then cleared; a weight without one counts as zero."""
+    found = {
+        name: torch.zeros_like(weight) if weight.grad is None else weight.grad.clone()
+        for name, weight in towers.named_parameters()
+    }
+    towers.zero_grad()
+    return found
+
+
+def naive(
+    towers: Towers,
+    judge: Callable[[Problem], Tensor],
+    relevance: Relevance,
+    rows: NDArray[np.int64],
+    reduction: Any = "mean",
+    positives: int | None = None,
+) -> float:
+    """Every text encoded on its own, in one graph, under the dense formula; leaves gradients, returns the loss."""
+
+    def encoded(encoder: Encoder, texts: list[str]) -> Tensor:
+        return torch.cat([encoder(*encoder.tokenizer.batch([text])) for text in texts])
+
+    pulled, weights = [], []
+    relevance = relevance.without(Relevance.from_lists(FILTERED, len(LABELS)))  # a filtered pair is never drawn
+    query, label, weight = draw_positives(relevance, rows, positives, np.random.default_rng([SEED, STEP]))
+    for position, row, value in zip(query.tolist(), label.tolist(), weight.tolist(), strict=True):
+        pulled.append((position, row))
+        weights.append(value)
+    every = [(position, int(row)) for position, at in enumerate(rows) for row in relevance.of(at)]
+    counts = [(relevance.weights_of(at) > 0).sum() for at in rows]
+    drawn = [max(1, sum(position == owner for owner, _ in pulled)) for position in range(len(rows))]
+    loss = judge(
+        Problem(
+            queries=encoded(towers.query, [QUERIES[row] for row in rows]),
+            labels=encoded(towers.label, LABELS),
+            pulled=pulled,
+            unpulled=[pair for pair in every if pair not in pulled],
+            filtered=[(position, row) for position, at in enumerate(rows) for row in FILTERED[at]],
+            weights=weights,
+            scale=[float(count / some) for count, some in zip(counts, drawn, strict=True)] if positives else None,
+            reduction=reduction,
+            temperature=0.5,
+        )
+    )
+    loss.backward()  # type: ignore[no-untyped-call]
+    return loss.item()
+
+
+def assert_same(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
+    assert any(gradient.abs().max() > 1e-3 for gradient in theirs.values())
+    for name, gradient in theirs.items():
+        assert torch.isfinite(ours[name]).all(), name
+        torch.testing.assert_close(ours[name], gradient, rtol=1e-9, atol=1e-11, msg=lambda text, n=name: f"{n}: {text}")
