@@ -12,7 +12,6 @@ from umpteen.encoders.encoder import Encoder
 
 Progress = Callable[[int, int], None]
 
-TOKEN_BUDGET = 16_384
 _TEXTS_AT_A_TIME = 16_384  # token ids of more texts than this never stand in memory together
 
 
@@ -30,9 +29,12 @@ def micro_batches(lengths: NDArray[np.int64], token_budget: int) -> list[NDArray
 
 
 def encode_tokens(
-    encoder: Encoder, table: TokenTable, token_budget: int = TOKEN_BUDGET, progress: Progress | None = None
+    encoder: Encoder, table: TokenTable, token_budget: int | None = None, progress: Progress | None = None
 ) -> Tensor:
-    """The vectors of all rows of a token table, in its order, without a graph and with dropout off."""
+    """The vectors of all rows of a token table, in its order, without a graph and with dropout off.
+
+    Without a budget, micro-batches are as large as suits the encoder.
+    """
     device = next(encoder.parameters()).device
     vectors = torch.empty(0)
     trains = encoder.training
@@ -40,7 +42,7 @@ def encode_tokens(
     done = 0
     try:
         with torch.no_grad():
-            for rows in micro_batches(table.lengths, token_budget):
+            for rows in micro_batches(table.lengths, token_budget or encoder.token_budget):
                 ids, offsets = table.batch(rows)
                 found = encoder(ids.to(device), offsets.to(device))
                 if done == 0:
@@ -55,9 +57,9 @@ def encode_tokens(
 
 
 def encode_texts(
-    encoder: Encoder, texts: Sequence[str], token_budget: int = TOKEN_BUDGET, progress: Progress | None = None
+    encoder: Encoder, texts: Sequence[str], token_budget: int | None = None, progress: Progress | None = None
 ) -> Tensor:
-    """The vectors of texts, in their order, without a graph and with dropout off."""
+    """The vectors of texts, in their order, as `encode_tokens` gives them."""
     tokenizer = encoder.tokenizer
     parts = []
     for start in range(0, max(1, len(texts)), _TEXTS_AT_A_TIME):

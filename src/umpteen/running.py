@@ -84,8 +84,8 @@ def train_in(
     shard = Shard(world, len(labels))
     own = encode_texts(towers.label, labels.texts[shard.rows], progress=named(progress, "encoding labels")).float()
     report = run.judge.report(run.judge.rank(towers.query, own, shard=shard)) if run.judge else None
-    vectors = shard.gather(own)
-    if world.is_first:
+    vectors = shard.collect(own)
+    if vectors is not None:
         _save(Classifier(towers, labels, vectors), run, state, config, output, workspace, report, start_from)
     world.wait()
 

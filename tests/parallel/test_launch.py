@@ -1,10 +1,8 @@
 """`umpteen train` on several processes: by --processes and by torchrun, with processes killed and stopped midway."""
 
-import json
 import os
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,34 +11,22 @@ from pathlib import Path
 
 import pytest
 import torch
+from quick import RANDOM, quick_recipe
 from safetensors.torch import load_file
 from torch.distributed.run import parse_args
 
-from miniature import KEYS, LABELS, Outcome, command, refused, unfinished, write_miniature, write_recipe
+from miniature import Outcome, command, refused, unfinished
 from tiny import tiny_tokenizer
 from umpteen.cli.training import train
-from umpteen.config import read_config
-from umpteen.errors import BadInput, LostProcess
-from umpteen.parallel import World, join_world
+from umpteen.errors import LostProcess
 from umpteen.parallel.world import _told_exit_code
 from umpteen.recipes import resolve
-from umpteen.running import train_in
-from worlds import run_world, try_world
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds processes in /proc")
 
 UMPTEEN = ("-m", "umpteen", "train")
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1", *UMPTEEN)
 STEPS = 40
-
-
-# A static encoder with random weights: nothing has to wait for transformers.
-RANDOM = ("encoder.query.random_weights=true", "encoder.query.dimension=32")
-
-
-def quick_recipe(folder: Path, *changes: str) -> Path:
-    tiny_tokenizer(folder / "start")
-    return write_recipe(folder, *RANDOM, *changes)
 
 
 class Launched:
@@ -50,10 +36,9 @@ class Launched:
         self._log = folder / "log"
         self._metrics = folder / "model.training" / "metrics.jsonl"
         arguments = [*how, str(folder / "recipe.toml"), "--output", str(folder / "model"), *options]
+        environment = {**os.environ, "TMPDIR": str(folder), "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "30"}
         with self._log.open("w") as log:
-            self.launcher = subprocess.Popen(
-                [sys.executable, *arguments], stdout=log, stderr=log, env={**os.environ, "TMPDIR": str(folder)}
-            )
+            self.launcher = subprocess.Popen([sys.executable, *arguments], stdout=log, stderr=log, env=environment)
 
     def wait_for_steps(self, more: int) -> None:
         before = self._steps()
@@ -196,61 +181,6 @@ def test_torchrun_and_umpteen_understand_the_lines_in_the_docs(words: list[str])
     assert verb == "train"
     recipe = train.make_context("umpteen", arguments).params["recipe"]
     assert resolve(recipe).name == recipe
-
-
-def write_two_labels(folder: Path) -> Path:
-    folder.mkdir()
-    labels = [{"key": KEYS[row], "text": LABELS[row]} for row in (0, 1)]
-    queries = [{"text": LABELS[row % 2], "labels": [KEYS[row % 2]]} for row in range(20)]
-    for name, records in (("labels", labels), ("train", queries), ("test", queries)):
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    return folder
-
-
-def train_on(world: World, recipe: Path, sources: Sequence[Path]) -> None:
-    config = read_config(recipe)
-    source = sources[min(world.rank, len(sources) - 1)]
-    config = config.model_copy(update={"data": config.data.model_copy(update={"source": str(source)})})
-    train_in(world, config, output=recipe.parent / "model")
-
-
-def test_processes_that_see_different_data_are_refused_by_name(tmp_path: Path) -> None:
-    recipe = quick_recipe(tmp_path)
-    other = write_miniature(tmp_path / "other", queries=61)
-    for outcome in try_world(3, train_on, recipe, [tmp_path / "data", tmp_path / "data", other]):
-        assert isinstance(outcome, BadInput)
-        assert str(outcome).startswith("process 2 has another data than process 0")
-
-
-def test_fewer_labels_than_processes_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="2 labels cannot be shared by 3 processes"):
-        run_world(3, train_on, quick_recipe(tmp_path), [write_two_labels(tmp_path / "two")])
-
-
-def fail(world: World, everywhere: bool) -> None:
-    if everywhere or world.rank == 1:
-        raise BadInput("broken")
-    world.wait()
-
-
-@pytest.mark.parametrize("everywhere", [True, False])
-def test_an_error_is_told_once_however_many_processes_have_it(everywhere: bool) -> None:
-    outcomes = try_world(3, fail, everywhere)
-    assert [type(outcome) for outcome in outcomes].count(BadInput) == (3 if everywhere else 1)
-    told = [outcome for outcome in outcomes if not outcome.told_elsewhere]
-    assert [str(outcome) for outcome in told] == ["broken"]
-
-
-def test_a_port_in_use_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = str(taken.getsockname()[1])
-        place = {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        for name, value in place.items():
-            monkeypatch.setenv(name, value)
-        with pytest.raises(BadInput, match=f"127.0.0.1:{port}: the port is in use"), join_world():
-            pass
 
 
 def test_the_launcher_passes_on_every_option_and_warns_about_too_few_cores(

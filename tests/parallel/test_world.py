@@ -41,6 +41,18 @@ def test_collectives_give_every_process_the_same(size: int) -> None:
     ]
 
 
+def collected(world: World, count: int) -> list[int] | None:
+    shard = Shard(world, count)
+    rows = shard.collect(torch.arange(count)[shard.rows])
+    return None if rows is None else rows.tolist()
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("count", [1, 7])
+def test_only_the_first_process_collects_all_rows(size: int, count: int) -> None:
+    assert run_world(size, collected, count) == [list(range(count)), *[None] * (size - 1)]
+
+
 def rows_through_a_shard(world: World, count: int) -> tuple[list[int], list[list[float]]]:
     rows = torch.arange(2 * count, dtype=torch.float64).view(count, 2)
     shard = Shard(world, count)

@@ -4,10 +4,8 @@ Each side lives in a process of its own and computes the same loss and gradients
 turns, so that whatever else the machine does disturbs all of them.
 """
 
-import multiprocessing
 import time
 from contextlib import ExitStack
-from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -18,6 +16,7 @@ import torch
 from torch import Tensor
 
 from umpteen.bench import dense
+from umpteen.bench.sides import Measure, Side
 from umpteen.errors import BadInput
 from umpteen.objectives import Pairs, Scores, Targets, decoupled_softmax, soft_top_k
 
@@ -73,7 +72,7 @@ def run(
 def compare(case: Case, repeats: int) -> dict[str, Any]:
     """One row of the results: all sides in turns."""
     with TemporaryDirectory() as folder, ExitStack() as stack:
-        sides = {name: stack.enter_context(Side(case, name, folder)) for name in SIDES}
+        sides = {name: stack.enter_context(Side(prepare, case, name, Path(folder))) for name in SIDES}
         turns = [{name: side.measure() for name, side in sides.items()} for _ in range(repeats)]
         error = relative_error(Path(folder))
 
@@ -109,35 +108,12 @@ class Measurement(NamedTuple):
     extra_bytes: int  # peak beyond what was there before and the gradients that are there after
 
 
-class Side:
-    """A process that computes one side of the comparison whenever it is asked to."""
-
-    def __init__(self, case: Case, side: str, folder: str) -> None:
-        processes = multiprocessing.get_context("spawn")
-        self._connection, other_end = processes.Pipe()
-        self._process = processes.Process(target=_serve, args=(other_end, case, side, Path(folder)), daemon=True)
-
-    def __enter__(self) -> "Side":
-        self._process.start()
-        return self
-
-    def measure(self) -> Measurement:
-        self._connection.send("again")
-        while not self._connection.poll(1):
-            if not self._process.is_alive():
-                raise BadInput("a benchmark process ended early; is there enough memory for the dense side?")
-        return Measurement(*self._connection.recv())
-
-    def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.join()
-
-
-def _serve(connection: Connection, case: Case, side: str, folder: Path) -> None:
+def prepare(case: Case, side: str, folder: Path) -> Measure:
+    """Draws the vectors of one side; the first measurement leaves loss and gradients in the folder."""
     _loss(side, *_draw(case._replace(labels=64, batch=8)), case.objective).backward()  # type: ignore[no-untyped-call]
     queries, labels, positives = _draw(case)
-    saved = False
-    while connection.recv():
+
+    def measure() -> Measurement:
         queries.grad = labels.grad = None
         gradients = queries.nbytes + labels.nbytes
         Path("/proc/self/clear_refs").write_text("5")  # the peak starts from here
@@ -147,11 +123,12 @@ def _serve(connection: Connection, case: Case, side: str, folder: Path) -> None:
         loss.backward()  # type: ignore[no-untyped-call]
         seconds = time.perf_counter() - start
         extra = _memory("VmHWM") - before - gradients
-        if not saved:
-            for name, array in (("loss", loss.detach()), ("queries", queries.grad), ("labels", labels.grad)):
+        if not (folder / f"{side}-loss.npy").exists():
+            for name, array in (("queries", queries.grad), ("labels", labels.grad), ("loss", loss.detach())):
                 np.save(folder / f"{side}-{name}.npy", np.asarray(array))
-            saved = True
-        connection.send((seconds, extra))
+        return Measurement(seconds, extra)
+
+    return measure
 
 
 def _draw(case: Case) -> tuple[Tensor, Tensor, Pairs]:

@@ -37,6 +37,81 @@ def prepare(documents: int, words: int, as_json: bool) -> None:
     _print(outcome, as_json)
 
 
+@bench.command()
+@click.option(
+    "--labels", multiple=True, type=int, help="A number of labels; once for each. Default: three, up to a million."
+)
+@click.option("--steps", default=3, show_default=True, help="Timed steps of each size; the median counts.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def million(labels: tuple[int, ...], steps: int, as_json: bool) -> None:
+    """Steps against all of up to 1,305,265 labels: time beside the bare matrix products, memory, evaluation."""
+    from umpteen.bench.million import SIZES, run
+    from umpteen.cli.console import Watch
+
+    with Watch(quiet=as_json) as watch:
+        outcome = run(labels or SIZES, steps=steps, progress=watch)
+    _print(outcome, as_json)
+
+
+@bench.command()
+@click.option("--texts", default=20_000, show_default=True, help="Texts to tokenise and encode.")
+@click.option("--labels", type=int, help="Only the first labels of wordnet-nouns in the steps. Default: all.")
+@click.option("--batch", default=256, show_default=True, help="Queries in a step.")
+@click.option("--repeats", default=3, show_default=True, help="Alternating runs; the median counts.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def pipeline(texts: int, labels: int | None, batch: int, repeats: int, as_json: bool) -> None:
+    """Everything around the loss: tokenising, encoding, whole steps, batching, evaluation."""
+    from umpteen.bench.pipeline import run
+    from umpteen.cli.console import Watch
+
+    with Watch(quiet=as_json) as watch:
+        outcome = run(texts, labels, batch=batch, repeats=repeats, progress=watch)
+    _print(outcome, as_json)
+
+
+@bench.command("gradient-cache")
+@click.option("--labels", default=2000, show_default=True)
+@click.option(
+    "--batch", "batches", multiple=True, type=int, help="A batch size; once for each.  [default: 64 256 1024]"
+)
+@click.option(
+    "--token-budget",
+    "budgets",
+    multiple=True,
+    type=int,
+    help="Tokens of a micro-batch; once for each.  [default: 512 2048 8192 32768]",
+)
+@click.option("--steps", default=3, show_default=True, help="Alternating steps; the median counts.")
+@click.option("--model", default="all-MiniLM-L6-v2", show_default=True, help="A transformer's name or folder.")
+@click.option("--quick", is_flag=True, help="A tenth of the labels, two batches, two budgets, one step.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def gradient_cache(
+    labels: int,
+    batches: tuple[int, ...],
+    budgets: tuple[int, ...],
+    steps: int,
+    model: str,
+    quick: bool,
+    as_json: bool,
+) -> None:
+    """The paper's table of batch × micro-batch: memory and time of a step, beside no gradient cache."""
+    from umpteen.bench.gradient_cache import BATCHES, TOKEN_BUDGETS, run
+    from umpteen.cli.console import Watch
+
+    if quick:
+        labels, steps, batches, budgets = labels // 10, 1, batches or (16, 64), budgets or (512, 2048)
+    with Watch(quiet=as_json) as watch:
+        outcome = run(
+            labels=labels,
+            batches=batches or BATCHES,
+            token_budgets=budgets or TOKEN_BUDGETS,
+            steps=steps,
+            model=model,
+            progress=watch,
+        )
+    _print(outcome, as_json)
+
+
 def _print(outcome: dict[str, Any], as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(outcome))

@@ -73,7 +73,7 @@ class Watch:
         if now - self._last_line >= _SECONDS_BETWEEN_LINES or (done >= total and now - start > 1):
             self._last_line = now
             remaining = (now - start) / max(1, done - first) * (total - done)
-            self.console.print(f"{name} {done:,}/{total:,}  ETA {_duration(remaining)}  {note}".rstrip())
+            self.console.print(f"{name} {done:,}/{total:,}  ETA {duration(remaining)}  {note}".rstrip())
 
     def started(self, step: int, steps: int) -> None:
         self._steps = steps
@@ -93,7 +93,8 @@ class Watch:
             self.console.print(message, markup=False, soft_wrap=True)
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """For people: hours if there are any, minutes, seconds."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,11 +1,13 @@
 """The `umpteen` command. Heavy modules load inside the verbs, so that `umpteen --help` answers at once."""
 
+import os
 import sys
 
 import click
 
-from umpteen.cli import bench, curves, data, demo, lab, models, recipes, training
-from umpteen.errors import Stopped, UmpteenError
+from umpteen.cli import bench, curves, data, demo, doctor, lab, models, plan, recipes, training
+from umpteen.cli.allocator import keep_freed_memory
+from umpteen.errors import LostProcess, Stopped, UmpteenError
 from umpteen.version import __version__
 
 
@@ -33,6 +35,7 @@ def completion(shell: str) -> None:
 for command in (
     demo.demo,
     data.data,
+    plan.plan,
     training.train,
     training.tune,
     curves.curves,
@@ -40,6 +43,7 @@ for command in (
     models.predict,
     models.verify,
     recipes.recipe,
+    doctor.doctor,
     bench.bench,
     lab.lab,
 ):
@@ -48,6 +52,7 @@ for command in (
 
 def main() -> None:
     """Runs the command; an error the user can mend is one line on stderr and exit code 2."""
+    keep_freed_memory()
     try:
         cli(prog_name="umpteen", standalone_mode=False)
     except click.ClickException as misuse:
@@ -56,9 +61,17 @@ def main() -> None:
     except click.Abort:  # Ctrl-C where nothing is there to save
         sys.exit(130)
     except Stopped as stopped:
-        click.echo(str(stopped), err=True)
+        if not stopped.told_elsewhere:
+            click.echo(str(stopped), err=True)
         sys.exit(128 + stopped.signal)
     except UmpteenError as error:
-        click.secho("error: ", fg="red", bold=True, nl=False, err=True)
-        click.echo(str(error), err=True)
-        sys.exit(2)
+        if not error.told_elsewhere:
+            click.secho("error: ", fg="red", bold=True, nl=False, err=True)
+            click.echo(f"{_which_process()}{error}", err=True)
+        sys.exit(1 if isinstance(error, LostProcess) else 2)  # a lost process is nobody's mistake
+
+
+def _which_process() -> str:
+    """Which of torchrun's processes speaks, unless it is the first."""
+    rank = os.environ.get("RANK", "0") if os.environ.get("WORLD_SIZE", "1") != "1" else "0"
+    return "" if rank == "0" else f"process {rank}: "

@@ -1,5 +1,7 @@
 """`umpteen train` and `umpteen tune`."""
 
+import os
+import sys
 from pathlib import Path
 
 import click
@@ -15,6 +17,12 @@ import click
 @click.option("--resume", is_flag=True, help="Go on with an interrupted run; starts it where there is none.")
 @click.option("--overwrite", is_flag=True, help="Discard an unfinished run; replace the model when training ends.")
 @click.option("--from", "start_from", metavar="MODEL", help="Start from a trained model, on other data or more labels.")
+@click.option(
+    "--processes", type=click.IntRange(1), default=1, show_default=True, help="Processes of this machine to share it."
+)
+@click.option(
+    "--restarts", type=click.IntRange(0), default=0, show_default=True, help="How often to go on when a process ends."
+)
 @click.option("--quiet", is_flag=True, help="No progress; errors only.")
 def train(
     recipe: str,
@@ -24,16 +32,32 @@ def train(
     resume: bool,
     overwrite: bool,
     start_from: str | None,
+    processes: int,
+    restarts: int,
     quiet: bool,
 ) -> None:
     """Train a model by RECIPE: a TOML file, or the name of one that ships with umpteen."""
+    from umpteen.assemble import pick_device
+    from umpteen.classifier import Classifier
     from umpteen.cli.console import Watch, metrics_table, show
+    from umpteen.parallel.world import join_world, launch, restarted
     from umpteen.recipes import resolve
-    from umpteen.running import train as run
+    from umpteen.running import train_in
 
     config = resolve(recipe, overrides, source)
-    with Watch(quiet=quiet) as watch:
-        classifier = run(
+    device = pick_device(config.training.device)
+    if processes > 1 or restarts:
+        _check_launch(processes, device.type)
+        flags = {"--resume": resume, "--overwrite": overwrite, "--quiet": quiet}
+        values = [("--data", source), ("--from", start_from), *(("--set", override) for override in overrides)]
+        arguments = ["train", recipe, "--output", str(output), *(flag for flag, given in flags.items() if given)]
+        arguments += [part for name, value in values if value is not None for part in (name, value)]
+        sys.exit(launch(processes, arguments, restarts=restarts))
+    with join_world(device) as world, Watch(quiet=quiet or not world.is_first) as watch:
+        if any(world.gather_objects(restarted())):  # machines count restarts each for itself
+            resume, overwrite = world.gather_objects(_going_on(output, overwrite))[0]
+        train_in(
+            world,
             config,
             output=output,
             resume=resume,
@@ -42,15 +66,36 @@ def train(
             observer=watch,
             progress=watch,
         )
-    if classifier.report is not None and not quiet:
-        shown = [
-            name
-            for name in ("P@1", "P@3", "P@5", "nDCG@5", "PSP@5", "R@10", "R@100")
-            if name in classifier.report.metrics
-        ]
-        show(metrics_table({"validation": classifier.report}, shown))
-    if not quiet:
-        click.echo(f"saved {output}; try: umpteen predict {output} 'your text'")
+    if quiet or not world.is_first:
+        return
+    report = Classifier.load(output).report
+    if report is not None:
+        show(metrics_table({"validation": report}))
+    click.echo(f"saved {output}; try: umpteen predict {output} 'your text'")
+
+
+def _check_launch(processes: int, device: str) -> None:
+    import torch
+
+    from umpteen.errors import BadInput
+    from umpteen.parallel.world import cores
+
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        raise BadInput(
+            "--processes and --restarts start processes, and so does torchrun; leave them out under torchrun"
+        )
+    if device == "cuda" and processes > torch.cuda.device_count():
+        raise BadInput(f"--processes {processes}: this machine has {torch.cuda.device_count()} GPUs, one per process")
+    if device == "cpu" and processes > cores():
+        click.echo(
+            f"warning: {processes} processes share {cores()} cores, which is slower than as many of each", err=True
+        )
+
+
+def _going_on(output: Path, overwrite: bool) -> tuple[bool, bool]:
+    """Restarted processes resume what those before them left, and overwrite only if these had not begun to write."""
+    begun = Path(f"{output.resolve()}.training").exists()
+    return begun or not overwrite, overwrite and not begun
 
 
 @click.command()

@@ -11,6 +11,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
+from umpteen.encoders.layer_dropout import quicken_dropout
 from umpteen.errors import BadConfig, BadFile, BadInput
 
 CONFIG_FILE = "config.json"
@@ -23,7 +24,6 @@ def load_backbone(
     config = _config(folder)
     if hidden_dropout is not None:
         _override_dropout(config, hidden_dropout)
-    # torch's fused attention: as fast as the plain one on CPUs while training, faster everywhere else.
     settings = {"attn_implementation": "sdpa", "dtype": torch.float32}
     missing: list[str] = []
     try:
@@ -35,6 +35,7 @@ def load_backbone(
                     folder, config=config, use_safetensors=True, output_loading_info=True, **settings
                 )
                 missing = sorted(report["missing_keys"])
+            quicken_dropout(model)
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as problem:
         raise BadInput(f"{folder}: transformers cannot load the model ({problem})") from problem
     # transformers fills gaps with random numbers. Only the pooler's don't matter: we pool ourselves.

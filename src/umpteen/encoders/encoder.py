@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from umpteen.encoders.tokenizer import TextTokenizer
 
@@ -18,6 +19,11 @@ class Encoder(nn.Module):
 
     dimension: int
     tokenizer: TextTokenizer
+
+    @property
+    @abstractmethod
+    def token_budget(self) -> int:
+        """Padded tokens a micro-batch should hold on the encoder's device: more take memory, not less time."""
 
     @abstractmethod
     def forward(self, ids: Tensor, offsets: Tensor) -> Tensor:
@@ -45,5 +51,24 @@ class Encoder(nn.Module):
 
 def normalised(vectors: Tensor) -> Tensor:
     """Each row at length 1. A row without direction becomes 0 and gets the gradient 0, never NaN or 1e12."""
-    norms: Tensor = torch.linalg.vector_norm(vectors, dim=1, keepdim=True)
-    return vectors / norms.masked_fill(norms <= SMALLEST_NORM, torch.inf)
+    result: Tensor = _Normalised.apply(vectors)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _Normalised(torch.autograd.Function):
+    """The gradient loses its part along the vector: three passes over the vectors, where autograd's own takes ten."""
+
+    @staticmethod
+    def forward(ctx: Any, vectors: Tensor) -> Tensor:
+        norms: Tensor = torch.linalg.vector_norm(vectors, dim=1, keepdim=True)
+        norms = norms.masked_fill_(norms <= SMALLEST_NORM, torch.inf)
+        result = vectors / norms
+        ctx.save_for_backward(result, norms)
+        return result
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        result, norms = ctx.saved_tensors
+        along = torch.linalg.vecdot(gradient, result)[:, None]
+        return torch.addcmul(gradient, result, along, value=-1).div_(norms)

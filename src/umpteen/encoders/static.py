@@ -95,6 +95,10 @@ class StaticEncoder(Encoder):
         table = torch.randn(tokenizer.vocabulary_size, dimension, generator=numbers) / dimension**0.5
         return cls(tokenizer, table, bigrams=bigrams, normalise=normalise, dropout=dropout)
 
+    @property
+    def token_budget(self) -> int:
+        return 262_144  # the backward pass of each micro-batch goes over the whole table
+
     def forward(self, ids: Tensor, offsets: Tensor) -> Tensor:
         vectors = weighted_mean(self.table, self.token_weights, ids, offsets)
         if self.bigrams is not None:

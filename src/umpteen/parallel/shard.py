@@ -31,9 +31,14 @@ class Shard:
 
     def gather(self, mine: Tensor) -> Tensor:
         """All n rows, in order, from every process's own."""
-        return self.world.gather_rows(
-            mine, [self._edge(rank + 1) - self._edge(rank) for rank in range(self.world.size)]
-        )
+        return self.world.gather_rows(mine, self._sizes())
+
+    def collect(self, mine: Tensor) -> Tensor | None:
+        """The same for the first process alone, which is spared the others' copies; None for the others."""
+        return self.world.collect_rows(mine, self._sizes())
+
+    def _sizes(self) -> list[int]:
+        return [self._edge(rank + 1) - self._edge(rank) for rank in range(self.world.size)]
 
     def _edge(self, rank: int) -> int:
         return rank * self.count // self.world.size

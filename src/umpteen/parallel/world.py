@@ -26,6 +26,7 @@ from umpteen.errors import BadInput, LostProcess, Stopped, UmpteenError
 
 # Longer than one process may prepare data for all. A process that dies is noticed at once, whatever this says.
 PATIENCE = timedelta(hours=6)
+ROWS_AT_ONCE = 16_384  # that travel to the first process together
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,20 @@ class World:
         padded = mine.new_zeros(max(counts), *mine.shape[1:])
         padded[: len(mine)] = mine
         return torch.cat([part[:count] for part, count in zip(self.gather(padded), counts, strict=True)])
+
+    def collect_rows(self, mine: Tensor, counts: Sequence[int]) -> Tensor | None:
+        """The same on the first process alone, a few rows at a time; None on the others."""
+        if self.size == 1:
+            return mine
+        everyone = mine.new_empty(sum(counts) if self.is_first else 0, *mine.shape[1:])
+        firsts = [sum(counts[:rank]) for rank in range(self.size)]
+        for start in range(0, max(counts), ROWS_AT_ONCE):
+            few = [max(min(count - start, ROWS_AT_ONCE), 0) for count in counts]
+            rows = self.gather_rows(mine[start : start + ROWS_AT_ONCE], few)
+            if self.is_first:
+                for first, part in zip(firsts, torch.split(rows, few), strict=True):
+                    everyone[first + start : first + start + len(part)] = part
+        return everyone if self.is_first else None
 
     def gather_objects(self, mine: Any) -> list[Any]:
         """Every process's small object, by rank."""
@@ -134,10 +149,7 @@ def join_world(device: torch.device | None = None) -> Iterator[World]:
     if size == 1:
         yield World()
         return
-    device = device or torch.device("cpu")
-    if device.type == "cuda":
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-        torch.cuda.set_device(device)
+    device = _own_device(device or torch.device("cpu"))
     try:
         store, rank, size = next(rendezvous("env://", timeout=PATIENCE))
         store = distributed.PrefixStore(_fresh_room(store, rank, size), store)  # type: ignore[attr-defined]
@@ -157,6 +169,19 @@ def join_world(device: torch.device | None = None) -> Iterator[World]:
         raise
     finally:
         distributed.destroy_process_group()
+
+
+def _own_device(device: torch.device) -> torch.device:
+    """The device of this process: of a machine's GPUs, the one with its number."""
+    if device.type == "cpu":
+        return device
+    if device.type != "cuda":
+        raise BadInput(f'training.device = "{device}" is for a single process; several run on "cpu" or on "cuda"')
+    number, there = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+    if number >= there:
+        raise BadInput(f"each process needs a GPU of its own, and this machine has {there}; start as many on it")
+    torch.cuda.set_device(number)
+    return torch.device("cuda", number)
 
 
 def _fresh_room(store: Any, rank: int, size: int) -> str:

@@ -107,6 +107,9 @@ class CachedVectors:
 
     def _gradients_at(self, part: NDArray[np.int64]) -> Tensor:
         texts = self._on_device(part)
+        positions, rows = self._gradients[0]
+        if len(self._gradients) == 1 and isinstance(positions, slice) and len(rows) == len(self.vectors):
+            return rows.index_select(0, texts)
         total = self.vectors.new_zeros(len(part), self.vectors.shape[1])
         for positions, rows in self._gradients:
             if isinstance(positions, slice):

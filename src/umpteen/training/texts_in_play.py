@@ -11,6 +11,8 @@ from torch import Tensor
 
 from umpteen.data.token_table import TokenTable
 
+FEW_TWINS = 0.1  # a smaller share of labels with an earlier label's text is encoded again: cheaper than copies of all
+
 
 @dataclass(frozen=True)
 class DistinctTexts:
@@ -35,18 +37,20 @@ class TextsInPlay:
     def __init__(self, queries: TokenTable, labels: TokenTable, *, shared: bool) -> None:
         self._queries = queries
         self._shared = shared
-        self._labels, positions = labels.distinct()
-        # A slice needs no copy of the vectors.
-        self._label_positions = positions if len(self._labels) < len(labels) else slice(0, len(labels))
+        distinct, positions = labels.distinct()
+        # A slice needs no copy of the vectors, nor of their gradients.
+        repeats = len(distinct) < (1 - FEW_TWINS) * len(labels)
+        self._labels = distinct if repeats else labels
+        self._label_positions = positions if repeats else slice(0, len(labels))
         # Only shared towers can give a query the vector of a label with the same text.
-        everything = np.arange(len(self._labels) if shared else 0)
-        self._label_of_text = {text: row for row, text in enumerate(_row_contents(self._labels, everything))}
+        self._known = len(self._labels) if shared else 0
+        texts = _row_contents(self._labels, np.arange(self._known))
+        self._label_of_text = {text: row for row, text in enumerate(texts)}
 
     def in_play(self, rows: NDArray[np.int64]) -> InPlay:
         """The texts of a step over the queries at these rows and all labels."""
         positions = self._positions(rows)
-        known = len(self._label_of_text)
-        fresh = self._queries.take(rows[_first_occurrences(positions, known)])
+        fresh = self._queries.take(rows[_first_occurrences(positions, self._known)])
         if not self._shared:
             in_order = len(fresh) == len(rows)
             encoded = [_whole(fresh), _whole(self._labels)]
@@ -58,7 +62,7 @@ class TextsInPlay:
         known, fresh = self._label_of_text, dict[bytes, int]()
         return np.array(
             [
-                known[text] if text in known else fresh.setdefault(text, len(known) + len(fresh))
+                known[text] if text in known else fresh.setdefault(text, self._known + len(fresh))
                 for text in _row_contents(self._queries, rows)
             ],
             dtype=np.int64,

@@ -1,0 +1,99 @@
+"""What this process holds and at most held, and what the machine has left: resident memory, or a GPU's own."""
+
+import ctypes
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from umpteen.errors import BadInput
+
+Seconds = NDArray[np.float64]  # [2]: on the clock, and of processors, which a busy machine leaves comparable
+
+STATUS, PEAK_RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+CGROUPS, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+
+
+class Meter:
+    """Bytes held by this process: resident memory where it computes on processors, allocations on its GPU."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if device.type != "cuda" and not (STATUS.exists() and PEAK_RESET.exists()):
+            raise BadInput("memory is measured by Linux's /proc, which this system does not have; plan on Linux")
+
+    def settle(self) -> int:
+        """Gives back what is free, starts the peak anew, and returns what is still held."""
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+            return self.held()
+        if self._trim is not None:
+            self._trim(0)
+        PEAK_RESET.write_text("5")
+        return self.held()
+
+    def held(self) -> int:
+        if self.device.type == "cuda":
+            return torch.cuda.memory_allocated(self.device)
+        return _status("VmRSS")
+
+    def peak(self) -> int:
+        """The most held since the last `settle`, or since the process began."""
+        if self.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self.device)
+        return _status("VmHWM")
+
+    def available(self) -> int:
+        """What this process could come to hold: what it holds and what nobody else does."""
+        if self.device.type == "cuda":
+            return torch.cuda.mem_get_info(self.device)[0] + torch.cuda.memory_reserved(self.device)
+        return self.held() + min(_field(Path("/proc/meminfo"), "MemAvailable"), *_left_by_cgroups())
+
+
+def timed(work: Callable[[], object], device: torch.device) -> Seconds:
+    """Seconds that the work takes."""
+    _finish(device)
+    began, processor_began = time.perf_counter(), time.process_time()
+    work()
+    _finish(device)
+    return np.array([time.perf_counter() - began, time.process_time() - processor_began])
+
+
+def _finish(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _status(name: str) -> int:
+    return _field(STATUS, name)
+
+
+def _field(file: Path, name: str) -> int:
+    """A line such as `VmRSS:  1234 kB`, in bytes."""
+    return next(int(line.split()[1]) * 1024 for line in file.read_text().splitlines() if line.startswith(f"{name}:"))
+
+
+def _left_by_cgroups() -> list[int]:
+    """What each limit set on this process's groups leaves; pages of files count as free, since they give way."""
+    left = []
+    for line in OWN_CGROUPS.read_text().splitlines() if OWN_CGROUPS.exists() else ():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            mount, limit, used, files = CGROUPS, "memory.max", "memory.current", "inactive_file"
+        elif controllers == "memory":
+            mount, limit, used = CGROUPS / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"
+            files = "total_inactive_file"
+        else:
+            continue
+        own = mount / path.strip("/")
+        for group in (own, *own.parents):  # a limit of a group holds for those inside it
+            if (group / limit).exists() and (most := (group / limit).read_text().strip()) != "max":
+                stat = dict(entry.split() for entry in (group / "memory.stat").read_text().splitlines())
+                left.append(int(most) - int((group / used).read_text()) + int(stat.get(files, 0)))
+            if group == mount:
+                break
+    return left

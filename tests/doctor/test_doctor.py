@@ -1,0 +1,280 @@
+"""`umpteen doctor` passes what is sound, and names what is not."""
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from miniature import Outcome, command, write_recipe
+from umpteen.config import RunConfig
+from umpteen.data import tokens
+from umpteen.doctor import agreement, disk, machine
+from umpteen.doctor.agreement import Difference, difference
+from umpteen.doctor.agreement import Outcome as Gradients
+from umpteen.doctor.checks import Check, look
+from umpteen.doctor.examination import examine
+from umpteen.doctor.sample import STATIC_TOKENS, draw_sample
+from umpteen.encoders import precision
+from umpteen.objectives import decoupled_softmax
+from umpteen.parallel.world import World
+from umpteen.recipes import resolve
+from umpteen.training import checkpoint
+
+NAMES = [
+    "versions",
+    "devices",
+    "memory",
+    "cache folder",
+    "bfloat16",
+    "float16",
+    "data",
+    "start model",
+    "token table",
+    "checkpoint",
+    "naive formula",
+    "processes meet",
+    "two processes",
+]
+
+
+@pytest.fixture(autouse=True)
+def no_trials_of_precisions(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Each would start a process; what they find is tested with the precisions."""
+    monkeypatch.setattr(precision, "probe", lambda precision: None)
+    yield
+
+
+@pytest.fixture
+def no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def alone(size: int, function: Callable[..., Any], *arguments: Any, seconds: float = 0) -> list[Any]:
+        if function is agreement._add_up:
+            return [3.0, 3.0]
+        return [function(World(), *arguments)] * size
+
+    monkeypatch.setattr(agreement, "run_in_world", alone)
+
+
+def checks_of(outcome: Outcome) -> dict[str, dict[str, Any]]:
+    return {check["name"]: check for check in json.loads(outcome.out)["checks"]}
+
+
+def statuses(outcome: Outcome) -> dict[str, str]:
+    return {name: check["status"] for name, check in checks_of(outcome).items()}
+
+
+def test_a_sound_recipe_passes_every_check_on_real_processes(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, "encoder.query.bigrams=50", "objective.positives_per_query=1")
+    outcome = command("doctor", recipe, "--json")
+    assert outcome.code == 0, outcome
+    assert statuses(outcome) == dict.fromkeys(NAMES, "ok")
+    found = checks_of(outcome)
+    assert "32 queries and 10 labels; decoupled_softmax and the naive formula agree" in found["naive formula"]["detail"]
+    assert "one and two processes agree" in found["two processes"]["detail"]
+    assert all(check["seconds"] >= 0 for check in found.values())
+
+
+@pytest.mark.usefixtures("no_processes")
+@pytest.mark.parametrize("objective", ["softmax", "soft_top_k", "one_vs_all"])
+def test_every_objective_of_a_transformer_passes(tmp_path: Path, objective: str) -> None:
+    recipe = write_recipe(tmp_path, kind="transformer", towers="shared")
+    outcome = command("doctor", recipe, "--set", f"objective.name={objective}")
+    assert outcome.code == 0, outcome
+    assert outcome.out.rstrip().endswith("all is well")
+    assert outcome.out.count(" ok ") == len(NAMES)
+
+
+@pytest.mark.usefixtures("no_processes")
+def test_a_wrong_objective_is_caught_by_the_naive_formula(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(config: Any, labels: int) -> Any:
+        return lambda scores, targets: decoupled_softmax(scores, targets) * 1.000001
+
+    monkeypatch.setattr(agreement, "build_objective", wrong)
+    outcome = command("doctor", write_recipe(tmp_path))
+    assert outcome.code == 1
+    assert outcome.out.rstrip().endswith("failed: naive formula")
+    outcome = command("doctor", tmp_path / "recipe.toml", "--json")
+    assert outcome.code == 1 and json.loads(outcome.out)["ok"] is False
+    assert {name for name, status in statuses(outcome).items() if status != "ok"} == {"naive formula"}
+
+
+@pytest.mark.usefixtures("no_processes")
+def test_a_gradient_lost_on_its_way_to_the_weights_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = agreement.TrainingStep.gradients
+
+    def lossy(self: Any, *given: Any, **named: Any) -> Any:
+        found = real(self, *given, **named)
+        self._towers.label.token_weights.grad[7:] = 0
+        return found
+
+    monkeypatch.setattr(agreement.TrainingStep, "gradients", lossy)
+    outcome = command("doctor", write_recipe(tmp_path), "--json")
+    assert outcome.code == 1
+    assert "the gradient of label_tower.token_weights is off by" in checks_of(outcome)["naive formula"]["detail"]
+
+
+def test_processes_that_differ_from_one_are_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sample = draw(tmp_path)
+    sound = Difference(1e-15, "loss", 2.0, 5.0)
+    for others, told in (
+        ([sound, sound._replace(size=0.5, place="gradient of query.table")], "the gradient of query.table is off"),
+        ([sound._replace(size=0.1), sound], "the loss is 2 on two processes"),
+        ([sound, sound._replace(total=5.0000001)], "end with different gradients"),
+    ):
+        monkeypatch.setattr(agreement, "run_in_world", lambda *_, answer=others, **__: answer)
+        check = look("two processes", lambda: agreement.on_two_processes(config_of(tmp_path), sample))
+        assert check.status == "failed" and told in check.detail
+
+
+def config_of(folder: Path, *changes: str) -> RunConfig:
+    return resolve(str(folder / "recipe.toml"), changes)
+
+
+def draw(folder: Path, *changes: str, at_least: int = 5) -> Any:
+    from umpteen.assemble import build_towers
+    from umpteen.data.dataset import open_dataset
+
+    config = resolve(str(write_recipe(folder, *changes)))
+    return draw_sample(open_dataset(folder / "data"), build_towers(config.encoder, 0), seed=0, at_least=at_least)
+
+
+def test_the_sample_holds_queries_with_their_positives_and_stays_small(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = draw(tmp_path / "whole")
+    assert (whole.queries, whole.labels) == (32, 10) and whole.tokens <= STATIC_TOKENS
+    assert whole.data.relevance.pairs >= 32 and whole.data.filtered.pairs > 0
+    monkeypatch.setattr("umpteen.doctor.sample.STATIC_TOKENS", 20)
+    small = draw(tmp_path / "small")
+    assert small.queries == 1 and small.labels == 5  # the least that was asked for
+    assert (small.data.relevance.matrix.sum(1) > 0).all()
+    assert small.label_texts == [text for text in whole.label_texts if text in small.label_texts]
+
+
+def test_no_number_is_no_agreement() -> None:
+    one = Gradients(1.0, {"weight": torch.tensor([1.0, 2.0])})
+    assert difference(one, one).size == 0
+    nan = Gradients(1.0, {"weight": torch.tensor([1.0, torch.nan])})
+    assert difference(nan, one).size == difference(one, nan).size == float("inf")
+    assert difference(Gradients(1.0, {}), one).place == "gradient of weight"
+
+
+@pytest.mark.usefixtures("no_processes")
+def test_a_missing_start_model_is_named_and_what_needs_it_is_skipped(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path)
+    outcome = command("doctor", recipe, "--set", f"encoder.query.start={tmp_path / 'nowhere'}", "--json")
+    assert outcome.code == 1
+    found = checks_of(outcome)
+    assert found["start model"]["status"] == "failed" and "nowhere" in found["start model"]["detail"]
+    for name in ("token table", "checkpoint", "naive formula", "two processes"):
+        assert found[name]["status"] == "skipped" and "no start model" in found[name]["detail"]
+
+
+@pytest.mark.usefixtures("no_processes")
+def test_missing_data_is_named_and_what_needs_it_is_skipped(tmp_path: Path) -> None:
+    outcome = command("doctor", write_recipe(tmp_path), "--data", tmp_path / "nothing", "--json")
+    found = statuses(outcome)
+    assert outcome.code == 1
+    assert {name for name, status in found.items() if status == "failed"} == {"data"}
+    assert {name for name, status in found.items() if status == "skipped"} == {
+        "token table",
+        "naive formula",
+        "two processes",
+    }
+
+
+def test_a_recipe_with_a_mistake_is_refused_as_everywhere(tmp_path: Path) -> None:
+    outcome = command("doctor", write_recipe(tmp_path), "--set", "objective.tempreature=1")
+    assert outcome.code == 2 and "temperature" in outcome.err
+
+
+def test_a_precision_that_dies_fails_only_the_recipe_that_asks_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    precision.probe.cache_clear()
+
+    def killed(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess(command, -4, "", "")
+
+    monkeypatch.setattr(subprocess, "run", killed)
+    found = look("bfloat16", lambda: machine.half_precision("bfloat16", "cpu", asked_for=False))
+    assert found.status == "ok" and "not usable here" in found.detail and "signal 4" in found.detail
+    recipe = write_recipe(tmp_path, kind="transformer")
+    checks = examine(resolve(str(recipe), ("encoder.query.precision=bfloat16",)))
+    made: dict[str, Check] = {}
+    for check in checks:
+        made[check.name] = check
+        if check.name == "float16":
+            break
+    precision.probe.cache_clear()
+    assert made["bfloat16"].status == "failed" and "signal 4" in made["bfloat16"].detail
+    assert made["float16"].status == "ok"
+
+
+def test_versions_that_do_not_go_together_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = machine._version
+    monkeypatch.setattr(machine, "_version", lambda name: "0.1" if name == "tokenizers" else real(name))
+    found = look("versions", machine.versions)
+    assert found.status == "failed"
+    assert "transformers" in found.detail and "but tokenizers 0.1 is installed" in found.detail
+
+
+def test_a_cache_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("UMPTEEN_CACHE", str(tmp_path / "file" / "cache"))
+    found = look("cache folder", disk.cache)
+    assert found.status == "failed" and "set UMPTEEN_CACHE" in found.detail
+
+
+def test_a_token_table_that_is_not_found_again_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from umpteen.assemble import build_towers
+
+    sample = draw(tmp_path)
+    tower = build_towers(config_of(tmp_path).encoder, 0).label
+    real = tokens._open
+    opened: list[int] = []
+
+    def forgetful(*given: Any) -> Any:
+        opened.append(1)
+        return None if len(opened) in (1, 2, 4, 5) else real(*given)
+
+    monkeypatch.setattr(tokens, "_open", forgetful)
+    found = look("token table", lambda: disk.token_table(sample, tower))
+    assert found.status == "failed" and "not found again" in found.detail
+
+
+def test_a_checkpoint_that_loses_a_weight_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from umpteen.assemble import build_towers
+
+    config = resolve(str(write_recipe(tmp_path)))
+    towers = build_towers(config.encoder, 0)
+    assert look("checkpoint", lambda: disk.checkpoint(config, towers)).status == "ok"
+    real = checkpoint._optimizer_tensors
+
+    def rounded(*given: Any) -> dict[str, torch.Tensor]:
+        return {name: tensor.half().float() for name, tensor in real(*given).items()}
+
+    monkeypatch.setattr(checkpoint, "_optimizer_tensors", rounded)
+    found = look("checkpoint", lambda: disk.checkpoint(config, towers))
+    assert found.status == "failed" and "the optimizer's state of query.table" in found.detail
+
+
+@pytest.mark.usefixtures("no_processes")
+def test_too_little_memory_skips_the_comparisons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agreement, "available_memory", lambda: 1000)
+    outcome = command("doctor", write_recipe(tmp_path), "--json")
+    assert outcome.code == 0
+    for name in ("naive formula", "two processes"):
+        assert checks_of(outcome)[name]["status"] == "skipped" and "needs about" in checks_of(outcome)[name]["detail"]
+
+
+def test_the_unforeseen_is_a_finding_too() -> None:
+    def breaks() -> str:
+        raise ZeroDivisionError("by nothing")
+
+    found = look("odd", breaks)
+    assert (found.status, found.detail) == ("failed", "ZeroDivisionError: by nothing")
