@@ -85,7 +85,9 @@ def build_run(
         {
             "version of umpteen": __version__,
             "version of torch": torch.__version__,
-            "recipe": hashlib.sha256(json.dumps(recipe | {"data": None}, sort_keys=True).encode()).hexdigest()[:12],
+            "recipe": hashlib.sha256(
+                json.dumps(recipe | {"data": recipe["data"] | {"source": None}}, sort_keys=True).encode()
+            ).hexdigest()[:12],
             "data": dataset.fingerprint[:12],
         }
     )

@@ -12,10 +12,12 @@ from umpteen.errors import BadInput
 from umpteen.evaluation.report import Report
 from umpteen.manifest import MANIFEST
 from umpteen.parallel.shard import Shard
-from umpteen.parallel.world import World
-from umpteen.storage import can_hold
+from umpteen.parallel.world import World, launch_name
+from umpteen.storage import can_hold, write_atomically
 from umpteen.training.checkpoint import TrainState, remove_checkpoint
 from umpteen.training.observer import Observer, Silence
+
+LAUNCHED_BY = "launched-by"  # the launcher's name for the run: processes it restarts go on by themselves
 
 
 def train(
@@ -61,8 +63,8 @@ def train_in(
 ) -> None:
     """`train` as one process of a world: all of them call it with the same arguments, and the first one writes."""
     observer = observer or Silence()
-    workspace = Path(f"{output.resolve()}.training")
-    complete = world.is_first and _complete(output, workspace, resume=resume, overwrite=overwrite)
+    workspace = workspace_of(output)
+    complete = world.is_first and is_complete(output, workspace, resume=resume, overwrite=overwrite)
     if world.largest(complete)[0]:
         observer.notice(f"{output} is complete; nothing is left to train")
         return
@@ -76,6 +78,8 @@ def train_in(
     )
     if overwrite and world.is_first:
         remove_checkpoint(workspace)  # only now: a mistake in the recipe or the data must not cost the old run
+    if world.is_first and (name := launch_name()):
+        write_atomically(workspace / LAUNCHED_BY, name)
     state = run.loop.run()
     for tower in (run.towers.query, run.towers.label):
         if isinstance(tower, StaticEncoder):
@@ -115,7 +119,18 @@ def _origin(start_from: str | Path | None) -> str:
     return f"# Started from {start_from}: its towers stand in for [encoder].\n" if start_from else ""
 
 
-def _complete(output: Path, workspace: Path, *, resume: bool, overwrite: bool) -> bool:
+def workspace_of(output: Path) -> Path:
+    """Where a run keeps its checkpoint and its log until the model folder is complete."""
+    return Path(f"{output.resolve()}.training")
+
+
+def started_by_this_launch(workspace: Path) -> bool:
+    """Whether the run in this workspace was begun by the launcher that has started this process."""
+    name, marker = launch_name(), workspace / LAUNCHED_BY
+    return name is not None and marker.is_file() and marker.read_text(encoding="utf-8") == name
+
+
+def is_complete(output: Path, workspace: Path, *, resume: bool, overwrite: bool) -> bool:
     """Whether the run is done already; refuses what would lose something of value."""
     if resume and overwrite:
         raise BadInput("--resume goes on with an unfinished run and --overwrite discards it; give one of them")

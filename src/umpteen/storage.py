@@ -131,6 +131,7 @@ def _exchange(new: Path, old: Path) -> None:
     if rename is not None and rename(*names, _RENAME_EXCHANGE) == 0:
         return
     aside = _aside(old)
+    shutil.rmtree(aside, ignore_errors=True)  # `old` is there, so what lies aside is a leftover of a kill
     old.replace(aside)
     try:
         new.replace(old)

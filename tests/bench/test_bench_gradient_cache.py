@@ -1,13 +1,17 @@
 """The benchmark of the gradient cache, in miniature: both sides do the same step, and the fit finds its constants."""
 
 import json
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from miniature import command
 from tiny import tiny_transformer
+from umpteen.bench import gradient_cache
 from umpteen.bench.formulas import Loss, Step, fit
 from umpteen.bench.gradient_cache import Case, prepare, run
+from umpteen.bench.sides import Measure
 from umpteen.errors import BadInput
 
 
@@ -23,7 +27,22 @@ def test_the_step_with_a_cache_and_the_one_without_are_the_same_step(model: str)
     assert plain.seconds > 0 and plain.dimension == 32
 
 
-def test_the_command_prints_a_row_for_each_batch_and_budget_and_the_fit(model: str) -> None:
+class InThisProcess:
+    """A side without a process of its own, which would import transformers first."""
+
+    def __init__(self, prepare: Callable[..., Measure], *arguments: Any) -> None:
+        self.measure = prepare(*arguments)
+
+    def __enter__(self) -> "InThisProcess":
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def test_the_command_prints_a_row_for_each_batch_and_budget_and_the_fit(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gradient_cache, "Side", InThisProcess)
     outcome = command(
         "bench", "gradient-cache", "--labels", "40", "--batch", "4", "--token-budget", "80", "--steps", "1",
         "--model", model, "--json",

@@ -220,13 +220,15 @@ def test_errors_say_which_process_has_them(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_restarted_process_goes_on_with_what_it_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     tiny_tokenizer(tmp_path / "start")
     unfinished(tmp_path, *RANDOM)
     again = ("train", tmp_path / "recipe.toml", "--output", tmp_path / "model")
-    assert "resumed after step" in command(*again, "--overwrite").err
-    assert "is complete" in command(*again).err
-    assert "validation after" in command(*again, "--overwrite").err  # it may be the model that is to be replaced
+    (tmp_path / "model.training" / "launched-by").write_text("first", encoding="utf-8")
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "second")
+    refused(command(*again), "holds an unfinished run")  # what another launch has left is not its own
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "first")
+    assert "resumed after step" in command(*again, "--overwrite").err  # its own is not discarded again
+    refused(command(*again), "exists already")
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,9 @@ def _show(plan: "Plan") -> None:
     made.add_column("", no_wrap=True)
     made.add_column("", justify="right")
     made.add_column("")
-    made.add_row("peak memory", f"{prediction.peak / 1e9:.2f} GB", f"while {largest}; {plan.memory / 1e9:.2f} GB there")
+    made.add_row(
+        "peak memory", f"{prediction.peak / 1e9:.2f} GB", f"phase: {largest}; {plan.memory / 1e9:.2f} GB there"
+    )
     made.add_row("a step", f"{step:.3g} s", "", end_section=True)
     for part, seconds in prediction.seconds.items():
         made.add_row(PART_NAMES[part], f"{seconds[0]:.3g} s", f"{seconds[0] / step:.0%}")

@@ -40,22 +40,25 @@ def train(
     from umpteen.assemble import pick_device
     from umpteen.classifier import Classifier
     from umpteen.cli.console import Watch, metrics_table, show
-    from umpteen.parallel.world import join_world, launch, restarted
+    from umpteen.parallel.world import join_world, launch
     from umpteen.recipes import resolve
-    from umpteen.running import train_in
+    from umpteen.running import is_complete, started_by_this_launch, train_in, workspace_of
 
     config = resolve(recipe, overrides, source)
     device = pick_device(config.training.device)
     if processes > 1 or restarts:
         _check_launch(processes, device.type)
+        is_complete(
+            output, workspace_of(output), resume=resume, overwrite=overwrite
+        )  # refused once, not by each process
         flags = {"--resume": resume, "--overwrite": overwrite, "--quiet": quiet}
         values = [("--data", source), ("--from", start_from), *(("--set", override) for override in overrides)]
         arguments = ["train", recipe, "--output", str(output), *(flag for flag, given in flags.items() if given)]
         arguments += [part for name, value in values if value is not None for part in (name, value)]
         sys.exit(launch(processes, arguments, restarts=restarts))
     with join_world(device) as world, Watch(quiet=quiet or not world.is_first) as watch:
-        if any(world.gather_objects(restarted())):  # machines count restarts each for itself
-            resume, overwrite = world.gather_objects(_going_on(output, overwrite))[0]
+        if world.gather_objects(started_by_this_launch(workspace_of(output)))[0]:
+            resume, overwrite = True, False  # this process stands in the place of one that ended
         train_in(
             world,
             config,
@@ -90,12 +93,6 @@ def _check_launch(processes: int, device: str) -> None:
         click.echo(
             f"warning: {processes} processes share {cores()} cores, which is slower than as many of each", err=True
         )
-
-
-def _going_on(output: Path, overwrite: bool) -> tuple[bool, bool]:
-    """Restarted processes resume what those before them left, and overwrite only if these had not begun to write."""
-    begun = Path(f"{output.resolve()}.training").exists()
-    return begun or not overwrite, overwrite and not begun
 
 
 @click.command()

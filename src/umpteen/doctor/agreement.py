@@ -19,6 +19,7 @@ from umpteen.doctor.naive import naive_loss
 from umpteen.doctor.sample import Sample
 from umpteen.encoders.towers import Towers
 from umpteen.parallel.children import run_in_world
+from umpteen.parallel.threads import undivided
 from umpteen.parallel.world import World
 from umpteen.training.step import TrainingStep
 
@@ -53,8 +54,9 @@ def require_memory(towers: Towers) -> None:
 
 def with_naive_formula(config: RunConfig, sample: Sample) -> str:
     """The step gives the loss and the gradients of the formula, differentiated in one graph."""
-    towers = exact_towers(config, sample)
-    ours, theirs = by_step(config, towers, sample, World()), by_formula(config, towers, sample)
+    with undivided():  # small operations; threads would wait for each other, for long on a busy machine
+        towers = exact_towers(config, sample)
+        ours, theirs = by_step(config, towers, sample, World()), by_formula(config, towers, sample)
     found = difference(ours, theirs)
     _judge(found, f"the loss is {ours.loss:.10g} by the step and {theirs.loss:.10g} by the formula")
     return f"loss {found.loss:.4f} of {_size(sample)}; {config.objective.name} and the naive formula {_agree(found)}"
@@ -153,8 +155,9 @@ def _size(sample: Sample) -> str:
 
 
 def _together_and_alone(world: World, config: RunConfig, sample: Sample) -> Difference:
-    towers = exact_towers(config, sample)
-    return difference(by_step(config, towers, sample, world), by_step(config, towers, sample, World()))
+    with undivided():
+        towers = exact_towers(config, sample)
+        return difference(by_step(config, towers, sample, world), by_step(config, towers, sample, World()))
 
 
 def _add_up(world: World) -> float:

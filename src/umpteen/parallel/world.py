@@ -76,7 +76,8 @@ class World:
         """The same on the first process alone, a few rows at a time; None on the others."""
         if self.size == 1:
             return mine
-        everyone = mine.new_empty(sum(counts) if self.is_first else 0, *mine.shape[1:])
+        # In main memory: all rows may be more than a GPU has.
+        everyone = torch.empty(sum(counts) if self.is_first else 0, *mine.shape[1:], dtype=mine.dtype)
         firsts = [sum(counts[:rank]) for rank in range(self.size)]
         for start in range(0, max(counts), ROWS_AT_ONCE):
             few = [max(min(count - start, ROWS_AT_ONCE), 0) for count in counts]
@@ -229,9 +230,9 @@ def _lost_processes_named() -> Iterator[None]:
         ) from None
 
 
-def restarted() -> bool:
-    """Whether torch's launcher has started this process in the place of one that ended."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+def launch_name() -> str | None:
+    """What torch's launcher calls the run; processes it starts in the place of others have the same name."""
+    return os.environ.get("TORCHELASTIC_RUN_ID")
 
 
 def cores() -> int:
@@ -261,7 +262,7 @@ def launch(processes: int, arguments: Sequence[str], *, restarts: int = 0) -> in
             min_nodes=1,
             max_nodes=1,
             nproc_per_node=processes,
-            run_id="umpteen",
+            run_id=uuid4().hex,
             rdzv_backend="c10d",
             rdzv_endpoint="localhost:0",  # a port that the system chooses
             local_addr="localhost",

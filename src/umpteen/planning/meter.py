@@ -51,7 +51,7 @@ class Meter:
         """What this process could come to hold: what it holds and what nobody else does."""
         if self.device.type == "cuda":
             return torch.cuda.mem_get_info(self.device)[0] + torch.cuda.memory_reserved(self.device)
-        return self.held() + min(_field(Path("/proc/meminfo"), "MemAvailable"), *_left_by_cgroups())
+        return self.held() + min([_field(Path("/proc/meminfo"), "MemAvailable"), *_left_by_cgroups()])
 
 
 def timed(work: Callable[[], object], device: torch.device) -> Seconds:

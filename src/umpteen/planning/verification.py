@@ -46,8 +46,8 @@ def verify(
             match receiver.recv():
                 case Measured() as measured:
                     return measured
-                case UmpteenError() as error:
-                    raise error
+                case str(problem):
+                    raise BadInput(problem)
                 case (name, done, total):
                     progress(name, done, total)
     except EOFError:
@@ -64,7 +64,7 @@ def _child(connection: Connection, config: RunConfig, steps: int, at_start: Call
     try:
         connection.send(measure(config, steps, lambda *report: connection.send(report)))
     except UmpteenError as error:
-        connection.send(error)
+        connection.send(str(error))
 
 
 def measure(config: RunConfig, steps: int, progress: Progress) -> Measured:

@@ -111,6 +111,7 @@ def load_weights(model: nn.Module, path: Path | None, world: World | None = None
 
 def remove_checkpoint(run: Path) -> None:
     """The run in this workspace starts afresh."""
+    put_back(run / NAME)  # or it would come back later
     shutil.rmtree(run / NAME, ignore_errors=True)
 
 

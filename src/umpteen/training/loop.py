@@ -86,6 +86,7 @@ class Loop:
             self._workspace, self._model, self._optimizer, recipe=self._recipe, data=self._data, world=self._world
         )
         self._state = resumed or TrainState()
+        self._refuse_drift()
         state, settings = self._state, self._settings
         self._observer.started(state.step, settings.steps)
         if resumed:
@@ -157,7 +158,7 @@ class Loop:
         """Whether the model is better than at any evaluation before."""
         assert self._evaluate is not None
         state, settings = self._state, self._settings
-        metrics = self._evaluate()
+        metrics = self._world.gather_objects(self._evaluate())[0]  # one judge, whatever the processes' last digits say
         if settings.metric not in metrics:
             raise BadConfig(f"evaluation.metric = {settings.metric!r}: there is {', '.join(metrics)}")
         value = metrics[settings.metric]

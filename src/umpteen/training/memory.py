@@ -36,4 +36,5 @@ def together(world: World, work: Callable[[], Result]) -> Result:
 
 def is_out_of_memory(problem: BaseException) -> bool:
     """Whether an error says that memory was refused, on a GPU or on the processor."""
-    return isinstance(problem, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(problem)
+    refused = ("can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
+    return isinstance(problem, MemoryError | torch.OutOfMemoryError) or any(words in str(problem) for words in refused)

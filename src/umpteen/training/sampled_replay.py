@@ -27,6 +27,8 @@ def thin(gradients: Tensor, fraction: float, shard: Shard, start: float) -> tupl
     Probabilities and choice are made over the labels of all processes, so the sample is the same on any number of them.
     """
     norms = shard.gather(torch.linalg.vector_norm(gradients, dim=1).double()).cpu().numpy()
+    if not np.isfinite(norms).all():
+        return np.arange(len(gradients)), gradients, Thinned(1.0, 0.0)  # the whole gradient's norm will say so
     probabilities = inclusion_probabilities(norms, fraction * shard.count)
     chosen = systematic_sample(probabilities, start)
     squares = norms[norms > 0] ** 2
