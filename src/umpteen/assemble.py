@@ -81,13 +81,12 @@ def build_run(
     with world.first_alone():
         dataset = open_dataset(config.data.source, progress=named(progress, "reading"))
     recipe = config.model_dump(mode="json") | {"start_from": str(start_from) if start_from else None}
+    settings = recipe | {"data": recipe["data"] | {"source": None}}  # machines may keep the data in different places
     world.require_same(
         {
             "version of umpteen": __version__,
             "version of torch": torch.__version__,
-            "recipe": hashlib.sha256(
-                json.dumps(recipe | {"data": recipe["data"] | {"source": None}}, sort_keys=True).encode()
-            ).hexdigest()[:12],
+            "recipe": hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12],
             "data": dataset.fingerprint[:12],
         }
     )

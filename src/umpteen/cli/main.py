@@ -64,11 +64,28 @@ def main() -> None:
         if not stopped.told_elsewhere:
             click.echo(str(stopped), err=True)
         sys.exit(128 + stopped.signal)
+    except (MemoryError, RuntimeError) as problem:
+        _tell_out_of_memory(problem)
+        sys.exit(1)
     except UmpteenError as error:
         if not error.told_elsewhere:
             click.secho("error: ", fg="red", bold=True, nl=False, err=True)
             click.echo(f"{_which_process()}{error}", err=True)
         sys.exit(1 if isinstance(error, LostProcess) else 2)  # a lost process is nobody's mistake
+
+
+def _tell_out_of_memory(problem: MemoryError | RuntimeError) -> None:
+    """One line if that is what it is; any other error is ours, and goes on with its traceback."""
+    from umpteen.training.memory import is_out_of_memory
+
+    if not is_out_of_memory(problem):
+        raise problem
+    click.secho("error: ", fg="red", bold=True, nl=False, err=True)
+    click.echo(
+        f"{_which_process()}out of memory ({str(problem).splitlines()[0][:200]}); `umpteen plan` tells what a run needs "
+        "and suggests settings that fit",
+        err=True,
+    )
 
 
 def _which_process() -> str:

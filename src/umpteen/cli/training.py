@@ -48,9 +48,8 @@ def train(
     device = pick_device(config.training.device)
     if processes > 1 or restarts:
         _check_launch(processes, device.type)
-        is_complete(
-            output, workspace_of(output), resume=resume, overwrite=overwrite
-        )  # refused once, not by each process
+        # What stands in the way is told once, not by each process.
+        is_complete(output, workspace_of(output), resume=resume, overwrite=overwrite)
         flags = {"--resume": resume, "--overwrite": overwrite, "--quiet": quiet}
         values = [("--data", source), ("--from", start_from), *(("--set", override) for override in overrides)]
         arguments = ["train", recipe, "--output", str(output), *(flag for flag, given in flags.items() if given)]
