@@ -81,11 +81,9 @@ def _tell_out_of_memory(problem: MemoryError | RuntimeError) -> None:
     if not is_out_of_memory(problem):
         raise problem
     click.secho("error: ", fg="red", bold=True, nl=False, err=True)
-    click.echo(
-        f"{_which_process()}out of memory ({str(problem).splitlines()[0][:200]}); `umpteen plan` tells what a run needs "
-        "and suggests settings that fit",
-        err=True,
-    )
+    reason = str(problem).partition("\n")[0][:200] or type(problem).__name__
+    advice = "`umpteen plan` tells what a run needs and suggests settings that fit"
+    click.echo(f"{_which_process()}out of memory ({reason}); {advice}", err=True)
 
 
 def _which_process() -> str:
