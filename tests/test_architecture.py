@@ -17,7 +17,7 @@ LEVELS = [
     {"storage"},
     {"retrieval", "objectives", "encoders", "data"},
     {"evaluation", "encoding"},
-    {"training"},
+    {"training", "ranker"},
     {
         "config",
         "recipes",
@@ -29,16 +29,30 @@ LEVELS = [
         "figures",
         "evaluating",
         "assemble",
+        "audit",
+        "reranking",
         "running",
         "tuning",
     },
-    {"planning"},
+    {"planning", "peers"},
     {"doctor"},
-    {"lab", "bench"},
+    {"lab", "bench", "comparing"},
     {"cli", "__init__", "__main__"},
 ]
 PUT_TOGETHER = LEVELS[6]  # single modules that build on each other; that they form no circle is a claim of its own
-READ_THE_CONFIG = {"config", "assemble", "running", "tuning", "recipes", "planning", "doctor", "cli", "lab", "__init__"}
+READ_THE_CONFIG = {
+    "config",
+    "assemble",
+    "running",
+    "tuning",
+    "recipes",
+    "planning",
+    "doctor",
+    "cli",
+    "lab",
+    "comparing",
+    "__init__",
+}
 
 
 def module_name(path: Path) -> str:
@@ -126,7 +140,7 @@ def test_only_what_turns_settings_into_objects_reads_the_config() -> None:
 
 @pytest.mark.parametrize(
     ("library", "allowed"),
-    [("rich", {"cli"}), ("click", {"cli"}), ("pydantic", {"config"}), ("transformers", {"encoders"})],
+    [("rich", {"cli"}), ("click", {"cli"}), ("pydantic", {"config"}), ("transformers", {"encoders", "lab"})],
 )
 def test_a_library_stays_in_its_place(library: str, allowed: set[str]) -> None:
     users = {part_of(m) for m in MODULES if any(name.partition(".")[0] == library for name in IMPORTS[m])}

@@ -18,6 +18,7 @@ from umpteen.config import (
     EncoderConfig,
     EvaluationConfig,
     ObjectiveConfig,
+    PoolConfig,
     RunConfig,
     TowerConfig,
 )
@@ -26,10 +27,12 @@ from umpteen.data.dataset import Dataset, Split, open_dataset
 from umpteen.data.token_table import TokenTable
 from umpteen.data.tokens import tokenise
 from umpteen.encoders.encoder import Encoder
+from umpteen.encoders.label_table import FusedEncoder, LabelTable
+from umpteen.encoders.row_table import RowTable
 from umpteen.encoders.static import StaticEncoder
 from umpteen.encoders.tokenizer import TextTokenizer
 from umpteen.encoders.towers import Towers
-from umpteen.encoding import encode_tokens
+from umpteen.encoding import NEW, encode_texts, encode_tokens, label_tokens
 from umpteen.errors import BadConfig, BadInput
 from umpteen.judge import Judge
 from umpteen.objectives.decoupled_softmax import decoupled_softmax
@@ -41,8 +44,14 @@ from umpteen.parallel.world import World
 from umpteen.training.loop import Loop, LoopSettings
 from umpteen.training.observer import Everyone, MetricsLog, Observer, Silence, TensorBoard
 from umpteen.training.optimizer import make_optimizer
-from umpteen.training.step import Objective, StepSettings, TrainingData, TrainingStep
+from umpteen.training.pools.in_batch import InBatch
+from umpteen.training.pools.pool import Pool
+from umpteen.training.pools.shortlist import Shortlist, ShortlistSettings
+from umpteen.training.pools.uniform import Uniform
+from umpteen.training.pools.vector_cache import VectorCache
+from umpteen.training.step import Objective, StepSettings, TrainingStep
 from umpteen.training.token_weights import inverse_document_frequencies
+from umpteen.training.training_data import TrainingData
 from umpteen.version import __version__
 
 Progress = Callable[[str, int, int], None]
@@ -102,12 +111,20 @@ def build_run(
         judge.require(config.evaluation.metric)
         judge.require_positives()
     device = torch.device(world.device) if world.size > 1 else pick_device(config.training.device)
-    towers = Classifier.load(start_from).towers if start_from else build_towers(config.encoder, config.seed)
+    shard = Shard(world, len(dataset.labels))
+    if start_from:
+        towers = trained_towers(Classifier.load(start_from), dataset.labels.keys, config.seed, shard)
+    else:
+        towers = build_towers(config.encoder, config.seed, shard)
+    _refuse_sampled_rows(config, towers)
     with world.first_alone():
         queries = tokenise(dataset.train.texts, towers.query.tokenizer, progress=named(progress, "tokenising queries"))
-        labels = tokenise(dataset.labels.texts, towers.label.tokenizer, progress=named(progress, "tokenising labels"))
+        every = np.arange(len(dataset.labels))
+        labels = label_tokens(towers.label, dataset.labels.texts, every, progress=named(progress, "tokenising labels"))
     if not start_from:
         start_token_weights(towers, config.encoder, queries, labels)
+        if isinstance(towers.label, LabelTable) and config.encoder.label_tower.start_from_text:
+            towers.label.table.weight.data = encode_texts(towers.query, dataset.labels.texts[shard.rows])
     towers.to(device)
     optimizer = build_optimizer(config, towers)
     data = TrainingData(queries, labels, dataset.train.relevance, dataset.train.filtered)
@@ -118,7 +135,10 @@ def build_run(
         keep_unlabelled=config.objective.name == "one_vs_all",  # there a query without positives still has negatives
     )
     everyone = Everyone(*_watchers(config, workspace), observer or Silence())
-    step = TrainingStep(towers, data, objective, optimizer, step_settings(config), world=world, notice=everyone.notice)
+    pool = build_pool(config, towers, data, objective, sampler.batches_per_epoch, world, everyone.notice)
+    step = TrainingStep(
+        towers, data, objective, optimizer, step_settings(config), world=world, pool=pool, notice=everyone.notice
+    )
     loop = Loop(
         towers,
         step,
@@ -156,12 +176,46 @@ def build_judge(config: EvaluationConfig, dataset: Dataset, split: Split) -> Jud
     return Judge(dataset, split, at=config.at, a=config.propensity_a, b=config.propensity_b)
 
 
-def build_towers(config: EncoderConfig, seed: int) -> Towers:
-    """The towers of a recipe; what starts at random follows from the seed."""
+def _refuse_sampled_rows(config: RunConfig, towers: Towers) -> None:
+    if config.training.replay_fraction is not None and isinstance(towers.label, LabelTable | FusedEncoder):
+        raise BadConfig(
+            f"training.replay_fraction = {config.training.replay_fraction}: it spares texts, but these labels have "
+            "vectors of their own; leave it out"
+        )
+
+
+def build_towers(config: EncoderConfig, seed: int, labels: Shard | None = None) -> Towers:
+    """The towers of a recipe; what starts at random follows from the seed.
+
+    A tower with a vector per label holds those of this process's shard of the labels.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         query = build_encoder(config.query, seed)
-        return Towers(query, query if config.towers == "shared" else build_encoder(config.label_tower, seed + 1))
+        tower = config.label_tower
+        if config.towers == "shared":
+            return Towers(query)
+        if tower.kind == "table":
+            table = RowTable.gaussian(labels or Shard(World(), 0), query.dimension, seed + 1)
+            return Towers(query, LabelTable(table, normalise=tower.normalise, dropout=tower.dropout))
+        text = build_encoder(tower, seed + 1)
+        if not tower.residual:
+            return Towers(query, text)
+        residual = RowTable.zeros(labels or Shard(World(), 0), text.dimension)
+        return Towers(query, FusedEncoder(text, residual, normalise=tower.normalise))
+
+
+def trained_towers(model: Classifier, keys: list[str], seed: int, labels: Shard) -> Towers:
+    """A model's towers for labels with these keys: a label's own vector goes with its key, a new one starts anew."""
+    towers, tower = model.towers, model.towers.label
+    if isinstance(tower, LabelTable | FusedEncoder):
+        known = {key: row for row, key in enumerate(model.labels.keys)}
+        rows = torch.tensor([known.get(key, NEW) for key in keys])
+        if isinstance(tower, LabelTable):
+            tower.table = tower.table.rearranged(rows, RowTable.gaussian(labels, tower.dimension, seed + 1))
+        else:
+            tower.residual = tower.residual.rearranged(rows, RowTable.zeros(labels, tower.dimension))
+    return towers
 
 
 def build_encoder(tower: TowerConfig, seed: int) -> Encoder:
@@ -195,12 +249,15 @@ def build_tokenizers(config: EncoderConfig) -> tuple[TextTokenizer, TextTokenize
 
 def start_token_weights(towers: Towers, config: EncoderConfig, queries: TokenTable, labels: TokenTable) -> None:
     """Static towers start each word piece at its inverse document frequency over training queries and labels."""
-    for side, (tower, settings) in enumerate(((towers.query, config.query), (towers.label, config.label_tower))):
-        if not (isinstance(tower, StaticEncoder) and settings.idf) or (side == 1 and towers.shared):
-            continue
-        same = towers.query.tokenizer.fingerprint == towers.label.tokenizer.fingerprint
-        tables = [queries, labels] if same else [(queries, labels)[side]]
-        tower.set_token_weights(inverse_document_frequencies(tables, tower.tokenizer.vocabulary_size))
+    sides: list[tuple[Encoder, TokenTable, TowerConfig]] = [(towers.query, queries, config.query)]
+    if isinstance(towers.label, FusedEncoder):
+        sides.append((towers.label.text, labels.without_firsts(), config.label_tower))
+    elif not isinstance(towers.label, LabelTable):
+        sides.append((towers.label, labels, config.label_tower))
+    for tower, _, settings in sides[: 1 if towers.shared else 2]:
+        if isinstance(tower, StaticEncoder) and settings.idf:
+            same = [table for other, table, _ in sides if other.tokenizer.fingerprint == tower.tokenizer.fingerprint]
+            tower.set_token_weights(inverse_document_frequencies(same, tower.tokenizer.vocabulary_size))
 
 
 def build_optimizer(config: RunConfig, towers: Towers) -> AdamW:
@@ -223,6 +280,56 @@ def build_objective(config: ObjectiveConfig, labels: int) -> Objective:
             raise BadConfig(f"objective.k = {config.k}: the dataset has {labels:,} labels; k must be smaller")
         return partial(soft_top_k, k=config.k, alpha=config.alpha)
     return {"decoupled_softmax": decoupled_softmax, "softmax": softmax, "one_vs_all": one_vs_all}[config.name]
+
+
+def build_pool(
+    config: RunConfig,
+    towers: Towers,
+    data: TrainingData,
+    objective: Objective,
+    batches_per_epoch: int,
+    world: World,
+    notice: Callable[[str], None],
+) -> Pool | None:
+    """The pool of competing labels; None when they are all in play."""
+    pool, labels = config.pool, Shard(world, len(data.labels))
+    _refuse_impossible_pool(pool, config.training.batch_size, len(data.labels))
+    match pool.name:
+        case "all":
+            return None
+        case "batch":
+            return InBatch()
+        case "random":
+            return Uniform(pool.negatives)
+        case "shortlist":
+            settings = ShortlistSettings(
+                width=pool.shortlist,
+                per_query=pool.negatives,
+                every=max(1, round(pool.refresh_epochs * batches_per_epoch)),
+                first=round(pool.from_epoch * batches_per_epoch),
+                margin=pool.margin,
+            )
+            return Shortlist(towers, data, labels, settings, token_budget=config.training.token_budget, notice=notice)
+        case "cache":
+            return VectorCache(
+                towers,
+                data.labels,
+                objective,
+                labels,
+                per_query=pool.negatives,
+                temperature=config.objective.temperature,
+                tile=config.training.tile,
+                token_budget=config.training.token_budget,
+            )
+
+
+def _refuse_impossible_pool(pool: PoolConfig, batch_size: int, labels: int) -> None:
+    if pool.name == "shortlist" and pool.shortlist > labels:
+        raise BadConfig(f"pool.shortlist = {pool.shortlist}: the dataset has {labels:,} labels; it must not be more")
+    if pool.name in {"random", "cache"} and pool.negatives > labels:
+        raise BadConfig(f"pool.negatives = {pool.negatives}: the dataset has {labels:,} labels; it must not be more")
+    if pool.name == "batch" and batch_size == 1:
+        raise BadConfig("training.batch_size = 1: with pool.name = batch a query alone has no negative; use more")
 
 
 def step_settings(config: RunConfig) -> StepSettings:

@@ -1,6 +1,7 @@
 """The product: an encoder, a label catalogue and the labels' vectors, in one folder a person can read.
 
 umpteen.json (manifest) · encoder/ · labels.jsonl · vectors.safetensors · report.json · recipe.toml · README.md
+· ranker/, once one was fitted
 """
 
 import json
@@ -9,6 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from scipy.sparse import csr_array
 from torch import Tensor
@@ -21,9 +24,12 @@ from umpteen.errors import BadInput, DamagedModel, UmpteenError
 from umpteen.evaluation.report import Report
 from umpteen.manifest import MANIFEST, problems, read_manifest, write_manifest
 from umpteen.model_card import model_card
+from umpteen.ranker.ranker import Ranker
 from umpteen.retrieval.exact import top_k
 from umpteen.retrieval.ranking import NO_LABEL, Ranking
 from umpteen.storage import atomic_folder, can_hold
+
+RANKER = "ranker"  # its folder in a model folder, and its entry in the manifest
 
 Progress = Callable[[int, int], None]
 
@@ -49,12 +55,15 @@ class Classifier:
         recipe: str | None = None,
         data: dict[str, Any] | None = None,
         training: dict[str, Any] | None = None,
+        ranker: Ranker | None = None,
     ) -> None:
         if tuple(vectors.shape) != (len(labels), towers.dimension):
             raise BadInput(
                 f"{len(labels):,} labels in {towers.dimension} dimensions need as many label vectors, "
                 f"but these have the shape {tuple(vectors.shape)}"
             )
+        if ranker is not None and ranker.labels != len(labels):
+            raise BadInput(f"the ranker knows {ranker.labels:,} labels, the model {len(labels):,}; fit it again")
         self.towers = towers
         self.labels = labels
         self.vectors = vectors  # [L, d]
@@ -62,11 +71,23 @@ class Classifier:
         self.recipe = recipe
         self.data = data or {}
         self.training = training or {}
+        self.ranker = ranker  # None: the dual encoder ranks alone
 
     @classmethod
-    def build(cls, towers: Towers, labels: LabelCatalogue, progress: Progress | None = None) -> "Classifier":
-        """A classifier over these labels, whose texts the label tower encodes now."""
-        return cls(towers, labels, encode_texts(towers.label, labels.texts, progress=progress).float())
+    def build(
+        cls,
+        towers: Towers,
+        labels: LabelCatalogue,
+        progress: Progress | None = None,
+        *,
+        rows: NDArray[np.int64] | None = None,
+    ) -> "Classifier":
+        """A classifier over these labels, whose texts the label tower encodes now.
+
+        Where the tower has a vector for each label it was trained with, `rows` says which of those each label is, -1
+        for none; without it all labels are new.
+        """
+        return cls(towers, labels, encode_texts(towers.label, labels.texts, progress=progress, rows=rows).float())
 
     def predict(self, texts: Sequence[str], k: int = 5) -> list[list[Prediction]]:
         """The k best labels of each text, best first."""
@@ -83,14 +104,20 @@ class Classifier:
     def rank(
         self, texts: Sequence[str], k: int, excluding: csr_array | None = None, progress: Progress | None = None
     ) -> Ranking:
-        """The k best labels of each text as rows and scores; pairs stored in `excluding` are never returned."""
+        """The k best labels of each text as rows and scores; pairs stored in `excluding` are never returned.
+
+        Where there is a ranker, it puts the dual encoder's first labels in order.
+        """
         _check_texts(texts)
         if not 1 <= k <= len(self.labels):
             raise BadInput(
                 f"k is {k:,}, but the model has {len(self.labels):,} labels; ask for 1 to {len(self.labels)}"
             )
         vectors = encode_texts(self.towers.query, texts, progress=progress)
-        return top_k(vectors, self.vectors, k, excluding=excluding)
+        if self.ranker is None:
+            return top_k(vectors, self.vectors, k, excluding=excluding)
+        dense = top_k(vectors, self.vectors, max(k, self.ranker.settings.candidates), excluding=excluding)
+        return self.ranker.rerank(texts, vectors.cpu().numpy(), dense).head(k)
 
     def save(
         self,
@@ -119,10 +146,14 @@ class Classifier:
             "data": data or self.data,
             "training": training or self.training,
         }
+        if self.ranker is not None:
+            settings[RANKER] = self.ranker.describe()
         with atomic_folder(path) as folder:
             self.towers.save(folder / "encoder")
             _write_labels(folder / "labels.jsonl", self.labels)
             write_tensors(folder / "vectors.safetensors", {"vectors": self.vectors.float().cpu()})
+            if self.ranker is not None:
+                self.ranker.save(folder / RANKER)
             if report is not None:
                 (folder / "report.json").write_text(json.dumps(report.to_dict(), indent=2) + "\n", encoding="utf-8")
             if recipe is not None:
@@ -133,8 +164,11 @@ class Classifier:
             write_manifest(folder, settings)
 
     @classmethod
-    def load(cls, path: Path | str) -> "Classifier":
-        """The classifier of a model folder; small files are checked whole, arrays by size and header."""
+    def load(cls, path: Path | str, *, ranker: bool = True) -> "Classifier":
+        """The classifier of a model folder; small files are checked whole, arrays by size and header.
+
+        Without its ranker, if it has one, the dual encoder ranks alone.
+        """
         path = Path(path)
         manifest = read_manifest(path)
         damage = problems(path, manifest, arrays=False)
@@ -150,6 +184,7 @@ class Classifier:
                 recipe=recipe.read_text(encoding="utf-8") if recipe.exists() else None,
                 data=manifest["settings"]["data"],
                 training=manifest["settings"]["training"],
+                ranker=Ranker.load(path / RANKER) if ranker and RANKER in manifest["settings"] else None,
             )
         except DamagedModel:
             raise

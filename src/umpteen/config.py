@@ -32,8 +32,10 @@ class DataConfig(Section):
 
 
 class TowerConfig(Section):
-    kind: Literal["transformer", "static"] = Field(
-        "static", description="transformer, or a bag of word pieces for CPUs"
+    kind: Literal["transformer", "static", "table"] = Field(
+        "static",
+        description="transformer, or a bag of word pieces for CPUs; for labels also a table: a learned vector each, "
+        "and no text",
     )
     start: str = Field("all-MiniLM-L6-v2", description="a Hugging Face model by name or folder")
     random_weights: bool = Field(
@@ -51,6 +53,10 @@ class TowerConfig(Section):
     dimension: int | None = Field(None, ge=1, description="static: numbers in a vector; without it, the token table's")
     bigrams: int = Field(0, ge=0, description="static: hash buckets for pairs of neighbouring word pieces; 0 for none")
     idf: bool = Field(True, description="static: start the weight of a word piece at its inverse document frequency")
+    residual: bool = Field(False, description="labels: a learned vector each, added to the text's")
+    start_from_text: bool = Field(
+        False, description="table: start from the query tower's vectors of the labels' texts, not at random"
+    )
     learning_rate: float | None = Field(None, gt=0, description="where this tower's differs from the optimizer's")
 
 
@@ -72,6 +78,17 @@ class EncoderConfig(Section):
     def _one_tower_has_one_setting(self) -> "EncoderConfig":
         if self.towers == "shared" and self.label is not None and self.label != self.query:
             raise ValueError('shared towers are one encoder: remove [encoder.label], or set towers = "separate"')
+        return self
+
+    @model_validator(mode="after")
+    def _only_labels_have_rows(self) -> "EncoderConfig":
+        if self.query.kind == "table" or self.query.residual:
+            what = 'kind = "table"' if self.query.kind == "table" else "residual = true"
+            raise ValueError(f"{what} is for labels, which are known in advance: set it in [encoder.label]")
+        if self.label_tower.residual and self.label_tower.kind == "table":
+            raise ValueError("residual = true adds a vector to a text's, and a table has no texts; choose one of them")
+        if self.label_tower.start_from_text and self.label_tower.kind != "table":
+            raise ValueError(f'start_from_text is for kind = "table", not for "{self.label_tower.kind}"')
         return self
 
     @property
@@ -104,6 +121,33 @@ class ObjectiveConfig(Section):
         return self
 
 
+class PoolConfig(Section):
+    name: Literal["all", "batch", "random", "shortlist", "cache"] = Field(
+        "all",
+        description="which labels compete at a step: all, or the batch's own and random or mined ones "
+        "(docs/negatives.md)",
+    )
+    negatives: int = Field(
+        1, ge=1, description="random, shortlist: labels drawn per query; cache: mined for the batch, per query of it"
+    )
+    shortlist: int = Field(100, ge=1, description="shortlist: labels kept per query, the best of the current encoder")
+    refresh_epochs: float = Field(1, gt=0, description="shortlist: epochs between two searches")
+    from_epoch: float = Field(0, ge=0, description="shortlist: before this epoch the batch's own labels compete")
+    margin: float | None = Field(
+        None,
+        description="shortlist: labels that score more than a query's best positive less this are taken for unlabelled "
+        "positives and kept out",
+    )
+
+    @model_validator(mode="after")
+    def _settings_belong_to_the_pool(self) -> "PoolConfig":
+        if self.name == "shortlist" and self.negatives > self.shortlist:
+            raise ValueError(f"negatives = {self.negatives} cannot be drawn from a shortlist of {self.shortlist}")
+        if self.margin is not None and self.name != "shortlist":
+            raise ValueError(f'margin is for name = "shortlist", not for "{self.name}"')
+        return self
+
+
 class OptimizerConfig(Section):
     learning_rate: float = Field(1e-2, gt=0, description="the peak, after warm-up")
     weight_decay: float = Field(0.01, ge=0, description="on matrices only: biases, norms and token weights have none")
@@ -119,7 +163,7 @@ class OptimizerConfig(Section):
 
 
 class TrainingConfig(Section):
-    batch_size: int = Field(512, ge=1, description="queries in a step; the labels in play are all of them")
+    batch_size: int = Field(512, ge=1, description="queries in a step; which labels compete is said in [pool]")
     epochs: float = Field(5, gt=0, description="passes over the training queries")
     steps: int | None = Field(None, ge=1, description="overrides epochs")
     minutes: float | None = Field(
@@ -164,6 +208,7 @@ class RunConfig(Section):
     data: DataConfig = DataConfig()
     encoder: EncoderConfig = EncoderConfig()
     objective: ObjectiveConfig = ObjectiveConfig()
+    pool: PoolConfig = PoolConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()

@@ -1,17 +1,25 @@
-"""Many texts into vectors: longest first, in micro-batches of like length, so that padding stays small."""
+"""Many texts into vectors: longest first, in micro-batches of like length, so that padding stays small.
+
+A label tower may know labels by their rows as well as, or instead of, by their texts; what it takes is decided here.
+"""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from umpteen.data.tokens import TokenTable
+from umpteen.data.texts import Texts
+from umpteen.data.tokens import TokenTable, tokenise
 from umpteen.encoders.encoder import Encoder
+from umpteen.encoders.label_table import FusedEncoder, LabelTable
+from umpteen.errors import BadInput
 
 Progress = Callable[[int, int], None]
 
+NEW = -1  # in place of the row of a label that the tower was not trained with
 _TEXTS_AT_A_TIME = 16_384  # token ids of more texts than this never stand in memory together
 
 
@@ -56,16 +64,46 @@ def encode_tokens(
     return vectors if done else torch.empty(0, encoder.dimension, device=device)
 
 
+def label_tokens(tower: Encoder, texts: Texts, rows: NDArray[np.int64], progress: Progress | None = None) -> TokenTable:
+    """What a label tower takes for labels of these texts and rows; texts are tokenised once, into the cache."""
+    return _with_rows(tower, rows, lambda: tokenise(texts, tower.tokenizer, progress=progress))
+
+
+def _with_rows(tower: Encoder, rows: NDArray[np.int64], tokens: Callable[[], TokenTable]) -> TokenTable:
+    if isinstance(tower, LabelTable):
+        if (rows == NEW).any():
+            raise BadInput(
+                f"{int((rows == NEW).sum()):,} labels are new to a model with a label table, which has no vector for "
+                "a text; train with a text label tower ([encoder.label] kind or residual), or with `train --from`"
+            )
+        return TokenTable.of_lengths(rows.astype(np.int32), np.ones(len(rows), dtype=np.int64))
+    if isinstance(tower, FusedEncoder):
+        return tokens().preceded_by(np.where(rows == NEW, tower.residual.count, rows))
+    return tokens()
+
+
 def encode_texts(
-    encoder: Encoder, texts: Sequence[str], token_budget: int | None = None, progress: Progress | None = None
+    encoder: Encoder,
+    texts: Sequence[str],
+    token_budget: int | None = None,
+    progress: Progress | None = None,
+    *,
+    rows: NDArray[np.int64] | None = None,
 ) -> Tensor:
-    """The vectors of texts, in their order, as `encode_tokens` gives them."""
-    tokenizer = encoder.tokenizer
+    """The vectors of texts, in their order, as `encode_tokens` gives them.
+
+    If they are labels that the encoder was trained with, `rows` says which; without it they are new to it.
+    """
+    rows = np.full(len(texts), NEW) if rows is None else rows
     parts = []
     for start in range(0, max(1, len(texts)), _TEXTS_AT_A_TIME):
         some = [texts[row] for row in range(start, min(start + _TEXTS_AT_A_TIME, len(texts)))]
-        table = TokenTable.of(tokenizer(some), tokenizer.vocabulary_size)
+        table = _with_rows(encoder, rows[start : start + len(some)], partial(_tokens_of, encoder, some))
         parts.append(encode_tokens(encoder, table, token_budget))
         if progress is not None:
             progress(start + len(some), len(texts))
     return torch.cat(parts)
+
+
+def _tokens_of(encoder: Encoder, texts: list[str]) -> TokenTable:
+    return TokenTable.of(encoder.tokenizer(texts), encoder.tokenizer.vocabulary_size)

@@ -12,10 +12,12 @@ from umpteen.data.tokens import tokenise
 from umpteen.encoders.encoder import Encoder
 from umpteen.encoding import encode_tokens
 from umpteen.errors import BadConfig, BadInput
-from umpteen.evaluation.propensity import USUAL
-from umpteen.evaluation.report import USUAL_KS, Report, evaluate
+from umpteen.evaluation.metrics import Terms, metric_terms
+from umpteen.evaluation.propensity import USUAL, inverse_propensities
+from umpteen.evaluation.report import USUAL_KS, Report, evaluate, scored_part
 from umpteen.parallel.shard import Shard
 from umpteen.parallel.world import World
+from umpteen.ranker.ranker import Ranker
 from umpteen.retrieval.exact import top_k
 from umpteen.retrieval.ranking import Ranking
 
@@ -59,10 +61,12 @@ class Judge:
         *,
         token_budget: int | None = None,
         shard: Shard | None = None,
+        ranker: Ranker | None = None,
     ) -> Ranking:
         """The best labels of each query of the split, filtered pairs left out.
 
         With a shard of the labels, processes share the queries to encode and the labels to search.
+        A ranker, if there is one, puts the first labels in order.
         """
         tokenizer = encoder.tokenizer
         if tokenizer.fingerprint not in self._tokens:
@@ -71,7 +75,11 @@ class Judge:
         queries = Shard(World() if shard is None else shard.world, len(tokens))
         own = tokens if len(queries) == len(tokens) else tokens.take(np.arange(queries.start, queries.stop))
         vectors = queries.gather(encode_tokens(encoder, own, token_budget=token_budget))
-        return top_k(vectors, label_vectors, max(self.at), shard=shard, excluding=self.split.filtered.matrix)
+        width = max(*self.at, ranker.settings.candidates if ranker else 1)
+        dense = top_k(vectors, label_vectors, width, shard=shard, excluding=self.split.filtered.matrix)
+        if ranker is None:
+            return dense
+        return ranker.rerank(self.split.texts, vectors.cpu().numpy(), dense).head(max(self.at))
 
     def report(self, ranking: Ranking, *, bootstrap: int = 1000) -> Report:
         """The metrics of a ranking of the split's queries, with 95 % intervals unless bootstrap is 0."""
@@ -87,6 +95,14 @@ class Judge:
             bootstrap=bootstrap,
             as_published=self._as_published,
         )
+
+    def terms(self, ranking: Ranking) -> dict[str, Terms]:
+        """The metrics of a ranking query by query, for paired comparisons with another ranking of the split."""
+        scored, truth, _ = scored_part(
+            ranking, self.split.relevance.matrix, self.split.filtered.matrix, as_published=self._as_published
+        )
+        inverse = inverse_propensities(self._counts, self._train_queries, self._a, self._b)
+        return metric_terms(scored, truth, inverse, self.at)
 
 
 def _whole_train(dataset: Dataset) -> Split:

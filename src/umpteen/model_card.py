@@ -15,7 +15,16 @@ def model_card(settings: dict[str, Any], report: Report | None, recipe: str | No
         sections.append(_metrics(report))
     if recipe is not None:
         sections.append(f"## Recipe\n\n```toml\n{recipe.strip()}\n```\n")
-    return "\n".join(sections)
+    return with_ranker("\n".join(sections), settings.get("ranker"))
+
+
+def with_ranker(card: str, ranker: dict[str, Any] | None) -> str:
+    """The card with its last section saying what the ranker is, or without that section; the rest stays as it is."""
+    rest = card.partition(_RANKER)[0].rstrip() + "\n"
+    if ranker is None:
+        return rest
+    lines = [f"- {name.replace('_', ' ')}: {value}" for name, value in ranker.items()]
+    return "\n".join([rest + _RANKER, *lines, ""])
 
 
 _FRONT_MATTER = """---
@@ -23,6 +32,14 @@ library_name: umpteen
 pipeline_tag: text-classification
 tags: [umpteen, extreme-classification, sentence-transformers]
 ---
+"""
+
+
+_RANKER = """
+## Ranker
+
+Linear weights a label on the words of a text (tf-idf of n-grams) put the encoder's first labels in order; a score is
+(1 − weight) · inner product + weight · the ranker's score. `Classifier.load(folder, ranker=False)` leaves it out.
 """
 
 
@@ -38,11 +55,15 @@ def _summary(settings: dict[str, Any]) -> str:
     ]
     lines += [f"- data {name.replace('_', ' ')}: {value}" for name, value in data.items() if name != "licence"]
     lines += [
-        f"- training {name.replace('_', ' ')}: {value}"
+        f"- training {name.replace('_', ' ')}: {_written(value)}"
         for name, value in settings.get("training", {}).items()
         if value is not None
     ]
     return "\n".join([*lines, f"- licence: {licence}", ""])
+
+
+def _written(value: Any) -> str:
+    return ", ".join(f"{name} {number:,}" for name, number in value.items()) if isinstance(value, dict) else str(value)
 
 
 def _usage(settings: dict[str, Any]) -> str:

@@ -3,9 +3,12 @@
 import shutil
 from pathlib import Path
 
+import numpy as np
+
 from umpteen.assemble import Progress, Run, build_run, named
 from umpteen.classifier import Classifier
 from umpteen.config import RunConfig, read_config, to_toml
+from umpteen.encoders.row_table import row_tables
 from umpteen.encoders.static import StaticEncoder
 from umpteen.encoding import encode_texts
 from umpteen.errors import BadInput
@@ -81,14 +84,18 @@ def train_in(
     if world.is_first and (name := launch_name()):
         write_atomically(workspace / LAUNCHED_BY, name)
     state = run.loop.run()
-    for tower in (run.towers.query, run.towers.label):
+    for tower in run.towers.modules():
         if isinstance(tower, StaticEncoder):
             tower.fold_token_weights()  # as saving will, so that the saved model gives the same vectors to the bit
     labels, towers = run.dataset.labels, run.towers.eval()
     shard = Shard(world, len(labels))
-    own = encode_texts(towers.label, labels.texts[shard.rows], progress=named(progress, "encoding labels")).float()
+    rows = np.arange(shard.start, shard.stop)
+    encoding = named(progress, "encoding labels")
+    own = encode_texts(towers.label, labels.texts[shard.rows], progress=encoding, rows=rows).float()
     report = run.judge.report(run.judge.rank(towers.query, own, shard=shard)) if run.judge else None
     vectors = shard.collect(own)
+    for table in row_tables(towers).values():
+        table.collect_()
     if vectors is not None:
         _save(Classifier(towers, labels, vectors), run, state, config, output, workspace, report, start_from)
     world.wait()
@@ -109,7 +116,12 @@ def _save(
         report=report,
         recipe=_origin(start_from) + to_toml(config),
         data={"name": run.dataset.name, "fingerprint": run.dataset.fingerprint, "trained_on": config.data.fit_on},
-        training={"steps": state.step, "seconds": round(state.seconds, 1), "best_step": state.best_step},
+        training={
+            "steps": state.step,
+            "seconds": round(state.seconds, 1),
+            "best_step": state.best_step,
+            "parameters": classifier.towers.parameter_counts(),
+        },
         extra_files=[workspace / "metrics.jsonl"],
     )
     shutil.rmtree(workspace, ignore_errors=True)

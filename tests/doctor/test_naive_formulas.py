@@ -27,7 +27,7 @@ from umpteen.config import ObjectiveConfig
 from umpteen.data.relevance import Relevance
 from umpteen.doctor.naive import naive_loss, softplus
 from umpteen.encoders.towers import Towers
-from umpteen.training.step import TrainingData
+from umpteen.training.training_data import TrainingData
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "softmax": {"name": "softmax"},

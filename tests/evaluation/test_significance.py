@@ -6,7 +6,7 @@ import pytest
 from umpteen.errors import BadInput
 from umpteen.evaluation import significance
 from umpteen.evaluation.metrics import Terms
-from umpteen.evaluation.significance import bootstrap_intervals, paired_difference
+from umpteen.evaluation.significance import bootstrap_intervals, paired_difference, paired_differences
 
 
 def precision(successes: int, queries: int) -> Terms:
@@ -62,3 +62,31 @@ def test_a_method_does_not_differ_from_itself() -> None:
 def test_other_queries_cannot_be_paired() -> None:
     with pytest.raises(BadInput, match="ours has 9, theirs 8"):
         paired_difference(precision(5, 9), precision(5, 8))
+
+
+def test_paired_differences_are_those_of_a_naive_bootstrap() -> None:
+    random = np.random.default_rng(3)
+    possible = random.uniform(1, 9, 40)
+    ours = {"P@1": precision(25, 40), "PSP@1": Terms(possible * random.uniform(0, 1, 40), possible)}
+    theirs = {"P@1": precision(20, 40), "PSP@1": Terms(possible * random.uniform(0, 1, 40), possible)}
+    found = paired_differences(ours, theirs, resamples=300, seed=5)
+    drawn = np.random.default_rng(5).integers(40, size=(300, 40))
+    for name, difference in found.items():
+        looped = []
+        for rows in drawn:
+            mine, yours = ours[name], theirs[name]
+            looped.append(
+                mine.achieved[rows].sum() / mine.possible[rows].sum()
+                - yours.achieved[rows].sum() / yours.possible[rows].sum()
+            )
+        assert difference.value == pytest.approx(ours[name].value - theirs[name].value)
+        assert difference.interval == pytest.approx(np.quantile(looped, [0.025, 0.975]))
+        turned = min(sum(one <= 0 for one in looped), sum(one >= 0 for one in looped))
+        assert difference.p == pytest.approx(min(1, 2 * (turned + 1) / 301))
+    assert found["P@1"] == paired_difference(ours["P@1"], theirs["P@1"], 300, 5)
+
+
+def test_only_metrics_that_both_have_are_paired() -> None:
+    found = paired_differences({"P@1": precision(3, 9), "P@5": precision(3, 9)}, {"P@5": precision(2, 9)}, 50)
+    assert list(found) == ["P@5"] and found["P@5"].to_dict()["value"] == pytest.approx(100 / 9)
+    assert paired_differences({"P@1": precision(3, 9)}, {}, 50) == {}

@@ -4,19 +4,19 @@ import sys
 import pytest
 
 from umpteen.errors import BadInput
-from umpteen.lab import EXPERIMENTS, experiment
+from umpteen.lab import EXPERIMENTS, named
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_listed_experiment_can_be_run(name: str) -> None:
-    assert callable(experiment(name))
+    assert callable(named(name))
 
 
 def test_an_unknown_experiment_is_refused_with_the_nearest_known_one() -> None:
     with pytest.raises(BadInput, match="no experiment tokenstar; did you mean token-star"):
-        experiment("tokenstar")
+        named("tokenstar")
     with pytest.raises(BadInput, match="umpteen lab list"):
-        experiment("zzz")
+        named("zzz")
 
 
 def test_listing_experiments_loads_none_of_them() -> None:

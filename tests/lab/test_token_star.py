@@ -8,7 +8,9 @@ from umpteen import figures
 from umpteen.cli.main import cli
 from umpteen.encoders.tokenizer import TextTokenizer
 from umpteen.errors import BadInput
-from umpteen.lab.token_star import OURS, THEIRS, conclude, run
+from umpteen.lab.comparison import Outcomes
+from umpteen.lab.experiment import Setup
+from umpteen.lab.token_star import OURS, THEIRS, begin, conclude
 from umpteen.lab.token_star_data import Sizes, make_dataset, whole_words
 
 SIZES = Sizes(queries=30, star_queries=7, labels=20, test_queries=11, words=4)
@@ -63,17 +65,17 @@ def test_the_tiny_experiment_runs_from_the_command_line_and_is_resumed(tmp_path:
     first = CliRunner().invoke(cli, command, catch_exceptions=False)
     results = json.loads(first.stdout)
     assert results["verdict"] in {"confirmed", "refuted", "undecided"}
-    assert [(outcome["objective"], outcome["seed"]) for outcome in results["results"]] == [
+    assert [(outcome["variant"], outcome["seed"]) for outcome in results["runs"]] == [
         (OURS, 0),
         (THEIRS, 0),
         (OURS, 1),
         (THEIRS, 1),
     ]
-    for outcome in results["results"]:
+    for outcome in results["runs"]:
         assert [point["epoch"] for point in outcome["course"]] == [0, 1, 2, 3]
         assert all(0 <= point["P@1"] <= 100 for point in outcome["course"])
         assert outcome["final"] == outcome["course"][-1]["P@1"]
-    starts = {(outcome["seed"], outcome["course"][0]["P@1"]) for outcome in results["results"]}
+    starts = {(outcome["seed"], outcome["course"][0]["P@1"]) for outcome in results["runs"]}
     assert len(starts) == 2  # both objectives of a seed start from the same model and data
     assert json.loads((tmp_path / "out" / "results.json").read_text()) == results
     before = (tmp_path / "out" / "runs" / "softmax-1.json").stat().st_mtime_ns
@@ -81,32 +83,32 @@ def test_the_tiny_experiment_runs_from_the_command_line_and_is_resumed(tmp_path:
     assert (tmp_path / "out" / "runs" / "softmax-1.json").stat().st_mtime_ns == before
 
 
-def outcomes(ours: list[float], theirs: list[float]) -> list[dict[str, object]]:
-    return [
-        {"objective": objective, "seed": seed, "final": final, "final_R@5": 100, "final_on_training_queries": 100}
+def outcomes(ours: list[float], theirs: list[float]) -> Outcomes:
+    return Outcomes(
+        {"variant": variant, "seed": seed, "final": final, "final_R@5": 100, "final_on_training_queries": 100}
         | {"seconds": 1.0, "course": [{"epoch": epoch, "P@1": value} for epoch, value in enumerate([0.0, 60.0, final])]}
-        for objective, finals in ((OURS, ours), (THEIRS, theirs))
+        for variant, finals in ((OURS, ours), (THEIRS, theirs))
         for seed, final in enumerate(finals)
-    ]
+    )
 
 
 def test_the_verdict_and_the_summary_follow_from_the_numbers() -> None:
-    results = conclude(outcomes([100.0, 99.0, 98.0], [40.0, 50.0, 45.0]))
-    assert results["verdict"] == "confirmed"
-    assert results["means"][OURS]["mean"] == 99
-    assert results["difference"]["mean"] == 54
-    assert results["peaks"][THEIRS] == {"epoch": 1, "P@1": 60}
-    assert "99.0 %" in results["summary"] and "54.0 points" in results["summary"]
-    assert conclude(outcomes([40.0, 50.0], [50.0, 40.0]))["verdict"] == "undecided"
-    assert conclude(outcomes([100.0], [20.0]))["verdict"] == "undecided"
+    found = conclude(outcomes([100.0, 99.0, 98.0], [40.0, 50.0, 45.0]), encoder="static")
+    assert found.claims[0].verdict == "confirmed"
+    assert found.results[0]["P@1"]["mean"] == 99
+    assert found.claims[0].difference is not None and found.claims[0].difference["mean"] == 54
+    assert found.results[1]["highest"] == {"epoch": 1, "P@1": 60}
+    assert "99.0 %" in found.summary and "54.0 points" in found.summary
+    for ours, theirs in (([40.0, 50.0], [50.0, 40.0]), ([100.0], [20.0])):
+        assert conclude(outcomes(ours, theirs), encoder="static").claims[0].verdict == "undecided"
 
 
-@pytest.mark.parametrize(("size", "encoder", "seeds"), [("huge", None, 1), ("tiny", "gpt", 1), ("tiny", None, 0)])
-def test_what_is_not_known_is_refused_before_anything_is_written(
-    tmp_path: Path, size: str, encoder: str | None, seeds: int
+@pytest.mark.parametrize(("source", "encoder"), [("wordnet-nouns", None), (None, "gpt")])
+def test_data_and_encoders_it_cannot_use_are_refused_before_anything_is_written(
+    tmp_path: Path, source: str | None, encoder: str | None
 ) -> None:
-    with pytest.raises(BadInput, match=r"--(size huge|encoder gpt|seeds 0)"):
-        run(size, tmp_path / "out", encoder=encoder, seeds=seeds)
+    with pytest.raises(BadInput, match=r"--(data wordnet-nouns: token-star makes its own|encoder gpt)"):
+        begin(Setup("token-star", "tiny", tmp_path / "out", source, encoder))
     assert not (tmp_path / "out").exists()
 
 

@@ -7,19 +7,27 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import normalize
 
 import reference
 from reference import Problem
 from umpteen.data.batches import draw_positives
 from umpteen.data.relevance import Relevance
+from umpteen.data.texts import Texts
 from umpteen.data.token_table import TokenTable
 from umpteen.encoders.encoder import Encoder
+from umpteen.encoders.label_table import FusedEncoder, LabelTable
+from umpteen.encoders.row_table import RowTable, row_tables
 from umpteen.encoders.static import StaticEncoder
 from umpteen.encoders.towers import Towers
 from umpteen.encoders.transformer import TransformerEncoder
+from umpteen.encoding import label_tokens
 from umpteen.objectives import decoupled_softmax, one_vs_all, soft_top_k, softmax
+from umpteen.parallel import World
+from umpteen.parallel.shard import Shard
 from umpteen.training.optimizer import make_optimizer
-from umpteen.training.step import StepSettings, TrainingData, TrainingStep
+from umpteen.training.step import StepSettings, TrainingStep
+from umpteen.training.training_data import TrainingData
 
 # Two queries alike, one that is also a label, two labels alike, one query without labels.
 QUERIES = [
@@ -59,10 +67,17 @@ OBJECTIVES: dict[str, Objective] = {
     "one_vs_all": (one_vs_all, reference.one_vs_all),
 }
 TOWERS = ["static shared", "static static", "transformer shared", "transformer static", "static transformer"]
+TOWERS_WITH_ROWS = ["static table", "static fused", "transformer table", "static fused-transformer"]
 SEED, STEP = 3, 17
 
 
-def make_encoder(kind: str, start: str, seed: int) -> Encoder:
+def make_encoder(kind: str, start: str, seed: int, world: World | None = None) -> Encoder:
+    if kind in {"table", "fused", "fused-transformer"}:
+        rows = RowTable.gaussian(Shard(world or World(), len(LABELS)), 8, seed)
+        if kind == "table":
+            return LabelTable(rows)
+        text = make_encoder("transformer" if "transformer" in kind else "static", start, seed)
+        return FusedEncoder(text, rows, normalise=True)
     if kind == "static":
         encoder = StaticEncoder.random(start, 8, seed=seed, bigrams=20, max_length=8)
         assert encoder.bigrams is not None
@@ -71,15 +86,15 @@ def make_encoder(kind: str, start: str, seed: int) -> Encoder:
     return TransformerEncoder.load(start, max_length=8, hidden_dropout=0.0)
 
 
-def make_towers(names: str, start: str) -> Towers:
+def make_towers(names: str, start: str, world: World | None = None) -> Towers:
     first, second = names.split()
     query = make_encoder(first, start, 1)
-    towers = Towers(query) if second == "shared" else Towers(query, make_encoder(second, start, 2))
+    towers = Towers(query) if second == "shared" else Towers(query, make_encoder(second, start, 2, world))
     return towers.double().train()
 
 
 def table(encoder: Encoder, texts: list[str]) -> TokenTable:
-    return TokenTable.of(encoder.tokenizer(texts), encoder.tokenizer.vocabulary_size)
+    return label_tokens(encoder, Texts.of(texts), np.arange(len(texts)))
 
 
 def make_step(
@@ -128,6 +143,9 @@ def gradients(towers: Towers) -> dict[str, Tensor]:
         for name, weight in towers.named_parameters()
     }
     towers.zero_grad()
+    for name, rows in row_tables(towers).items():
+        found[name] += rows.dense_gradient()
+        rows.forget_gradients()
     return found
 
 
@@ -138,13 +156,23 @@ def naive(
     rows: NDArray[np.int64],
     reduction: Any = "mean",
     positives: int | None = None,
+    in_play: NDArray[np.int64] | None = None,
+    kept_out: list[tuple[int, int]] | None = None,
 ) -> float:
-    """Every text encoded on its own, in one graph, under the dense formula; leaves gradients, returns the loss."""
+    """Every text encoded on its own, in one graph, under the dense formula; leaves gradients, returns the loss.
+
+    A label that is not in play counts for no query, as if filtered for all of them.
+    """
 
     def encoded(encoder: Encoder, texts: list[str]) -> Tensor:
+        if isinstance(encoder, LabelTable):
+            return normalize(encoder.table.weight)
+        if isinstance(encoder, FusedEncoder):
+            return normalize(encoded(encoder.text, texts) + encoder.residual.weight)
         return torch.cat([encoder(*encoder.tokenizer.batch([text])) for text in texts])
 
     pulled, weights = [], []
+    absent = [] if in_play is None else sorted(set(range(len(LABELS))) - set(in_play.tolist()))
     relevance = relevance.without(Relevance.from_lists(FILTERED, len(LABELS)))  # a filtered pair is never drawn
     query, label, weight = draw_positives(relevance, rows, positives, np.random.default_rng([SEED, STEP]))
     for position, row, value in zip(query.tolist(), label.tolist(), weight.tolist(), strict=True):
@@ -159,7 +187,11 @@ def naive(
             labels=encoded(towers.label, LABELS),
             pulled=pulled,
             unpulled=[pair for pair in every if pair not in pulled],
-            filtered=[(position, row) for position, at in enumerate(rows) for row in FILTERED[at]],
+            filtered=[
+                *((position, row) for position, at in enumerate(rows) for row in FILTERED[at]),
+                *((position, row) for position in range(len(rows)) for row in absent),
+                *(kept_out or []),
+            ],
             weights=weights,
             scale=[float(count / some) for count, some in zip(counts, drawn, strict=True)] if positives else None,
             reduction=reduction,

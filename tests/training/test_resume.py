@@ -86,15 +86,27 @@ def course(model: Path) -> list[dict[str, object]]:
     return [{name: value for name, value in json.loads(line).items() if name not in clock} for line in lines]
 
 
-@pytest.fixture(
-    scope="module", params=[("static", "separate"), ("transformer", "shared")], ids=["static", "transformer"]
-)
+RUNS = {
+    "static": ("static", "separate", ()),
+    "transformer": ("transformer", "shared", ()),
+    "shortlist": (
+        "static",
+        "separate",
+        ("pool.name=shortlist", "pool.shortlist=4", "pool.refresh_epochs=0.7", "pool.from_epoch=0.3", "pool.margin=0"),
+    ),
+    "cache": ("static", "shared", ("pool.name=cache",)),
+    "table": ("static", "separate", ("encoder.label.kind=table", "pool.name=random", "pool.negatives=2")),
+    "fused": ("static", "separate", ("encoder.label.residual=true",)),
+}
+
+
+@pytest.fixture(scope="module", params=RUNS.values(), ids=RUNS.keys())
 def undisturbed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with data, start, recipe and the model of a run that nobody disturbed."""
     forkserver.ensure_running()  # it imports while we write
     folder = tmp_path_factory.mktemp("undisturbed")
-    kind, towers = request.param
-    write_recipe(folder, *CHANGES, kind=kind, towers=towers)
+    kind, towers, pool = request.param
+    write_recipe(folder, *CHANGES, *pool, kind=kind, towers=towers)
     finished(folder)
     return folder
 

@@ -14,6 +14,7 @@ from step_cases import (
     SEED,
     STEP,
     TOWERS,
+    TOWERS_WITH_ROWS,
     WEIGHTS,
     assert_same,
     gradients,
@@ -29,7 +30,7 @@ from umpteen.data.relevance import Relevance
 from umpteen.encoders.static import StaticEncoder
 from umpteen.encoders.towers import Towers
 from umpteen.objectives import decoupled_softmax
-from umpteen.training import step as step_module
+from umpteen.training import training_data
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +39,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-@pytest.mark.parametrize("names", TOWERS)
+@pytest.mark.parametrize("names", [*TOWERS, *TOWERS_WITH_ROWS])
 def test_every_objective_on_every_pair_of_towers_gives_the_naive_gradient(
     names: str, objective: str, start: str
 ) -> None:
@@ -103,7 +104,7 @@ def test_over_all_samples_of_positives_the_mean_gradient_is_that_of_pulling_all(
             label = np.array([label for labels in draw for label in sorted(labels)])
             return query, label, np.ones(len(label), dtype=np.float32)
 
-        monkeypatch.setattr(step_module, "draw_positives", drawn)
+        monkeypatch.setattr(training_data, "draw_positives", drawn)
         step.gradients(rows, step=STEP, seed=SEED)
         for name, gradient in gradients(towers).items():
             total[name] += gradient / len(draws)

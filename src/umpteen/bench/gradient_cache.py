@@ -29,7 +29,8 @@ from umpteen.errors import BadInput
 from umpteen.objectives import Pairs, Scores, Targets, decoupled_softmax
 from umpteen.planning.meter import Meter
 from umpteen.training.optimizer import make_optimizer
-from umpteen.training.step import StepSettings, TrainingData, TrainingStep
+from umpteen.training.step import StepSettings, TrainingStep
+from umpteen.training.training_data import TrainingData
 
 MODEL = "all-MiniLM-L6-v2"
 BATCHES, TOKEN_BUDGETS = (64, 256, 1024), (512, 2048, 8192, 32_768)

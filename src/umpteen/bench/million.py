@@ -59,6 +59,9 @@ class Case(NamedTuple):
     steps: int  # timed ones, after one to warm up
 
 
+Measure = Callable[[Case, Path, Progress], dict[str, Any]]
+
+
 def run(
     labels: Sequence[int] = SIZES,
     *,
@@ -89,7 +92,8 @@ def run(
             data = Path(scratch, f"{size}-labels")
             write_titles(data, labels=size, train=train, validation=evaluated, model=MODEL, seed=seed, progress=tell)
             for queries in (batch, *(other_batches if size == middle else ())):
-                results.append(_in_its_own_process(Case(size, queries, steps), data, Path(scratch, "cache"), tell))
+                case = Case(size, queries, steps)
+                results.append(in_its_own_process(measure, case, data, Path(scratch, "cache"), tell))
     seconds = [row["seconds_per_step"] / row["labels"] for row in results if row["batch"] == batch]
     peaks = [row["peak_rss_gb"] for row in results if row["labels"] == middle]
     return {
@@ -104,10 +108,11 @@ def run(
     }
 
 
-def _in_its_own_process(case: Case, data: Path, cache: Path, tell: Progress) -> dict[str, Any]:
+def in_its_own_process(work: Measure, case: Case, data: Path, cache: Path, tell: Progress) -> dict[str, Any]:
+    """What the work gives for a case, in a new process with a cache of its own."""
     processes = multiprocessing.get_context("spawn")
     receiver, sender = processes.Pipe(duplex=False)
-    child = processes.Process(target=_child, args=(sender, case, data, cache), daemon=True)
+    child = processes.Process(target=_child, args=(sender, work, case, data, cache), daemon=True)
     child.start()
     sender.close()  # so that the end of the child is the end of the pipe
     try:
@@ -125,9 +130,9 @@ def _in_its_own_process(case: Case, data: Path, cache: Path, tell: Progress) -> 
         child.join()
 
 
-def _child(connection: Connection, case: Case, data: Path, cache: Path) -> None:
+def _child(connection: Connection, work: Measure, case: Case, data: Path, cache: Path) -> None:
     os.environ["UMPTEEN_CACHE"] = str(cache)
-    connection.send(measure(case, data, lambda *report: connection.send(report)))
+    connection.send(work(case, data, lambda *report: connection.send(report)))
 
 
 def measure(case: Case, data: Path, tell: Progress) -> dict[str, Any]:
@@ -144,7 +149,7 @@ def measure(case: Case, data: Path, tell: Progress) -> dict[str, Any]:
         "batch": case.batch,
         "seconds_per_step": median(turns.steps[1:]),
         "matmul_multiple": median(step / products for step, products in turns.timed()),
-        "peak_rss_gb": _peak_memory() / 1e9,
+        "peak_rss_gb": peak_memory() / 1e9,
         "evaluation_seconds": turns.evaluation,
         "seconds_of_products": median(turns.products[1:]),
     }
@@ -209,7 +214,7 @@ def products_seconds(batch: int, labels: int, dimension: int) -> float:
     return time.perf_counter() - began
 
 
-def _peak_memory() -> int:
+def peak_memory() -> int:
     """The most this process ever held, in bytes."""
     found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
     return int(found[1]) * 1024 if found else 0

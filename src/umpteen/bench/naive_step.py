@@ -17,7 +17,8 @@ from torch.optim import AdamW
 
 from umpteen.data.token_table import TokenTable
 from umpteen.encoders.encoder import Encoder
-from umpteen.training.step import StepSettings, TrainingData
+from umpteen.training.step import StepSettings
+from umpteen.training.training_data import TrainingData
 
 
 class NaiveStep:

@@ -20,8 +20,9 @@ from umpteen.encoders.towers import Towers
 from umpteen.encoding import micro_batches
 from umpteen.objectives.decoupled_softmax import decoupled_softmax
 from umpteen.training.optimizer import make_optimizer
-from umpteen.training.step import StepSettings, TrainingData, TrainingStep
+from umpteen.training.step import StepSettings, TrainingStep
 from umpteen.training.texts_in_play import TextsInPlay
+from umpteen.training.training_data import TrainingData
 
 TEMPERATURE = 0.05
 LEARNING_RATE = 3e-4

@@ -54,6 +54,21 @@ def million(labels: tuple[int, ...], steps: int, as_json: bool) -> None:
 
 
 @bench.command()
+@click.option("--labels", default=500_000, show_default=True)
+@click.option("--batch", default=512, show_default=True, help="Queries in a step.")
+@click.option("--steps", default=3, show_default=True, help="Timed steps; the median counts.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def table(labels: int, batch: int, steps: int, as_json: bool) -> None:
+    """A learned vector per label, all labels in play: peak memory of a whole run, seconds per step."""
+    from umpteen.bench.table import run
+    from umpteen.cli.console import Watch
+
+    with Watch(quiet=as_json) as watch:
+        outcome = run(labels, batch=batch, steps=steps, progress=watch)
+    _print(outcome, as_json)
+
+
+@bench.command()
 @click.option("--texts", default=20_000, show_default=True, help="Texts to tokenise and encode.")
 @click.option("--labels", type=int, help="Only the first labels of wordnet-nouns in the steps. Default: all.")
 @click.option("--batch", default=256, show_default=True, help="Queries in a step.")

@@ -77,6 +77,9 @@ class Watch:
 
     def started(self, step: int, steps: int) -> None:
         self._steps = steps
+        self._began.pop("training", None)  # a command may train several models, one after the other
+        if "training" in self._tasks:
+            self._progress.reset(self._tasks["training"])
         self("training", step, steps)
 
     def stepped(self, record: dict[str, Any]) -> None:
@@ -118,6 +121,24 @@ def _cell(report: Report, metric: str, best: float) -> str:
     figure = f"[bold]{value:.2f}[/bold]" if value == best else f"{value:.2f}"
     interval = report.intervals.get(metric)
     return figure if interval is None else f"{figure} ±{(interval[1] - interval[0]) / 2:.2f}"
+
+
+def differences_table(
+    found: Mapping[str, Mapping[str, Mapping[str, Any]]], metrics: Sequence[str] = SHOWN, *, title: str
+) -> Table:
+    """One row per method: by how many percent points it differs, over the 95 % interval of that."""
+    metrics = [metric for metric in metrics if all(metric in pair for pair in found.values())]
+    table = Table(title=f"{title}: percent points and their 95 % intervals", title_justify="left")
+    table.add_column("", no_wrap=True)
+    for metric in metrics:
+        table.add_column(metric, justify="right")
+    for name, pair in found.items():
+        cells = []
+        for metric in metrics:
+            low, high = pair[metric]["interval"]
+            cells.append(f"{pair[metric]['value']:+.2f}\n{low:+.1f} to {high:+.1f}")
+        table.add_row(name, *cells)
+    return table
 
 
 def decile_table(report: Report) -> Table:

@@ -39,7 +39,10 @@ def curves(runs: tuple[Path, ...], metric: str, clock: "Clock", output: Path | N
     if output is not None:
         draw_curves(
             output,
-            {name: Curve(*zip(*course, strict=True)) for name, course in courses.items()},
+            {
+                name: Curve([place for place, _ in course], [value for _, value in course])
+                for name, course in courses.items()
+            },
             title=f"{metric} on validation",
             x=NAMES[clock],
             y=f"{metric} (%)",

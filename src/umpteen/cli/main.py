@@ -5,7 +5,21 @@ import sys
 
 import click
 
-from umpteen.cli import bench, curves, data, demo, doctor, lab, models, plan, recipes, training
+from umpteen.cli import (
+    bench,
+    compare,
+    curves,
+    data,
+    demo,
+    doctor,
+    lab,
+    models,
+    negatives,
+    plan,
+    ranker,
+    recipes,
+    training,
+)
 from umpteen.cli.allocator import keep_freed_memory
 from umpteen.errors import LostProcess, Stopped, UmpteenError
 from umpteen.version import __version__
@@ -40,8 +54,11 @@ for command in (
     training.tune,
     curves.curves,
     models.evaluate,
+    compare.compare,
     models.predict,
     models.verify,
+    negatives.negatives,
+    ranker.ranker,
     recipes.recipe,
     doctor.doctor,
     bench.bench,

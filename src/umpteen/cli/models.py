@@ -5,53 +5,85 @@ import sys
 from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
+from typing import Any
 
 import click
 
 
 @click.command()
-@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("models", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="MODEL...")
 @click.argument("source", metavar="DATA")
 @click.option("--split", type=click.Choice(["test", "validation", "train"]), default="test", show_default=True)
 @click.option("--at", multiple=True, type=int, help="A k for P@k and the others; repeat.  [default: 1 3 5 10 100]")
 @click.option("--propensity", nargs=2, type=float, help="A and B of PSP and PSnDCG.  [default: the recipe's, 0.55 1.5]")
 @click.option("--as-published", is_flag=True, help="Keep queries without positives in the means, as pyxclib does.")
+@click.option("--no-ranker", is_flag=True, help="The dual encoder alone, if the model has a ranker.")
+@click.option("--ensemble", is_flag=True, help="Judge the mean of the models' scores instead of each.")
 @click.option("--predictions", type=click.Path(path_type=Path), help="Save the top-k scores as scipy CSR (.npz).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def evaluate(
-    model: Path,
+    models: tuple[Path, ...],
     source: str,
     split: str,
     at: tuple[int, ...],
     propensity: tuple[float, float] | None,
     as_published: bool,
+    no_ranker: bool,
+    ensemble: bool,
     predictions: Path | None,
     as_json: bool,
 ) -> None:
-    """Judge MODEL on DATA: P, nDCG, R, PSP and PSnDCG with 95 % intervals, and by label frequency."""
+    """Judge MODEL on DATA: P, nDCG, R, PSP and PSnDCG with 95 % intervals, and by label frequency.
+
+    Several models are judged beside each other, with the paired differences of each from the first.
+    """
     from umpteen.classifier import Classifier
-    from umpteen.cli.console import SHOWN, Watch, decile_table, metrics_table, show
+    from umpteen.cli.console import SHOWN, Watch, decile_table, differences_table, metrics_table, show
     from umpteen.data.dataset import open_dataset
     from umpteen.errors import BadInput
-    from umpteen.evaluating import evaluate_model
+    from umpteen.evaluating import compare_models, evaluate_ensemble, evaluate_model
     from umpteen.evaluation.report import USUAL_KS
 
+    beside = len(models) > 1 and not ensemble
+    if beside and predictions is not None:
+        raise BadInput("--predictions saves one ranking; give one model, or --ensemble")
     with Watch(quiet=as_json) as watch:
-        classifier = Classifier.load(model)
-        labels = len(classifier.labels)
+        classifiers = [Classifier.load(model, ranker=not no_ranker) for model in models]
+        labels = len(classifiers[0].labels)
         if at and not 1 <= min(at) <= max(at) <= labels:
             raise BadInput(
                 f"--at {' --at '.join(map(str, at))}: the model has {labels:,} labels; ask for 1 to {labels}"
             )
         dataset = open_dataset(source, progress=partial(watch, "reading"))
-        report, ranking = evaluate_model(
-            classifier, dataset, split, at=at or USUAL_KS, propensity=propensity, as_published=as_published
-        )
+        asked: dict[str, Any] = {"at": at or USUAL_KS, "propensity": propensity, "as_published": as_published}
+        if beside:
+            reports, differences = compare_models(classifiers, dataset, split, **asked)
+        elif ensemble:
+            report, ranking = evaluate_ensemble(classifiers, dataset, split, **asked)
+        else:
+            report, ranking = evaluate_model(classifiers[0], dataset, split, **asked)
+    shown = SHOWN if not at else tuple(f"{name}@{k}" for k in at for name in ("P", "nDCG", "PSP", "PSnDCG", "R"))
+    about = {"data": dataset.name, "split": split}
+    if beside:
+        names = [str(model) for model in models]
+        found = {
+            name: {metric: one.to_dict() for metric, one in pair.items()}
+            for name, pair in zip(names[1:], differences, strict=True)
+        }
+        if as_json:
+            results = [{"model": name, **report.to_dict()} for name, report in zip(names, reports, strict=True)]
+            pairs = [{"model": name, "minus": names[0], "metrics": pair} for name, pair in found.items()]
+            click.echo(json.dumps({**about, "results": results, "differences": pairs}))
+        else:
+            show(metrics_table(dict(zip(names, reports, strict=True)), shown))
+            show(differences_table(found, shown, title=f"minus {names[0]}, paired"))
+        return
+    name = "mean of " + ", ".join(map(str, models)) if ensemble else str(models[0])
     if as_json:
-        click.echo(json.dumps({"model": str(model), "data": dataset.name, "split": split, **report.to_dict()}))
+        named = {"ensemble": [str(model) for model in models]} if ensemble else {"model": name}
+        click.echo(json.dumps({**named, **about, **report.to_dict()}))
     else:
-        shown = SHOWN if not at else tuple(f"{name}@{k}" for k in at for name in ("P", "nDCG", "PSP", "PSnDCG", "R"))
-        show(metrics_table({str(model): report}, shown), decile_table(report))
+        show(metrics_table({name: report}, shown), decile_table(report))
         left_out = f"; {report.queries_left_out:,} without positives left out" if report.queries_left_out else ""
         constants = ", ".join(f"{name} {value}" for name, value in report.propensity.items())
         click.echo(f"{dataset.name} {split}: {report.queries:,} queries{left_out}; propensity {constants}")
@@ -63,8 +95,9 @@ def evaluate(
 @click.argument("model", type=click.Path(path_type=Path))
 @click.argument("texts", nargs=-1, metavar="[TEXT]...")
 @click.option("--k", default=5, show_default=True, help="Labels per text.")
+@click.option("--no-ranker", is_flag=True, help="The dual encoder alone, if the model has a ranker.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a text.")
-def predict(model: Path, texts: tuple[str, ...], k: int, as_json: bool) -> None:
+def predict(model: Path, texts: tuple[str, ...], k: int, no_ranker: bool, as_json: bool) -> None:
     """Print the best labels of each TEXT, or of each line of stdin."""
     from umpteen.classifier import Classifier
     from umpteen.errors import BadInput
@@ -77,7 +110,7 @@ def predict(model: Path, texts: tuple[str, ...], k: int, as_json: bool) -> None:
     for number, text in enumerate(given, 1):
         if any("\ud800" <= character <= "\udfff" for character in text):
             raise BadInput(f"text {number:,} is not UTF-8: {text.encode(errors='replace').decode()[:60]!r}; convert it")
-    for text, found in zip(given, Classifier.load(model).predict(given, k), strict=True):
+    for text, found in zip(given, Classifier.load(model, ranker=not no_ranker).predict(given, k), strict=True):
         if as_json:
             labels = [{"key": label.key, "text": label.text, "score": label.score} for label in found]
             click.echo(json.dumps({"text": text, "labels": labels}, ensure_ascii=False))

@@ -97,11 +97,15 @@ def _check_launch(processes: int, device: str) -> None:
 @click.command()
 @click.argument("recipe")
 @click.option(
-    "--try", "choices", multiple=True, required=True, metavar="KEY=V1,V2,…", help="Values to try; repeat for a grid."
+    "--try",
+    "choices",
+    multiple=True,
+    metavar="KEY=V1,V2,…",
+    help="Values to try; repeat for a grid.  [default: values around the recipe's learning rate and temperature]",
 )
 @click.option("--data", "source", help="Dataset folder or bundled name; overrides data.source.")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a setting for all trials.")
-@click.option("--trials", type=int, help="Draw this many points of the grid instead of all.")
+@click.option("--trials", type=click.IntRange(1), help="Draw this many points of the grid instead of all.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Which points are drawn.")
 @click.option(
     "--output", type=click.Path(path_type=Path), required=True, help="A .jsonl file: one line a trial, resumable."
@@ -122,10 +126,11 @@ def tune(
 
     from umpteen.cli.console import Watch, show, trials_table
     from umpteen.recipes import resolve
-    from umpteen.tuning import grid
+    from umpteen.tuning import grid, usual_choices
     from umpteen.tuning import tune as run
 
-    points = [(*overrides, *point) for point in grid(choices, trials, seed)]
+    tried = choices or usual_choices(resolve(recipe, overrides, source))
+    points = [(*overrides, *point) for point in grid(tried, trials, seed, own_first=not choices)]
     configs = [resolve(recipe, point, source) for point in points]
     metric = configs[0].evaluation.metric
     with Watch(quiet=as_json) as watch:

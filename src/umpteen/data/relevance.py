@@ -116,6 +116,16 @@ class Relevance:
         starts = np.concatenate([[0], np.cumsum(np.bincount(query[kept], minlength=len(self)))])
         return Relevance.from_arrays(starts, self.matrix.indices[kept], self.matrix.data[kept], self.labels)
 
+    def either(self, other: Relevance) -> Relevance:
+        """Every pair that is stored here or in the other, at weight 1."""
+        here, there = (
+            csr_array((np.ones(r.pairs, dtype=np.float32), r.matrix.indices, r.matrix.indptr), shape=r.matrix.shape)
+            for r in (self, other)
+        )
+        both = cast(csr_array, here + there)
+        both.data.fill(1)
+        return Relevance(both)
+
     def stack(self, other: Relevance) -> Relevance:
         """These queries, then the other's."""
         if self.labels != other.labels:

@@ -45,6 +45,21 @@ class TokenTable:
         """These rows in this order; shares the ids."""
         return TokenTable(self.ids, self.starts[rows], self.ends[rows])
 
+    def preceded_by(self, firsts: NDArray[np.int64]) -> "TokenTable":
+        """Each row with one more id before its own."""
+        lengths = self.lengths
+        ids = np.empty(int(lengths.sum()) + len(self), dtype=np.int32)
+        ends = np.cumsum(lengths + 1)
+        is_first = np.zeros(len(ids), dtype=bool)
+        is_first[ends - lengths - 1] = True
+        ids[is_first] = firsts
+        ids[~is_first] = self._gather(np.arange(len(self)))[0]
+        return TokenTable(ids, ends - lengths - 1, ends)
+
+    def without_firsts(self) -> "TokenTable":
+        """The rows that `preceded_by` was given; shares the ids."""
+        return TokenTable(self.ids, self.starts + 1, self.ends)
+
     def batch(self, rows: NDArray[Any]) -> tuple[Tensor, Tensor]:
         """The rows' ids one after the other, int64 [T], and where each begins and ends, int64 [n + 1]."""
         ids, offsets = self._gather(rows)

@@ -17,8 +17,10 @@ from umpteen.doctor.checks import Failed, Skipped
 from umpteen.doctor.machine import available_memory
 from umpteen.doctor.naive import naive_loss
 from umpteen.doctor.sample import Sample
+from umpteen.encoders.row_table import row_tables
 from umpteen.encoders.towers import Towers
 from umpteen.parallel.children import run_in_world
+from umpteen.parallel.shard import Shard
 from umpteen.parallel.threads import undivided
 from umpteen.parallel.world import World
 from umpteen.training.step import TrainingStep
@@ -84,7 +86,7 @@ def exact_towers(config: RunConfig, sample: Sample) -> Towers:
     """The recipe's towers at their start, in float64 and without dropout."""
     encoder = config.encoder
     changed = {"query": _exact(encoder.query), "label": encoder.label and _exact(encoder.label)}
-    towers = build_towers(encoder.model_copy(update=changed), config.seed)
+    towers = build_towers(encoder.model_copy(update=changed), config.seed, Shard(World(), sample.catalogue))
     start_token_weights(towers, encoder, sample.data.queries, sample.data.labels)
     return towers.double().eval()
 
@@ -104,7 +106,7 @@ def by_step(config: RunConfig, towers: Towers, sample: Sample, world: World) -> 
     objective = build_objective(config.objective, sample.labels)
     step = TrainingStep(towers, sample.data, objective, build_optimizer(config, towers), settings, world=world)
     loss = step.gradients(np.arange(sample.queries), step=0, seed=config.seed).loss
-    return Outcome(loss, _taken_gradients(towers))
+    return Outcome(loss, _taken_gradients(towers, world))
 
 
 def by_formula(config: RunConfig, towers: Towers, sample: Sample) -> Outcome:
@@ -114,9 +116,13 @@ def by_formula(config: RunConfig, towers: Towers, sample: Sample) -> Outcome:
     return Outcome(float(loss.detach()), _taken_gradients(towers))
 
 
-def _taken_gradients(towers: Towers) -> dict[str, Tensor]:
+def _taken_gradients(towers: Towers, world: World | None = None) -> dict[str, Tensor]:
+    """Every weight's gradient; of rows, each process has that of its own labels."""
     found = {name: weight.grad for name, weight in towers.named_parameters() if weight.grad is not None}
     towers.zero_grad(set_to_none=True)
+    for name, table in row_tables(towers).items():
+        found[name] = (world or World()).sum_(table.dense_gradient())
+        table.forget_gradients()
     return found
 
 

@@ -12,6 +12,8 @@ from umpteen.doctor.sample import Sample, draw_sample
 from umpteen.encoders.precision import Precision
 from umpteen.encoders.pretrained import DEFAULT_MODEL, locate
 from umpteen.encoders.towers import Towers
+from umpteen.parallel.shard import Shard
+from umpteen.parallel.world import World
 
 SPARE_LABELS = 32  # beyond the k of SoftTop-k: some may be filtered
 
@@ -63,7 +65,8 @@ class Examination:
     def _start_model(self) -> str:
         encoder = self._config.encoder
         found = {_found(tower): None for tower in (encoder.query, encoder.label_tower)}
-        self._towers = build_towers(encoder, self._config.seed)
+        labels = Shard(World(), len(self._dataset.labels) if self._dataset else 0)
+        self._towers = build_towers(encoder, self._config.seed, labels)
         return f"{'; '.join(found)}; gives {self._towers.describe()}"
 
     def _compare(self, comparison: Callable[[RunConfig, Sample], str]) -> str:

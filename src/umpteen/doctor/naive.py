@@ -16,7 +16,7 @@ from umpteen.data.batches import draw_positives
 from umpteen.data.token_table import TokenTable
 from umpteen.encoders.encoder import Encoder
 from umpteen.encoders.towers import Towers
-from umpteen.training.step import TrainingData
+from umpteen.training.training_data import TrainingData
 
 BISECTIONS = 200
 

@@ -8,11 +8,13 @@ from numpy.typing import NDArray
 from umpteen.data.batches import EpochSampler
 from umpteen.data.dataset import Dataset, Split
 from umpteen.data.relevance import Relevance
+from umpteen.data.texts import Texts
 from umpteen.data.token_table import TokenTable
 from umpteen.encoders.encoder import Encoder
 from umpteen.encoders.static import StaticEncoder
 from umpteen.encoders.towers import Towers
-from umpteen.training.step import TrainingData
+from umpteen.encoding import label_tokens
+from umpteen.training.training_data import TrainingData
 
 QUERIES, LABELS = 32, 500
 TOKENS = 1024  # of queries and labels together, for a transformer: its whole graph in float64 takes seconds and memory
@@ -23,6 +25,7 @@ STATIC_TOKENS = 16 * TOKENS
 class Sample:
     data: TrainingData
     label_texts: list[str]
+    catalogue: int  # labels of the dataset, most of them not in the sample
 
     @property
     def queries(self) -> int:
@@ -52,7 +55,7 @@ def draw_sample(dataset: Dataset, towers: Towers, *, seed: int, at_least: int) -
     queries, some = queries.take(np.arange(kept)), split.take(rows[:kept])
 
     candidates = _candidates(some, max(LABELS, at_least), rng)
-    labels = _tokens(towers.label, [texts[row] for row in candidates])
+    labels = label_tokens(towers.label, Texts.of(texts[row] for row in candidates), candidates)
     count = max(at_least, _fitting(labels, tokens - int(queries.lengths.sum())))
     order = np.argsort(candidates[:count])
     chosen = candidates[:count][order]
@@ -62,7 +65,7 @@ def draw_sample(dataset: Dataset, towers: Towers, *, seed: int, at_least: int) -
         Relevance(some.relevance.matrix[:, chosen]),
         Relevance(some.filtered.matrix[:, chosen]),
     )
-    return Sample(data, [texts[row] for row in chosen])
+    return Sample(data, [texts[row] for row in chosen], len(texts))
 
 
 def _candidates(split: Split, count: int, rng: np.random.Generator) -> NDArray[np.int64]:

@@ -51,6 +51,11 @@ def write_router(folder: Path, query: str, label: str) -> None:
     write_json(folder / ROUTER_FILE, router)
 
 
+def write_reference(folder: Path, tower: str) -> None:
+    """The parent of a saved tower is a model of its modules."""
+    write_modules(folder, [(kind, path) for path, kind in _modules_of(folder, tower)])
+
+
 def _modules_of(folder: Path, tower: str) -> list[tuple[str, str]]:
     listing = json.loads((folder / tower / MODULES_FILE).read_text(encoding="utf-8"))
     return [(f"{tower}/{module['path']}".rstrip("/"), module["type"]) for module in listing]

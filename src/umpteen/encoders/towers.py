@@ -8,6 +8,8 @@ from torch import nn
 
 from umpteen.encoders import layout
 from umpteen.encoders.encoder import Encoder
+from umpteen.encoders.label_table import TEXT_FOLDER, FusedEncoder, LabelTable
+from umpteen.encoders.row_table import row_tables
 from umpteen.encoders.static import StaticEncoder
 from umpteen.errors import BadConfig, BadInput, DamagedModel
 
@@ -54,15 +56,26 @@ class Towers(nn.Module):
             return f"one tower ({self.query.describe()})"
         return f"queries ({self.query.describe()}), labels ({self.label.describe()})"
 
+    def parameter_counts(self) -> dict[str, int]:
+        """Learned numbers of each tower and in all; those of a label table over all processes."""
+        query, label = _parameter_count(self.query), _parameter_count(self.label)
+        return {"query": query, "label": label, "total": query if self.shared else query + label}
+
     def save(self, folder: Path) -> None:
-        """Writes a folder that sentence-transformers loads; for all-or-nothing, call it in storage.atomic_folder."""
+        """Writes a folder that sentence-transformers loads; for all-or-nothing, call it in storage.atomic_folder.
+
+        Where labels are more than their texts, what loads there is the query tower.
+        """
         folder = Path(folder)
         if self.shared:
             self.query.save(folder)
             return
         self.query.save(folder / QUERY_FOLDER)
         self.label.save(folder / LABEL_FOLDER)
-        layout.write_router(folder, QUERY_FOLDER, LABEL_FOLDER)
+        if isinstance(self.label, LabelTable | FusedEncoder):
+            layout.write_reference(folder, QUERY_FOLDER)
+        else:
+            layout.write_router(folder, QUERY_FOLDER, LABEL_FOLDER)
         layout.write_settings(folder, {"kind": "towers"})
 
     @classmethod
@@ -78,6 +91,12 @@ class Towers(nn.Module):
         return cls(query, label).eval()
 
 
+def _parameter_count(tower: Encoder) -> int:
+    tables = row_tables(tower)
+    counts = {name: weight.numel() for name, weight in tower.named_parameters()}
+    return sum((counts | {name: table.count * table.dimension for name, table in tables.items()}).values())
+
+
 def _read(folder: Path, settings: dict[str, Any]) -> Encoder:
     try:
         match settings["kind"]:
@@ -87,6 +106,11 @@ def _read(folder: Path, settings: dict[str, Any]) -> Encoder:
                 from umpteen.encoders.transformer import TransformerEncoder  # seconds, not needed for static towers
 
                 return TransformerEncoder.read(folder, settings)
+            case "table":
+                return LabelTable.read(folder, settings)
+            case "fused":
+                text = folder / TEXT_FOLDER
+                return FusedEncoder.read(folder, settings, _read(text, layout.read_settings(text)))
             case kind:
                 raise DamagedModel(f"{folder / layout.SETTINGS_FILE}: no encoder of kind {kind!r} is known")
     except KeyError as missing:

@@ -28,6 +28,55 @@ def popularity(train: csr_array, queries: int, k: int, *, excluding: csr_array |
     return every.head(k) if excluding is None else every.without(excluding).head(k)
 
 
+class TfidfNeighbours:
+    """Labels of the most similar training texts, each scored by the summed squared cosines of those that have it.
+
+    Texts are tf-idf vectors of words and, with `ngrams` 2, word pairs, with logarithmic term frequency.
+    """
+
+    def __init__(self, texts: Iterable[str], relevance: csr_array, *, ngrams: int = 2) -> None:
+        self._vectorizer = TfidfVectorizer(ngram_range=(1, ngrams), sublinear_tf=True, dtype=np.float32)
+        try:
+            self._known = csr_array(self._vectorizer.fit_transform(texts).T)  # [words, training texts]
+        except ValueError as error:
+            raise BadInput(f"the training texts hold no word of two characters to compare by: {error}") from error
+        ones = np.ones(relevance.nnz, dtype=np.float32)
+        self._relevant = csr_array((ones, relevance.indices, relevance.indptr), shape=relevance.shape)
+
+    @property
+    def parameters(self) -> int:
+        """Numbers it keeps: the tf-idf weights of all training texts, and their labels."""
+        return int(self._known.nnz + self._relevant.nnz)
+
+    def rank(
+        self,
+        texts: Sequence[str],
+        k: int,
+        *,
+        excluding: csr_array | None = None,
+        neighbours: int = NEIGHBOURS,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Ranking:
+        """The k best labels of each text, but for those excluded for it."""
+        labels = self._relevant.shape[1]
+        _check_k(k, labels)
+        parts = []
+        for start in range(0, len(texts), _QUERIES_AT_A_TIME):
+            stop = min(start + _QUERIES_AT_A_TIME, len(texts))
+            words = csr_array(self._vectorizer.transform([texts[row] for row in range(start, stop)]))
+            nearest = Ranking.from_csr(csr_array(words @ self._known), neighbours).to_csr()
+            nearest.data **= _POWER
+            votes = csr_array(nearest @ self._relevant)
+            most_excluded = 0 if excluding is None else int(np.diff(excluding[start:stop].indptr).max(initial=0))
+            found = Ranking.from_csr(votes, k + most_excluded)
+            parts.append(found.head(k) if excluding is None else found.without(excluding[start:stop]).head(k))
+            if progress is not None:
+                progress(stop, len(texts))
+        rows = np.concatenate([part.rows for part in parts]) if parts else np.full((0, k), NO_LABEL, dtype=np.int32)
+        scores = np.concatenate([part.scores for part in parts]) if parts else np.zeros((0, k), dtype=np.float32)
+        return Ranking(rows, scores, labels)
+
+
 def tfidf_neighbours(
     train_texts: Iterable[str],
     train: csr_array,
@@ -38,33 +87,10 @@ def tfidf_neighbours(
     neighbours: int = NEIGHBOURS,
     progress: Callable[[int, int], None] | None = None,
 ) -> Ranking:
-    """Labels of the most similar training texts, each scored by the summed squared cosines of those that have it.
-
-    Texts are tf-idf vectors of words and word pairs, with logarithmic term frequency.
-    """
-    labels = train.shape[1]
-    _check_k(k, labels)
-    vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, dtype=np.float32)
-    try:
-        known = csr_array(vectorizer.fit_transform(train_texts).T)  # [words, training texts]
-    except ValueError as error:
-        raise BadInput(f"the training texts hold no word of two characters to compare by: {error}") from error
-    relevant = csr_array((np.ones(train.nnz, dtype=np.float32), train.indices, train.indptr), shape=train.shape)
-    parts = []
-    for start in range(0, len(texts), _QUERIES_AT_A_TIME):
-        stop = min(start + _QUERIES_AT_A_TIME, len(texts))
-        words = csr_array(vectorizer.transform([texts[row] for row in range(start, stop)]))
-        nearest = Ranking.from_csr(csr_array(words @ known), neighbours).to_csr()
-        nearest.data **= _POWER
-        votes = csr_array(nearest @ relevant)
-        most_excluded = 0 if excluding is None else int(np.diff(excluding[start:stop].indptr).max(initial=0))
-        found = Ranking.from_csr(votes, k + most_excluded)
-        parts.append(found.head(k) if excluding is None else found.without(excluding[start:stop]).head(k))
-        if progress is not None:
-            progress(stop, len(texts))
-    rows = np.concatenate([part.rows for part in parts]) if parts else np.full((0, k), NO_LABEL, dtype=np.int32)
-    scores = np.concatenate([part.scores for part in parts]) if parts else np.zeros((0, k), dtype=np.float32)
-    return Ranking(rows, scores, labels)
+    """Nearest neighbours among the training texts, fitted and asked at once."""
+    _check_k(k, train.shape[1])
+    known = TfidfNeighbours(train_texts, train)
+    return known.rank(texts, k, excluding=excluding, neighbours=neighbours, progress=progress)
 
 
 def _check_k(k: int, labels: int) -> None:

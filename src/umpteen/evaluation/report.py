@@ -70,17 +70,7 @@ def evaluate(
     check_ranking(ranking, truth, ks)
     if len(label_counts) != ranking.labels:
         raise BadInput(f"label counts are of {len(label_counts):,} labels, the ranking of {ranking.labels:,}")
-    if filtered is not None:
-        ranking, truth = ranking.without(filtered), Relevance(truth).without(Relevance(filtered)).matrix
-    answerable = np.diff(truth.indptr) > 0
-    left_out = 0
-    if not as_published:
-        left_out = int((~answerable).sum())
-        ranking = Ranking(ranking.rows[answerable], ranking.scores[answerable], ranking.labels)
-        truth = truth[answerable]
-    if len(ranking) == 0:
-        raise BadInput(f"none of {left_out:,} queries has a positive label; there is nothing to score")
-
+    ranking, truth, left_out = scored_part(ranking, truth, filtered, as_published=as_published)
     terms = metric_terms(ranking, truth, inverse_propensities(label_counts, train_queries, a, b), ks)
     intervals = bootstrap_intervals(terms, bootstrap, seed) if bootstrap else {}
     return Report(
@@ -93,3 +83,20 @@ def evaluate(
         resamples=bootstrap,
         as_published=as_published,
     )
+
+
+def scored_part(
+    ranking: Ranking, truth: csr_array, filtered: csr_array | None, *, as_published: bool
+) -> tuple[Ranking, csr_array, int]:
+    """What is scored of a ranking and of the truth, and how many queries are left out because nothing is right."""
+    if filtered is not None:
+        ranking, truth = ranking.without(filtered), Relevance(truth).without(Relevance(filtered)).matrix
+    left_out = 0
+    if not as_published:
+        answerable = np.diff(truth.indptr) > 0
+        left_out = int((~answerable).sum())
+        ranking = Ranking(ranking.rows[answerable], ranking.scores[answerable], ranking.labels)
+        truth = truth[answerable]
+    if len(ranking) == 0:
+        raise BadInput(f"none of {left_out:,} queries has a positive label; there is nothing to score")
+    return ranking, truth, left_out

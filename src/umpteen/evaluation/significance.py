@@ -5,7 +5,7 @@ metrics of many resamples are two matrix products.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,10 @@ class Difference(NamedTuple):
     interval: tuple[float, float]  # 95 %
     p: float  # two-sided: how often resampling turns the sign
 
+    def to_dict(self) -> dict[str, Any]:
+        """In percent points, ready for JSON."""
+        return {"value": 100 * self.value, "interval": [100 * side for side in self.interval], "p": self.p}
+
 
 def bootstrap_intervals(
     terms: Mapping[str, Terms], resamples: int = 1000, seed: int = 0
@@ -33,23 +37,41 @@ def bootstrap_intervals(
     return {name: (float(low[at]), float(high[at])) for at, name in enumerate(terms)}
 
 
-def paired_difference(ours: Terms, theirs: Terms, resamples: int = 1000, seed: int = 0) -> Difference:
-    """Ours minus theirs, both resampled with the same queries, so that what makes a query hard cancels out."""
-    if len(ours.achieved) != len(theirs.achieved):
-        raise BadInput(
-            f"a paired comparison needs the same queries: ours has {len(ours.achieved):,}, "
-            f"theirs {len(theirs.achieved):,}"
-        )
-    values = _resampled({"ours": ours, "theirs": theirs}, resamples, seed)
-    differences = values[:, 0] - values[:, 1]
-    low, high = np.quantile(differences, [0.025, 0.975])
-    turned = min((differences <= 0).sum(), (differences >= 0).sum())
+def paired_differences(
+    ours: Mapping[str, Terms], theirs: Mapping[str, Terms], resamples: int = 1000, seed: int = 0
+) -> dict[str, Difference]:
+    """Ours minus theirs on every metric that both have, both resampled with the same queries.
+
+    What makes a query hard then cancels out. PSP and PSnDCG are ratios of means, and are computed anew each time.
+    """
+    names = [name for name in ours if name in theirs]
+    for name in names:
+        if len(ours[name].achieved) != len(theirs[name].achieved):
+            raise BadInput(
+                f"a paired comparison needs the same queries: ours has {len(ours[name].achieved):,}, "
+                f"theirs {len(theirs[name].achieved):,}"
+            )
+    if not names:
+        return {}
+    both = {(side, name): terms[name] for side, terms in (("ours", ours), ("theirs", theirs)) for name in names}
+    values = _resampled(both, resamples, seed)
+    differences = values[:, : len(names)] - values[:, len(names) :]  # [R, M]
+    low, high = np.quantile(differences, [0.025, 0.975], axis=0)
+    turned = np.minimum((differences <= 0).sum(0), (differences >= 0).sum(0))
     # One is added to both sides, since resampling can never show that a chance is 0.
-    p = min(1.0, 2 * (int(turned) + 1) / (resamples + 1))
-    return Difference(ours.value - theirs.value, (float(low), float(high)), p)
+    chances = np.minimum(1.0, 2 * (turned + 1) / (resamples + 1))
+    return {
+        name: Difference(ours[name].value - theirs[name].value, (float(low[at]), float(high[at])), float(chances[at]))
+        for at, name in enumerate(names)
+    }
 
 
-def _resampled(terms: Mapping[str, Terms], resamples: int, seed: int) -> NDArray[np.float64]:
+def paired_difference(ours: Terms, theirs: Terms, resamples: int = 1000, seed: int = 0) -> Difference:
+    """Ours minus theirs on one metric."""
+    return paired_differences({"": ours}, {"": theirs}, resamples, seed)[""]
+
+
+def _resampled(terms: Mapping[Any, Terms], resamples: int, seed: int) -> NDArray[np.float64]:
     """Every metric of every resample."""  # [R, M]
     achieved = np.stack([term.achieved for term in terms.values()], 1)  # [N, M]
     possible = np.stack([term.possible for term in terms.values()], 1)

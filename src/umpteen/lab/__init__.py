@@ -1,41 +1,42 @@
-"""The paper's experiments, one module each; a name leads to its module only when it is asked for."""
+"""The paper's experiments, one module each; a name leads to its module only when it is asked for.
+
+`umpteen.lab.experiment` says what an experiment consists of.
+"""
 
 import difflib
-from collections.abc import Callable
 from importlib import import_module
-from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 from umpteen.errors import BadInput
 
+if TYPE_CHECKING:
+    from umpteen.lab.experiment import Begin
+
 EXPERIMENTS = {
-    "token-star": (
-        "umpteen.lab.token_star",
-        "one word of the query names the right label among five: decoupled softmax learns it, softmax does not (4.1)",
+    "memorisation": (
+        "umpteen.lab.memorisation",
+        "random text pairs at growing numbers: in-batch against hard negatives",
     ),
+    "token-star": ("umpteen.lab.token_star", "one word of the query names the right label among five (section 4.1)"),
+    "gradients": ("umpteen.lab.gradients", "how hard right labels are pulled through training, query by query"),
+    "losses": ("umpteen.lab.losses", "BCE, softmax, decoupled softmax, SoftTop-5, SoftTop-100: who wins at which k"),
+    "negatives": ("umpteen.lab.negatives", "pool of competing labels: its size against accuracy and time"),
+    "freshness": ("umpteen.lab.freshness", "stale shortlist against fresh cache at equal numbers of negatives"),
+    "scores": ("umpteen.lab.scores", "precision against recall, and how positives and negatives part"),
+    "deciles": ("umpteen.lab.deciles", "by label frequency: dual encoders against the one-vs-all classifier"),
+    "similarity": ("umpteen.lab.similarity", "gain over the classifier by similarity of labels, all and rare ones"),
+    "seeds": ("umpteen.lab.seeds", "one recipe over repeated seeds: how much of a figure is chance"),
+    "ranker": ("umpteen.lab.ranker", "with and without the sparse tf-idf ranker over the first 100 labels"),
+    "new-labels": ("umpteen.lab.new_labels", "labels held out of training and added by text, beside BM25 and MiniLM"),
+    "generation": ("umpteen.lab.generation", "texts generated with retrieved tags: InfoNCE, decoupled softmax, none"),
 }
 
 
-class Experiment(Protocol):
-    """Runs what is not yet in `output`, leaves results.json and a figure there, and returns the results."""
-
-    def __call__(
-        self,
-        size: str,
-        output: Path,
-        *,
-        seeds: int = 3,
-        encoder: str | None = None,
-        notice: Callable[[str], None] | None = None,
-        progress: Callable[[str, int, int], None] | None = None,
-    ) -> dict[str, Any]: ...
-
-
-def experiment(name: str) -> Experiment:
+def named(name: str) -> "Begin":
     """The experiment of this name."""
     if name not in EXPERIMENTS:
         nearest = difflib.get_close_matches(name, EXPERIMENTS, n=1, cutoff=0.4)
         hint = f"did you mean {nearest[0]}?" if nearest else "`umpteen lab list` names them"
         raise BadInput(f"there is no experiment {name}; {hint}")
     module, _ = EXPERIMENTS[name]
-    return cast(Experiment, import_module(module).run)
+    return cast("Begin", import_module(module).begin)

@@ -1,7 +1,8 @@
-"""Two objectives, the same seeds: every finished run is kept, and the difference is judged over the seeds."""
+"""Variants under the same seeds: every finished run is kept, and differences are judged over the seeds."""
 
 import json
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from scipy.stats import t as student
 from umpteen.errors import BadFile, BadInput
 from umpteen.storage import write_atomically
 
-Interval = tuple[float, float]
+Figures = dict[str, Any]  # {"mean": …, "interval": [low, high] or None for a single seed}
 
 
 def claim_folder(output: Path, settings: dict[str, Any]) -> None:
@@ -38,15 +39,16 @@ def finish_runs(
     make: Callable[[str, int], dict[str, Any]],
     notice: Callable[[str], None],
 ) -> list[dict[str, Any]]:
-    """The outcome of every (objective, seed): read where it is finished, made and stored where it is not."""
+    """The outcome of every (variant, seed): read where it is finished, made and stored where it is not."""
     outcomes = []
-    for number, (objective, seed) in enumerate(runs, 1):
-        file = output / "runs" / f"{objective}-{seed}.json"
+    for number, (variant, seed) in enumerate(runs, 1):
+        file = output / "runs" / f"{_as_file_name(variant)}-{seed}.json"
         if file.exists():
-            notice(f"run {number} of {len(runs)}: {objective}, seed {seed} is finished already")
+            notice(f"run {number} of {len(runs)}: {variant}, seed {seed} is finished already")
         else:
-            notice(f"run {number} of {len(runs)}: {objective}, seed {seed}")
-            write_atomically(file, json.dumps(make(objective, seed), indent=1) + "\n")
+            notice(f"run {number} of {len(runs)}: {variant}, seed {seed}")
+            outcome = {"variant": variant, "seed": seed, **make(variant, seed)}
+            write_atomically(file, json.dumps(outcome, indent=1) + "\n")
         try:
             outcomes.append(json.loads(file.read_bytes()))
         except ValueError as problem:
@@ -54,7 +56,54 @@ def finish_runs(
     return outcomes
 
 
-def over_seeds(values: Sequence[float], *, within: Interval | None = None) -> dict[str, Any]:
+def _as_file_name(variant: str) -> str:
+    return re.sub(r"[^\w.+-]+", "-", variant)
+
+
+class Outcomes(Sequence[dict[str, Any]]):
+    """All runs of an experiment, and what they say over the seeds."""
+
+    def __init__(self, runs: Iterable[dict[str, Any]]) -> None:
+        runs = list(runs)
+        self.variants = list(dict.fromkeys(run["variant"] for run in runs))
+        self._runs = sorted(runs, key=lambda run: run["seed"])
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._runs[place]
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    @property
+    def seeds(self) -> int:
+        return len({run["seed"] for run in self._runs})
+
+    def values(self, variant: str, measure: str) -> list[Any]:
+        """What a variant's runs measured, in the order of the seeds."""
+        return [run[measure] for run in self._runs if run["variant"] == variant]
+
+    def mean(self, variant: str, measure: str, *, within: tuple[float, float] | None = None) -> Figures:
+        """The mean over the seeds with its interval; that of P@1, R@10, … stays between 0 and 100."""
+        return over_seeds(self.values(variant, measure), within=(0, 100) if "@" in measure else within)
+
+    def difference(self, ours: str, theirs: str, measure: str) -> Figures:
+        """Ours − theirs, paired by seed: what makes a seed's data easy or hard cancels out."""
+        pairs = zip(self.values(ours, measure), self.values(theirs, measure), strict=True)
+        return over_seeds([mine - other for mine, other in pairs])
+
+    def best(self, measure: str, *, among: Iterable[str] | None = None) -> str:
+        """The variant with the highest mean."""
+        return max(among or self.variants, key=lambda variant: float(self.mean(variant, measure)["mean"]))
+
+    def table(self, measures: Sequence[str]) -> list[dict[str, Any]]:
+        """One row per variant: the mean and interval of every measure."""
+        return [
+            {"variant": variant, **{measure: self.mean(variant, measure) for measure in measures}}
+            for variant in self.variants
+        ]
+
+
+def over_seeds(values: Sequence[float], *, within: tuple[float, float] | None = None) -> Figures:
     """The mean with Student's 95 % interval, cut to the possible values; a single seed has no interval."""
     mean = float(np.mean(values))
     interval = None
@@ -65,7 +114,7 @@ def over_seeds(values: Sequence[float], *, within: Interval | None = None) -> di
     return {"mean": round(mean, 3), "interval": interval}
 
 
-def written(figures: dict[str, Any], unit: str) -> str:
+def written(figures: Figures, unit: str = "") -> str:
     """A mean and its interval for people."""
     value = f"{figures['mean']:.1f}{unit}"
     return f"{value} ({figures['interval'][0]:.1f} to {figures['interval'][1]:.1f})" if figures["interval"] else value

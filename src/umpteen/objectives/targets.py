@@ -24,6 +24,11 @@ class Pairs(NamedTuple):
         """The pairs at `kept`, a mask or positions."""
         return Pairs(self.query[kept], self.label[kept])
 
+    def joined(self, others: "Pairs") -> "Pairs":
+        """These pairs, then the others."""
+        query, label = (torch.cat([mine, theirs.to(mine.device)]) for mine, theirs in zip(self, others, strict=True))
+        return Pairs(query, label)
+
     def within(self, others: "Pairs") -> Tensor:
         """Which of these pairs also stand among the others."""
         width = 1 + max((int(pairs.label.max()) for pairs in (self, others) if len(pairs.label)), default=0)

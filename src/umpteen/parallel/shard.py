@@ -1,7 +1,10 @@
 """This process's contiguous slice of n rows."""
 
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from umpteen.parallel.world import World
@@ -13,6 +16,12 @@ class Shard:
 
     world: World
     count: int  # n, over all processes
+    edges: tuple[int, ...] | None = None  # where the slices begin, and n, where they are not of equal size
+
+    def among(self, chosen: NDArray[np.integer[Any]]) -> "Shard":
+        """The shard of a choice of these rows, ascending: every process keeps those of its own slice."""
+        edges = [self._edge(rank) for rank in range(self.world.size + 1)]
+        return Shard(self.world, len(chosen), tuple(np.searchsorted(chosen, edges).tolist()))
 
     @property
     def start(self) -> int:
@@ -41,4 +50,4 @@ class Shard:
         return [self._edge(rank + 1) - self._edge(rank) for rank in range(self.world.size)]
 
     def _edge(self, rank: int) -> int:
-        return rank * self.count // self.world.size
+        return rank * self.count // self.world.size if self.edges is None else self.edges[rank]

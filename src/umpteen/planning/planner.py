@@ -9,7 +9,7 @@ import torch
 from umpteen.assemble import Run, build_run, loop_settings, pick_device, step_settings
 from umpteen.config import RunConfig
 from umpteen.data.tokens import tokenise
-from umpteen.errors import BadInput
+from umpteen.errors import BadConfig, BadInput
 from umpteen.objectives.tiles import even_tile
 from umpteen.parallel.world import cores
 from umpteen.planning.calibration import calibrate
@@ -40,6 +40,11 @@ def make_plan(
     `memory_gb` is what a process may hold; without it, what the machine has available, shared by the processes.
     `at_start` is what the process that trains will do first, as this one has.
     """
+    if config.pool.name != "all":
+        raise BadConfig(
+            f'pool.name = "{config.pool.name}": a plan is made for steps over all labels; --set pool.name=all gives '
+            "an upper bound"
+        )
     if verified and processes > 1:
         raise BadInput("--verify runs one process; leave --processes out")
     meter = Meter(pick_device(config.training.device))

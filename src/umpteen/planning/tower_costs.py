@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from umpteen.encoders.encoder import Encoder
+from umpteen.encoders.row_table import row_tables
 from umpteen.encoding import micro_batches
 from umpteen.planning.costs import Line, MicroBatchCost, TowerCosts, median_seconds, packed
 from umpteen.planning.meter import Meter, timed
@@ -77,6 +78,8 @@ class Bench:
         meter, device = self._meter, self._meter.device
         if self._fresh_gradients:
             self._encoder.zero_grad(set_to_none=True)
+        for table in row_tables(self._encoder).values():
+            table.forget_gradients()  # no micro-batch adds to another's
         vectors = next(self._encoder.parameters()).new_zeros(len(rows), self._encoder.dimension)
         positions = torch.arange(len(rows), device=device)
         before = meter.settle() if settled else 0
@@ -94,8 +97,9 @@ class Bench:
         return MicroBatchCost(encode, graph, backward, encode_bytes, graph_bytes, replay_bytes)
 
     def gradient_bytes(self) -> int:
-        """Of the weights that have a gradient."""
-        return sum(weight.grad.nbytes for weight in self._encoder.parameters() if weight.grad is not None)
+        """Of the weights that have a gradient, and of all rows of a table."""
+        dense = sum(weight.grad.nbytes for weight in self._encoder.parameters() if weight.grad is not None)
+        return dense + sum(table.weight.nbytes for table in row_tables(self._encoder).values())
 
     def _forward(self, rows: NDArray[np.int64]) -> Tensor:
         ids, offsets = self._texts.fetch(rows)

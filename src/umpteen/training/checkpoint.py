@@ -1,4 +1,4 @@
-"""Checkpoints that an exact resume needs, and nothing else: weights, optimizer, progress.
+"""Checkpoints that an exact resume needs, and nothing else: weights, optimizer, pool, progress.
 
 Batches, sampled positives and dropout follow from (seed, step), so no generator has a state to keep.
 A checkpoint is a folder that appears whole or not at all; its files carry checksums.
@@ -17,12 +17,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim import AdamW
 
+from umpteen.encoders.row_table import RowTable, row_tables
 from umpteen.errors import DamagedCheckpoint
 from umpteen.parallel.world import World
 from umpteen.storage import atomic_folder, put_back, sha256_of
 
-FORMAT = 1
+FORMAT = 2
 NAME = "checkpoint"
+POOL = "pool.safetensors"  # what the pool of competing labels remembers: a shortlist, cached vectors
 
 
 @dataclass
@@ -41,13 +43,27 @@ class TrainState:
 
 
 def save_checkpoint(
-    run: Path, state: TrainState, model: nn.Module, optimizer: AdamW, *, recipe: dict[str, Any], data: str
+    run: Path | None,
+    state: TrainState,
+    model: nn.Module,
+    optimizer: AdamW,
+    *,
+    recipe: dict[str, Any],
+    data: str,
+    pool: dict[str, Tensor] | None = None,
 ) -> None:
-    """Replaces the run's checkpoint; the previous one survives until this one is complete."""
+    """Replaces the run's checkpoint; the previous one survives until this one is complete.
+
+    Every process must call it; one without a folder only hands over what it alone holds.
+    """
+    weights, moments = weights_of(model), _optimizer_tensors(model, optimizer)
+    if run is None:
+        return
     with atomic_folder(run / NAME) as folder:
-        save_file(weights_of(model), folder / "weights.safetensors")
-        save_file(_optimizer_tensors(model, optimizer), folder / "optimizer.safetensors")
-        files = {name: sha256_of(folder / name) for name in ("weights.safetensors", "optimizer.safetensors")}
+        save_file(weights, folder / "weights.safetensors")
+        save_file(moments, folder / "optimizer.safetensors")
+        save_file(pool or {}, folder / POOL)
+        files = {path.name: sha256_of(path) for path in sorted(folder.iterdir())}
         record = {"format": FORMAT, "state": asdict(state), "files": files, "recipe": recipe, "data": data}
         record["checksum"] = _checksum(record)
         (folder / "state.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
@@ -82,15 +98,33 @@ def load_checkpoint(
     return TrainState(**state)
 
 
+def load_pool(run: Path | None, world: World) -> dict[str, Tensor]:
+    """The pool's part of a checkpoint that was just restored, on every process."""
+    return world.share(load_file(run / NAME / POOL) if world.is_first and run else None)
+
+
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    """The model's weights by name, each once even where towers share them."""
+    """The model's weights by name, each once even where towers share them.
+
+    Of a table whose rows are shared out the first process gets all, the others nothing; every process must ask.
+    """
+    tables = row_tables(model)
+    weights = {name: _whole(tensor, tables.get(name)) for name, tensor in _own_weights(model).items()}
+    return {name: tensor.cpu().contiguous() for name, tensor in weights.items() if tensor is not None}
+
+
+def _own_weights(model: nn.Module) -> dict[str, Tensor]:
     seen: set[int] = set()
     weights: dict[str, Tensor] = {}
     for name, tensor in model.state_dict().items():
         if tensor.data_ptr() not in seen or tensor.numel() == 0:
             seen.add(tensor.data_ptr())
-            weights[name] = tensor.detach().cpu().contiguous()
+            weights[name] = tensor.detach()
     return weights
+
+
+def _whole(tensor: Tensor, table: RowTable | None) -> Tensor | None:
+    return tensor if table is None else table.shard.collect(tensor)
 
 
 def load_weights(model: nn.Module, path: Path | None, world: World | None = None) -> None:
@@ -101,12 +135,14 @@ def load_weights(model: nn.Module, path: Path | None, world: World | None = None
     except (OSError, SafetensorError) as problem:
         raise DamagedCheckpoint(f"{path} is missing or cut short ({problem}); {_AFRESH}") from None
     stored = world.share(stored)
-    own = model.state_dict()
+    tables = row_tables(model)
     with torch.no_grad():
-        for name in weights_of(model):
-            if name not in stored or stored[name].shape != own[name].shape:
+        for name, own in _own_weights(model).items():
+            if name in stored and name in tables and len(stored[name]) == tables[name].count:
+                stored[name] = stored[name][tables[name].shard.rows]
+            if name not in stored or stored[name].shape != own.shape:
                 raise DamagedCheckpoint(f"{path} does not fit this model: {name} is missing or has another shape")
-            own[name].copy_(stored[name])
+            own.copy_(stored[name])
 
 
 def remove_checkpoint(run: Path) -> None:
@@ -167,19 +203,23 @@ def _names(model: nn.Module) -> dict[Tensor, str]:
 
 
 def _optimizer_tensors(model: nn.Module, optimizer: AdamW) -> dict[str, Tensor]:
-    names = _names(model)
-    return {
-        f"{names[parameter]}:{key}": value.detach().cpu().contiguous()
+    names, tables = _names(model), row_tables(model)
+    moments = {
+        f"{names[parameter]}:{key}": _whole(value.detach(), tables.get(names[parameter]))
         for parameter, state in optimizer.state.items()
         for key, value in state.items()
     }
+    return {name: value.cpu().contiguous() for name, value in moments.items() if value is not None}
 
 
 def _restore_optimizer(model: nn.Module, optimizer: AdamW, stored: dict[str, Tensor]) -> None:
     # A fused optimizer keeps its step counts beside the weights, the others on the processor.
     fused = any(group["fused"] for group in optimizer.param_groups)
+    tables = row_tables(model)
     for parameter, name in _names(model).items():
         state = {key.rpartition(":")[2]: value for key, value in stored.items() if key.rpartition(":")[0] == name}
+        if name in tables:
+            state = {key: value[tables[name].shard.rows].clone() for key, value in state.items()}
         if state:
             optimizer.state[parameter] = {
                 key: value if key == "step" and not fused else value.to(parameter.device)

@@ -60,6 +60,11 @@ class CachedVectors:
     def _on_device(self, positions: NDArray[np.int64]) -> Tensor:
         return torch.from_numpy(positions).to(self._device)
 
+    @property
+    def tokens(self) -> int:
+        """Tokens of the texts, padding not counted."""
+        return int(self._lengths.sum())
+
     def at(self, positions: Positions) -> Tensor:
         """The vectors at some positions; a slice of them is not copied."""
         return self.vectors[positions if isinstance(positions, slice) else self._on_device(positions)]

@@ -16,12 +16,14 @@ from torch import nn
 from torch.optim import AdamW
 
 from umpteen.data.batches import EpochSampler
+from umpteen.encoders.row_table import row_tables
 from umpteen.errors import BadConfig, DamagedCheckpoint, Diverged, Stopped
 from umpteen.parallel.world import World
 from umpteen.storage import sha256_of, write_atomically
 from umpteen.training.checkpoint import (
     TrainState,
     load_checkpoint,
+    load_pool,
     load_weights,
     save_checkpoint,
     weights_of,
@@ -86,6 +88,8 @@ class Loop:
             self._workspace, self._model, self._optimizer, recipe=self._recipe, data=self._data, world=self._world
         )
         self._state = resumed or TrainState()
+        if resumed and self._step.pool is not None:
+            self._step.pool.restore(load_pool(self._workspace, self._world))
         self._refuse_drift()
         state, settings = self._state, self._settings
         self._observer.started(state.step, settings.steps)
@@ -145,6 +149,7 @@ class Loop:
                 "queries_per_second": len(rows) / seconds,
                 "tokens": outcome.tokens,
                 **outcome.replay,
+                **outcome.pool,
             }
         )
 
@@ -180,25 +185,37 @@ class Loop:
 
     def _save_best(self) -> str | None:
         """The checksum of the weights that were saved, if this process is one that saves."""
+        weights = weights_of(self._model)
         if self._workspace is None:
             return None
-        weights = save(weights_of(self._model))
-        write_atomically(self._workspace / BEST, weights)
-        return hashlib.sha256(weights).hexdigest()
+        content = save(weights)
+        write_atomically(self._workspace / BEST, content)
+        return hashlib.sha256(content).hexdigest()
 
     def _save(self) -> None:
         self._refuse_drift()
-        if self._workspace is not None:
-            save_checkpoint(
-                self._workspace, self._state, self._model, self._optimizer, recipe=self._recipe, data=self._data
-            )
+        pool = {} if self._step.pool is None else self._step.pool.state()
+        save_checkpoint(
+            self._workspace,
+            self._state,
+            self._model,
+            self._optimizer,
+            pool=pool,
+            recipe=self._recipe,
+            data=self._data,
+        )
         self._last_save = time.monotonic()
 
     def _refuse_drift(self) -> None:
-        """Every process must hold the same weights; if the machines' arithmetic differs, that is not so."""
+        """Every process must hold the same weights, its own rows of a table apart.
+
+        If the machines' arithmetic differs, that is not so.
+        """
         if self._world.size > 1:
+            own = row_tables(self._model)
+            shared = (weight for name, weight in self._model.named_parameters() if name not in own)
             with torch.no_grad():
-                total = sum(float(weight.double().sum()) for weight in self._model.parameters())
+                total = sum(float(weight.double().sum()) for weight in shared)
             high, low = self._world.largest(total, -total)
             if high != -low:
                 raise Diverged(

@@ -6,6 +6,9 @@ import torch
 from torch import nn
 from torch.optim import AdamW
 
+from umpteen.encoders.row_table import RowTable, row_tables
+from umpteen.training.row_optimizer import RowAdamW
+
 
 def make_optimizer(
     towers: Iterable[tuple[nn.Module, float]],
@@ -14,25 +17,28 @@ def make_optimizer(
     betas: tuple[float, float],
     epsilon: float,
 ) -> AdamW:
-    """One group per learning rate and decay: matrices decay; biases, norms and token weights do not."""
+    """One group per learning rate and decay: matrices decay; biases, norms and token weights do not.
+
+    Where a tower has a row table, the optimizer updates that row by row.
+    """
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     seen: set[nn.Parameter] = set()
+    tables: dict[nn.Parameter, RowTable] = {}
     for tower, learning_rate in towers:
+        tables |= {table.weight: table for table in row_tables(tower).values()}
         for parameter in tower.parameters():
             if parameter in seen or not parameter.requires_grad:
                 continue
             seen.add(parameter)
             decay = weight_decay if parameter.ndim > 1 else 0.0
             groups.setdefault((learning_rate, decay), []).append(parameter)
-    return AdamW(
-        [
-            {"params": parameters, "lr": rate, "peak": rate, "weight_decay": decay}
-            for (rate, decay), parameters in groups.items()
-        ],
-        betas=betas,
-        eps=epsilon,
-        fused=_fused_works(seen),
-    )
+    given = [
+        {"params": parameters, "lr": rate, "peak": rate, "weight_decay": decay}
+        for (rate, decay), parameters in groups.items()
+    ]
+    if tables:
+        return RowAdamW(given, list(tables.values()), betas=betas, eps=epsilon, fused=_fused_works(seen))
+    return AdamW(given, betas=betas, eps=epsilon, fused=_fused_works(seen))
 
 
 def _fused_works(parameters: set[nn.Parameter]) -> bool:

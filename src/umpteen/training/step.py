@@ -1,4 +1,4 @@
-"""One step of training: the same for every encoder and objective.
+"""One step of training: the same for every encoder, objective and pool of competing labels.
 
 batch → labels in play → cached vectors → scores → objective → gradients at the vectors → replay → optimizer.
 
@@ -18,36 +18,23 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.optim import AdamW
 
-from umpteen.data.batches import draw_positives
-from umpteen.data.relevance import Relevance
-from umpteen.data.token_table import TokenTable
+from umpteen.encoders.encoder import Encoder
 from umpteen.encoders.towers import Towers
-from umpteen.errors import BadConfig, Diverged
+from umpteen.errors import BadConfig, BadInput, Diverged
 from umpteen.objectives.scores import Scores
 from umpteen.objectives.targets import Pairs, Targets
 from umpteen.parallel.shard import Shard
 from umpteen.parallel.world import World
-from umpteen.training.gradient_cache import CachedVectors
+from umpteen.training.gradient_cache import CachedVectors, Positions
 from umpteen.training.gradient_sum import sum_gradients_
 from umpteen.training.memory import TooLittleMemory, together
+from umpteen.training.pools.pool import Batch, Draw, Pool
+from umpteen.training.row_optimizer import clip_gradients_
 from umpteen.training.sampled_replay import Thinned, thin
-from umpteen.training.texts_in_play import InPlay, TextsInPlay
+from umpteen.training.texts_in_play import DistinctTexts, TextsInPlay
+from umpteen.training.training_data import TrainingData, in_pool
 
 Objective = Callable[[Scores, Targets], Tensor]
-
-
-@dataclass(frozen=True)
-class TrainingData:
-    """What steps draw from: tokens of queries and labels, who is right for whom, and which pairs to ignore."""
-
-    queries: TokenTable
-    labels: TokenTable
-    relevance: Relevance
-    filtered: Relevance
-
-    def __post_init__(self) -> None:
-        # A filtered pair leaves everything: no query is drawn for its sake, and it takes no other positive's place.
-        object.__setattr__(self, "relevance", self.relevance.without(self.filtered))
 
 
 @dataclass(frozen=True)
@@ -67,6 +54,7 @@ class StepOutcome:
     gradient_norm: float
     tokens: int  # encoded by this process
     replay: dict[str, float]  # of a sampled replay: what it spared and what it cost; else empty
+    pool: dict[str, float]  # the labels in play, and how stale the mined ones are; empty when all labels are
 
 
 class Gradients(NamedTuple):
@@ -75,6 +63,18 @@ class Gradients(NamedTuple):
     loss: float
     tokens: int
     thinned: Thinned | None
+    pool: dict[str, float]
+
+
+class Encoded(NamedTuple):
+    """A batch's vectors, one cache per tower or one for both, and where queries and labels stand in them."""
+
+    caches: list[CachedVectors]
+    queries: Positions  # of this process's share, in the first cache
+    labels: Positions  # of this process's shard of the labels in play, in the last cache
+    vectors: Tensor  # [B, d] of all queries
+    draw: Draw | None  # None: all labels are in play
+    shard: Shard  # of the labels in play
 
 
 class TrainingStep:
@@ -89,8 +89,10 @@ class TrainingStep:
         settings: StepSettings,
         *,
         world: World | None = None,
+        pool: Pool | None = None,
         notice: Callable[[str], None] = lambda message: None,
     ) -> None:
+        self.pool = pool  # None: all labels compete at every step
         self._towers = towers
         self._data = data
         self._objective = objective
@@ -104,26 +106,29 @@ class TrainingStep:
         self._labels = Shard(self._world, len(data.labels))
         own = data.labels.take(np.arange(self._labels.start, self._labels.stop))
         self._texts = TextsInPlay(data.queries, own, shared=towers.shared)
+        self._told_of_lonely_queries = False
 
     def __call__(self, rows: NDArray[np.int64], *, step: int, seed: int) -> StepOutcome:
         """The outcome of one update of the weights; everything random in it follows from (seed, step).
 
         `rows` is the whole batch, the same on every process.
         """
+        if self.pool is not None:
+            self.pool.prepare(step)
         self._towers.train()
-        loss, tokens, thinned = self._gradients_within_memory(rows, step=step, seed=seed)
+        loss, tokens, thinned, pool = self._gradients_within_memory(rows, step=step, seed=seed)
         if not np.isfinite(loss):
             raise Diverged(
                 f"the loss is {loss} at step {step + 1}; the last checkpoint, if there is one, is kept. "
                 "Lower optimizer.learning_rate, or raise objective.temperature"
             )
         limit = self._settings.clip_norm or float("inf")
-        norm = torch.nn.utils.clip_grad_norm_(self._parameters, limit)
+        norm = clip_gradients_(self._optimizer, limit, self._world)
         if not torch.isfinite(norm):
             raise Diverged(f"the gradient's norm is {norm.item()} at step {step + 1}; the last checkpoint is kept")
         if thinned is None:
             self._optimizer.step()
-            return StepOutcome(loss, float(norm), tokens, {})
+            return StepOutcome(loss, float(norm), tokens, {}, pool)
         before = [parameter.detach().clone() for parameter in self._parameters]
         self._optimizer.step()
         moved = [(parameter.detach() - old).norm() for parameter, old in zip(self._parameters, before, strict=True)]
@@ -133,7 +138,7 @@ class TrainingStep:
             "clipped": float(norm > limit),
             "update_norm": float(torch.stack(moved).norm()),
         }
-        return StepOutcome(loss, float(norm), tokens, replay)
+        return StepOutcome(loss, float(norm), tokens, replay, pool)
 
     def _gradients_within_memory(self, rows: NDArray[np.int64], *, step: int, seed: int) -> Gradients:
         """The batch's gradients; each time the memory does not suffice, from the beginning with half the budget."""
@@ -154,19 +159,21 @@ class TrainingStep:
         """Leaves the batch's gradient on the weights, the same on every process."""
         settings, world = self._settings, self._world
         rng = np.random.default_rng([seed, step])
-        batch = Shard(world, len(rows))
-        parts = self._texts.in_play(rows[batch.rows])
-        cached = together(world, lambda: self._encode(parts, step=step, seed=seed))
-        queries = batch.gather(cached[0].at(parts.queries)).requires_grad_()  # [B, d]
-        labels = cached[-1].at(parts.labels).requires_grad_()  # [L, d], this shard's
-        targets, filtered = self._targets(rows, rng, labels.device)
+        share = Shard(world, len(rows))
+        targets, filtered = self._data.targets(
+            rows, settings.positives_per_query, settings.reduction, rng, device=self._parameters[0].device
+        )
+        if self.pool is None:
+            encoded = self._encode_all(rows, share, step=step, seed=seed)
+        else:
+            encoded = self._encode_pool(rows, share, targets, filtered, rng, step=step, seed=seed)
+            assert encoded.draw is not None
+            targets, filtered = in_pool(targets, filtered, encoded.draw)
+        caches, draw, shard = encoded.caches, encoded.draw, encoded.shard
+        queries = encoded.vectors.requires_grad_()
+        labels = caches[-1].at(encoded.labels).requires_grad_()  # [L, d], this shard's
         scores = Scores(
-            queries,
-            labels,
-            shard=self._labels,
-            temperature=settings.temperature,
-            filtered=filtered,
-            tile=settings.tile,
+            queries, labels, shard=shard, temperature=settings.temperature, filtered=filtered, tile=settings.tile
         )
         loss = self._objective(scores, targets)
         if loss.requires_grad:
@@ -174,59 +181,88 @@ class TrainingStep:
         value, to_queries, to_labels, thinned = float(loss.detach()), queries.grad, labels.grad, None
         del scores, loss, queries, labels
         if to_queries is not None and to_labels is not None and np.isfinite(value):
-            cached[0].add_gradients(parts.queries, world.sum_(to_queries)[batch.rows])
+            caches[0].add_gradients(encoded.queries, world.sum_(to_queries)[share.rows])
             if settings.replay_fraction is None:
-                cached[-1].add_gradients(parts.labels, to_labels)
+                caches[-1].add_gradients(encoded.labels, to_labels)
             else:
-                chosen, to_labels, thinned = thin(to_labels, settings.replay_fraction, self._labels, rng.random())
-                _refuse_dropout(cached[-1])
-                everywhere = np.arange(len(self._labels)) if isinstance(parts.labels, slice) else parts.labels
-                cached[-1].add_gradients(everywhere[chosen], to_labels)
+                chosen, to_labels, thinned = thin(to_labels, settings.replay_fraction, shard, rng.random())
+                _refuse_dropout(caches[-1])
+                everywhere = np.arange(len(shard)) if isinstance(encoded.labels, slice) else encoded.labels
+                caches[-1].add_gradients(everywhere[chosen], to_labels)
             del to_queries, to_labels
-            together(world, lambda: [cache.replay() for cache in cached])
+            together(world, lambda: [cache.replay() for cache in caches])
         sum_gradients_(self._parameters, world)
-        tokens = sum(int(part.lengths.sum()) for part in parts.encoded)
-        return Gradients(value, tokens, thinned)
+        return Gradients(
+            value, sum(cache.tokens for cache in caches), thinned, self._pool_report(draw, targets, filtered)
+        )
 
-    def _encode(self, parts: InPlay, *, step: int, seed: int) -> list[CachedVectors]:
+    def _encode_all(self, rows: NDArray[np.int64], share: Shard, *, step: int, seed: int) -> Encoded:
+        """The vectors of the batch's queries and of all labels, each distinct text once."""
+        parts = self._texts.in_play(rows[share.rows])
         towers = [self._towers.query, self._towers.label][: len(parts.encoded)]
+        caches = together(
+            self._world,
+            lambda: [
+                self._cache(tower, texts, side, step=step, seed=seed)
+                for side, (tower, texts) in enumerate(zip(towers, parts.encoded, strict=True))
+            ],
+        )
+        vectors = share.gather(caches[0].at(parts.queries))
+        return Encoded(caches, parts.queries, parts.labels, vectors, None, self._labels)
+
+    def _encode_pool(
+        self,
+        rows: NDArray[np.int64],
+        share: Shard,
+        targets: Targets,
+        filtered: Pairs | None,
+        rng: np.random.Generator,
+        *,
+        step: int,
+        seed: int,
+    ) -> Encoded:
+        """The vectors of the batch's queries, then of the labels that the pool draws with their help."""
+        assert self.pool is not None
+        texts, queries = self._texts.of_queries(rows[share.rows])
+        cached = together(self._world, lambda: self._cache(self._towers.query, texts, 0, step=step, seed=seed))
+        vectors = share.gather(cached.at(queries))
+        known = self._data.known.take(rows)
+        draw = self.pool.draw(Batch(rows, vectors.detach(), targets, known, filtered, step, rng))
+        if not len(draw.rows):
+            raise BadInput(
+                f"no label is in play at step {step + 1:,}: no query of the batch has a positive, and the pool draws "
+                "none; use a larger training.batch_size or another pool.name"
+            )
+        shard = self._labels.among(draw.rows)
+        own = draw.rows[shard.rows]
+        label_texts, labels = self._texts.of_labels(own - self._labels.start)
+        fresh = together(self._world, lambda: self._cache(self._towers.label, label_texts, 1, step=step, seed=seed))
+        self.pool.seen(own, fresh.at(labels), step)
+        return Encoded([cached, fresh], queries, labels, vectors, draw, shard)
+
+    def _cache(self, tower: Encoder, texts: DistinctTexts, side: int, *, step: int, seed: int) -> CachedVectors:
         # Processes must not draw the same dropout for different texts.
         own = [self._world.rank] if self._world.rank else []
-        return [
-            CachedVectors(
-                tower,
-                part.lengths,
-                part.fetch,
-                budget=self._budget,
-                seed=int(np.random.SeedSequence([seed, step, side, *own]).generate_state(1, np.uint32)[0]),
-            )
-            for side, (tower, part) in enumerate(zip(towers, parts.encoded, strict=True))
-        ]
-
-    def _targets(
-        self, rows: NDArray[np.int64], rng: np.random.Generator, device: torch.device
-    ) -> tuple[Targets, Pairs | None]:
-        settings = self._settings
-        relevance = self._data.relevance
-        query, label, weights = draw_positives(relevance, rows, settings.positives_per_query, rng)
-        batch = relevance.take(rows)
-        relevant = _pairs(batch, device)
-        filtered = self._data.filtered.take(rows)
-        scale = None
-        if settings.positives_per_query is not None:
-            # Sampling n of a query's positives is unbiased for their sum once scaled by |P| / n; a mean ignores it.
-            every, _, _ = draw_positives(relevance, rows, None, rng)
-            counts = [np.bincount(queries, minlength=len(rows)) for queries in (every, query)]
-            scale = torch.from_numpy(counts[0] / np.maximum(counts[1], 1)).to(device)
-        targets = Targets(
-            pulled=Pairs(torch.from_numpy(query).to(device), torch.from_numpy(label).to(device)),
-            relevant=relevant,
-            queries=len(rows),
-            weights=torch.from_numpy(weights).to(device) if batch.graded else None,
-            reduction=settings.reduction,
-            scale=scale,
+        return CachedVectors(
+            tower,
+            texts.lengths,
+            texts.fetch,
+            budget=self._budget,
+            seed=int(np.random.SeedSequence([seed, step, side, *own]).generate_state(1, np.uint32)[0]),
         )
-        return targets, _pairs(filtered, device) if filtered.matrix.nnz else None
+
+    def _pool_report(self, draw: Draw | None, targets: Targets, filtered: Pairs | None) -> dict[str, float]:
+        if draw is None:
+            return {}
+        kept = targets.relevant if filtered is None else targets.relevant.joined(filtered)
+        alone = int((kept.per_query(targets.queries) >= len(draw.rows)).sum())
+        if alone and not self._told_of_lonely_queries:
+            self._told_of_lonely_queries = True
+            self._notice(
+                f"{alone:,} of {targets.queries:,} queries of a batch have no negative among the {len(draw.rows):,} "
+                "labels in play and learn nothing from it; a larger training.batch_size or pool.negatives gives some"
+            )
+        return {"pool": len(draw.rows), "staleness": draw.staleness, "queries_without_negatives": alone}
 
 
 def _refuse_dropout(labels: CachedVectors) -> None:
@@ -235,9 +271,3 @@ def _refuse_dropout(labels: CachedVectors) -> None:
             "training.replay_fraction: dropout ties a text to its micro-batch, so leaving texts out would spare "
             "nothing; set dropout = 0 and hidden_dropout = 0 for the label tower"
         )
-
-
-def _pairs(relevance: Relevance, device: torch.device) -> Pairs:
-    matrix = relevance.matrix
-    query = np.repeat(np.arange(matrix.shape[0], dtype=np.int64), np.diff(matrix.indptr))
-    return Pairs(torch.from_numpy(query).to(device), torch.from_numpy(matrix.indices.astype(np.int64)).to(device))

@@ -57,6 +57,19 @@ class TextsInPlay:
             return InPlay(encoded, slice(0, len(rows)) if in_order else positions, self._label_positions)
         return InPlay([_joined(self._labels, fresh)], positions, self._label_positions)
 
+    def of_queries(self, rows: NDArray[np.int64]) -> tuple[DistinctTexts, NDArray[np.int64]]:
+        """The texts of these queries alone, and where each query stands in them."""
+        fresh: dict[bytes, int] = {}
+        texts = _row_contents(self._queries, rows)
+        positions = np.array([fresh.setdefault(text, len(fresh)) for text in texts], dtype=np.int64)
+        return _whole(self._queries.take(rows[_first_occurrences(positions, 0)])), positions
+
+    def of_labels(self, rows: NDArray[np.int64]) -> tuple[DistinctTexts, NDArray[np.int64]]:
+        """The texts of some labels, and where each of them stands in them."""
+        positions = rows if isinstance(self._label_positions, slice) else self._label_positions[rows]
+        needed, places = np.unique(positions, return_inverse=True)
+        return _whole(self._labels.take(needed)), places.astype(np.int64)
+
     def _positions(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Each query's text by number: that of the label it equals, else the next free one, equal texts sharing it."""
         known, fresh = self._label_of_text, dict[bytes, int]()

@@ -1,0 +1,74 @@
+"""A recipe of ours with a sparse ranker on top, weighed on validation by a model that has not seen it."""
+
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from umpteen.classifier import RANKER, Classifier
+from umpteen.comparing.method import Outcome, Task
+from umpteen.comparing.ours import Ours, parameters_of
+from umpteen.manifest import read_manifest
+from umpteen.parallel.world import cores
+from umpteen.ranker.settings import RankerSettings
+from umpteen.reranking import fit_ranker
+from umpteen.storage import atomic_folder
+from umpteen.tuning import Candidate
+
+MARK = "+ranker"
+
+
+@dataclass(frozen=True)
+class OursWithRanker:
+    """The same trials and the same dual encoder as the recipe without; the ranker's weight is chosen after them."""
+
+    ours: Ours
+    is_ours = True
+
+    @property
+    def name(self) -> str:
+        return f"{self.ours.name}{MARK}"
+
+    @property
+    def trials_file(self) -> str:
+        return self.ours.trials_file
+
+    def candidates(self, task: Task, trials: int) -> list[Candidate]:
+        return self.ours.candidates(task, trials)
+
+    def finish(self, task: Task, settings: tuple[str, ...], folder: Path) -> Outcome:
+        """Fit on train, weigh on validation; fit on all of train with that weight; rank test."""
+        weighed = self._fit(task, settings, folder, "train", None)
+        assert weighed.ranker is not None
+        judge = task.judge_of_validation()
+        on_validation = judge.rank(weighed.towers.query, weighed.vectors, ranker=weighed.ranker)
+        validation = judge.report(on_validation, bootstrap=0).metrics
+        self.ours.notice(f"{self.name}: the ranker counts {weighed.ranker.weight:g}")
+
+        began = time.monotonic()
+        final = self._fit(task, settings, folder, "train+validation", weighed.ranker.weight)
+        seconds = time.monotonic() - began
+        assert final.ranker is not None
+        judge = task.judge_of_test()
+        began = time.monotonic()
+        ranking = judge.rank(final.towers.query, final.vectors, ranker=final.ranker)
+        predict_seconds = time.monotonic() - began
+        parameters = parameters_of(final) + int(final.ranker.weights.nnz) + len(final.ranker.intercepts)
+        # The dual encoder may have been there already, from the row without a ranker.
+        trained = float(final.training["seconds"])
+        return Outcome(ranking, max(seconds, trained), predict_seconds, parameters, validation)
+
+    def _fit(
+        self, task: Task, settings: tuple[str, ...], folder: Path, fit_on: str, weight: float | None
+    ) -> Classifier:
+        """The model with a ranker, in a folder of its own beside the model without."""
+        plain = self.ours.fit(task, settings, folder, fit_on)
+        plain_folder = self.ours.folder_of(task, settings, folder, fit_on)
+        output = plain_folder.with_name(plain_folder.name + MARK)
+        if not output.exists():
+            with atomic_folder(output) as copy:
+                shutil.copytree(plain_folder, copy, dirs_exist_ok=True)
+        if RANKER not in read_manifest(output)["settings"]:
+            chosen = RankerSettings(candidates=min(RankerSettings.candidates, len(plain.labels)))
+            fit_ranker(output, task.dataset, chosen, weight=weight, jobs=cores(), progress=self.ours.progress)
+        return Classifier.load(output)

@@ -1,0 +1,120 @@
+"""The ranker of a classifier: what it says of a text's first labels, and its folder.
+
+ranker.json (settings, weight, rare) · vocabulary.json · weights.safetensors (labels × features, row by row)
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import load_file, save_file
+from scipy.sparse import csr_array
+
+from umpteen.errors import BadInput
+from umpteen.ranker.features import TextFeatures
+from umpteen.ranker.fusion import fill_unknown, fuse, head_start, squash
+from umpteen.ranker.settings import RankerSettings
+from umpteen.retrieval.ranking import Ranking
+
+_TEXTS_AT_A_TIME = 4096
+
+
+@dataclass(frozen=True)
+class Ranker:
+    """Sparse linear weights for every label, and how much they count beside the dual encoder."""
+
+    features: TextFeatures
+    weights: csr_array  # [labels, features], float32
+    intercepts: NDArray[np.float32]  # [labels]
+    texts: NDArray[np.int64]  # [labels], training texts that have the label; nothing is known of those with none
+    settings: RankerSettings
+    weight: float = 0.0  # 0: the dual encoder alone, 1: the ranker alone
+    rare: float = 0.0  # the head start of a label with one training text
+    origin: dict[str, Any] = field(default_factory=dict)  # how the two were chosen
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.weight <= 1:
+            raise BadInput(f"the ranker's weight is {self.weight}; it must lie between 0 and 1")
+
+    @property
+    def labels(self) -> int:
+        return int(self.weights.shape[0])
+
+    def margins(
+        self, texts: Sequence[str], vectors: NDArray[np.float32], rows: NDArray[np.int32]
+    ) -> NDArray[np.float32]:
+        """w·x + b for the labels rows[i] of each text i; `vectors` are the dual encoder's of the texts."""
+        margins = np.empty(rows.shape, dtype=np.float32)
+        query = np.zeros(self.weights.shape[1], dtype=np.float32)  # one text at a time, spread out
+        for first in range(0, len(rows), _TEXTS_AT_A_TIME):
+            some = range(first, min(first + _TEXTS_AT_A_TIME, len(rows)))
+            found = self.features.transform([texts[row] for row in some])
+            for place, row in enumerate(some):
+                start, stop = found.indptr[place : place + 2]
+                columns = found.indices[start:stop]
+                query[columns] = found.data[start:stop]
+                if self.settings.dense:
+                    query[len(self.features) :] = self.settings.dense * vectors[row]
+                margins[row] = self.weights[rows[row]] @ query + self.intercepts[rows[row]]
+                query[columns] = 0
+        return margins
+
+    def scores(self, margins: NDArray[np.float32], rows: NDArray[np.int32]) -> NDArray[np.float32]:
+        """From 0 to 1, for the margins of labels in dense order."""
+        texts = self.texts[rows]
+        return fill_unknown(squash(margins + head_start(texts, self.rare)), texts > 0)
+
+    def rerank(self, texts: Sequence[str], vectors: NDArray[np.float32], dense: Ranking) -> Ranking:
+        """The dense ranking with its first labels put in the order of both scores."""
+        head = dense.rows[:, : self.settings.candidates]
+        return fuse(dense, self.scores(self.margins(texts, vectors, head), head), self.weight)
+
+    def describe(self) -> dict[str, Any]:
+        """For the manifest and the model card."""
+        return {
+            "weight": self.weight,
+            "rare": self.rare,
+            "candidates": self.settings.candidates,
+            "features": int(self.weights.shape[1]),
+            "weights": int(self.weights.nnz),
+            **self.origin,
+        }
+
+    def save(self, folder: Path) -> None:
+        """Writes the ranker's files into a new folder."""
+        folder.mkdir()
+        content = {
+            "weight": self.weight,
+            "rare": self.rare,
+            "settings": self.settings.to_dict(),
+            "dense_dimension": self.weights.shape[1] - len(self.features),
+            "origin": self.origin,
+        }
+        (folder / "ranker.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        self.features.save(folder)
+        arrays: dict[str, NDArray[Any]] = {
+            "idf": self.features.idf(),
+            "starts": self.weights.indptr.astype(np.int64),
+            "columns": self.weights.indices.astype(np.int32),
+            "values": self.weights.data.astype(np.float32),
+            "intercepts": self.intercepts,
+            "texts": self.texts,
+        }
+        save_file(arrays, folder / "weights.safetensors")
+
+    @classmethod
+    def load(cls, folder: Path) -> "Ranker":
+        """What `save` wrote."""
+        content = json.loads((folder / "ranker.json").read_text(encoding="utf-8"))
+        arrays = load_file(folder / "weights.safetensors")
+        settings = RankerSettings.of(content["settings"])
+        features = TextFeatures.load(folder, arrays["idf"])
+        columns = len(features) + content["dense_dimension"]
+        shape = (len(arrays["intercepts"]), columns)
+        weights = csr_array((arrays["values"], arrays["columns"], arrays["starts"]), shape=shape)
+        chosen = {name: content[name] for name in ("weight", "rare", "origin")}
+        return cls(features, weights, arrays["intercepts"], arrays["texts"], settings, **chosen)

@@ -1,0 +1,210 @@
+"""Adds a ranker to a saved model: fitted on what the model was trained on, its weight chosen on validation.
+
+While it is fitted, MODEL.ranker holds what is done; the model folder is replaced whole at the end.
+"""
+
+import hashlib
+import json
+import shutil
+import tomllib
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from umpteen.classifier import RANKER, Classifier
+from umpteen.data.dataset import Dataset, Split
+from umpteen.encoding import encode_texts
+from umpteen.errors import BadInput
+from umpteen.evaluating import in_rows_of, propensity_of_recipe
+from umpteen.judge import Judge
+from umpteen.manifest import read_manifest, write_manifest
+from umpteen.model_card import with_ranker
+from umpteen.ranker.features import TextFeatures
+from umpteen.ranker.fitting import fit_weights
+from umpteen.ranker.fusion import fuse
+from umpteen.ranker.ranker import Ranker
+from umpteen.ranker.samples import TEXTS_AT_A_TIME, Samples
+from umpteen.ranker.settings import RankerSettings
+from umpteen.retrieval.exact import top_k
+from umpteen.storage import atomic_folder, write_atomically
+from umpteen.version import __version__
+
+Progress = Callable[[str, int, int], None]
+
+RULE = ("P@1", "P@5", "PSP@5")  # what has the greatest mean of these on validation is taken
+# The last ones are for vectors without length 1, whose scores are many times those of the ranker.
+WEIGHTS = (*(step / 10 for step in range(1, 10)), 0.95, 0.98, 1.0)
+RARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+USUAL_RARE = 0.5  # where there is no validation to choose it on
+
+
+class Trial(NamedTuple):
+    """One weight and one head start of rare labels on validation."""
+
+    weight: float
+    rare: float
+    metrics: dict[str, float]  # percent
+
+    @property
+    def mean(self) -> float:
+        return sum(self.metrics.values()) / len(self.metrics)
+
+
+def fit_ranker(
+    model: Path,
+    dataset: Dataset,
+    settings: RankerSettings,
+    *,
+    weight: float | None = None,
+    rare: float | None = None,
+    jobs: int = 1,
+    progress: Progress | None = None,
+) -> tuple[Ranker, list[Trial]]:
+    """Fits a ranker and puts it into the model folder; returns it with what was tried on validation.
+
+    With a weight nothing is tried, and weight and rare are taken as given: the only way for a model that was fitted on
+    validation, too.
+    """
+    classifier = Classifier.load(model, ranker=False)
+    if settings.candidates > len(classifier.labels):
+        raise BadInput(
+            f"{settings.candidates:,} candidates were asked for, but the model has {len(classifier.labels):,} labels; "
+            f"give --candidates {len(classifier.labels)} or fewer"
+        )
+    dataset = _as_the_model_saw_it(classifier, dataset, needs_validation=weight is None)
+    samples = _workspace(model, dataset, settings)
+    ranker = _fit(classifier, dataset.train, samples, settings, jobs, progress)
+    trials: list[Trial] = []
+    if weight is None:
+        trials = try_on_validation(classifier, ranker, dataset, RARES if rare is None else (rare,))
+        best = max(trials, key=lambda trial: trial.mean)  # of equal ones the first
+        origin = {
+            "chosen": f"by the mean of {', '.join(best.metrics)} on validation",
+            "validation": {name: round(value, 2) for name, value in best.metrics.items()},
+            "without_ranker": {name: round(value, 2) for name, value in trials[0].metrics.items()},
+        }
+        ranker = replace(ranker, weight=best.weight, rare=best.rare, origin=origin)
+    else:
+        origin = {"chosen": "by hand"}
+        ranker = replace(ranker, weight=weight, rare=USUAL_RARE if rare is None else rare, origin=origin)
+    _replace(model, ranker)
+    shutil.rmtree(samples.folder, ignore_errors=True)
+    return ranker, trials
+
+
+def _fit(
+    classifier: Classifier,
+    train: Split,
+    samples: Samples,
+    settings: RankerSettings,
+    jobs: int,
+    progress: Progress | None,
+) -> Ranker:
+    features = TextFeatures.fit(train.texts, settings)
+    relevant = train.relevance.without(train.filtered).matrix
+    samples.keep_matrix("features", features.transform(train.texts))
+    samples.keep_matrix("relevant", relevant)
+    _retrieve(classifier, train, samples, settings, progress)
+    told = None if progress is None else partial(progress, "fitting labels")
+    weights, intercepts = fit_weights(samples, len(classifier.labels), settings, jobs=jobs, progress=told)
+    texts = np.bincount(relevant.indices[relevant.data > 0], minlength=len(classifier.labels))
+    return Ranker(features, weights, intercepts, texts.astype(np.int64), settings)
+
+
+def remove_ranker(model: Path) -> None:
+    """The model folder without its ranker."""
+    if RANKER not in read_manifest(model)["settings"]:
+        raise BadInput(f"{model} has no ranker to remove")
+    _replace(model, None)
+
+
+def try_on_validation(classifier: Classifier, ranker: Ranker, dataset: Dataset, rares: Iterable[float]) -> list[Trial]:
+    """What each weight and head start would give on validation; the first is the dual encoder alone."""
+    assert dataset.validation is not None
+    split = dataset.validation
+    a, b = propensity_of_recipe(classifier)
+    judge = Judge(dataset, split, at=(1, 5), a=a, b=b)
+    judge.require_positives()
+    vectors = encode_texts(classifier.towers.query, split.texts)
+    width = max(*judge.at, ranker.settings.candidates)
+    dense = top_k(vectors, classifier.vectors, width, excluding=split.filtered.matrix)
+    head = dense.rows[:, : ranker.settings.candidates]
+    margins = ranker.margins(split.texts, vectors.cpu().numpy(), head)
+
+    def trial(weight: float, rare: float) -> Trial:
+        fused = fuse(dense, replace(ranker, rare=rare).scores(margins, head), weight)
+        metrics = judge.report(fused.head(max(judge.at)), bootstrap=0).metrics
+        return Trial(weight, rare, {name: metrics[name] for name in RULE if name in metrics})
+
+    return [trial(0.0, 0.0), *(trial(weight, rare) for rare in rares for weight in WEIGHTS)]
+
+
+def _as_the_model_saw_it(classifier: Classifier, dataset: Dataset, *, needs_validation: bool) -> Dataset:
+    """The dataset split as the model's recipe split it, its labels in the model's rows."""
+    recipe = tomllib.loads(classifier.recipe or "")
+    data = recipe.get("data", {})
+    held_out = data.get("fit_on") == "train"
+    if needs_validation and not held_out:
+        saw = "was fitted on validation, too" if data else "does not say what it was trained on"
+        raise BadInput(
+            f"the model {saw}, so nothing is left to choose the ranker's weight on; "
+            "give --weight, as found for a model that was fitted on train only"
+        )
+    if needs_validation and classifier.data.get("fingerprint") != dataset.fingerprint:
+        raise BadInput(
+            f"{dataset.name} is not what the model was trained on ({classifier.data.get('name')}), so it is unknown "
+            "which of its queries the model has not seen; give that dataset, or --weight"
+        )
+    dataset = in_rows_of(classifier, dataset)
+    if held_out:
+        return dataset.with_validation(data["validation_fraction"], recipe["seed"])
+    return dataset.with_validation_in_train()
+
+
+def _workspace(model: Path, dataset: Dataset, settings: RankerSettings) -> Samples:
+    """Where a fit keeps what is done; one that was begun with other settings, data or model is discarded."""
+    folder = Path(f"{model.resolve()}.ranker")
+    files = {name: file for name, file in read_manifest(model)["files"].items() if not name.startswith(f"{RANKER}/")}
+    parts = [files, dataset.fingerprint, len(dataset.train), settings.to_dict(), __version__]
+    identity = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+    marker = folder / "identity"
+    if not (marker.is_file() and marker.read_text(encoding="utf-8") == identity):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        write_atomically(marker, identity)
+    return Samples(folder)
+
+
+def _retrieve(
+    classifier: Classifier, train: Split, samples: Samples, settings: RankerSettings, progress: Progress | None
+) -> None:
+    """The dual encoder's first labels of every training text, block by block; blocks that are there are kept."""
+    for start in range(0, len(train), TEXTS_AT_A_TIME):
+        stop = min(start + TEXTS_AT_A_TIME, len(train))
+        if not samples.has_candidates(start):
+            vectors = encode_texts(classifier.towers.query, train.texts[start:stop])
+            filtered = train.filtered.take(np.arange(start, stop)).matrix
+            found = top_k(vectors, classifier.vectors, settings.candidates, excluding=filtered)
+            samples.keep_candidates(start, found.rows, vectors.cpu().numpy() if settings.dense else None)
+        if progress is not None:
+            progress("retrieving candidates", stop, len(train))
+
+
+def _replace(model: Path, ranker: Ranker | None) -> None:
+    """The model folder with this ranker, or with none; all other files stay as they are, but for the model card."""
+    settings: dict[str, Any] = read_manifest(model)["settings"]
+    settings.pop(RANKER, None)
+    with atomic_folder(model) as folder:
+        shutil.copytree(model, folder, dirs_exist_ok=True)
+        shutil.rmtree(folder / RANKER, ignore_errors=True)
+        if ranker is not None:
+            ranker.save(folder / RANKER)
+            settings[RANKER] = ranker.describe()
+        card = folder / "README.md"
+        if card.is_file():
+            card.write_text(with_ranker(card.read_text(encoding="utf-8"), settings.get(RANKER)), encoding="utf-8")
+        write_manifest(folder, settings)

@@ -1,0 +1,157 @@
+"""A learned vector per label, alone or added to the text's: values, gradients, folders, and what is refused."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from tiny import tiny_tokenizer, tiny_transformer
+from umpteen.classifier import Classifier, verify
+from umpteen.data.labels import LabelCatalogue
+from umpteen.data.texts import Texts
+from umpteen.encoders.encoder import Encoder
+from umpteen.encoders.label_table import FusedEncoder, LabelTable
+from umpteen.encoders.row_table import RowTable
+from umpteen.encoders.static import StaticEncoder
+from umpteen.encoders.towers import Towers
+from umpteen.encoders.transformer import TransformerEncoder
+from umpteen.encoding import NEW, encode_texts, encode_tokens, label_tokens
+from umpteen.errors import BadInput, DamagedModel
+from umpteen.parallel import World
+from umpteen.parallel.shard import Shard
+
+TEXTS = ["fish", "law of the tree", "book", "book", "dog and tree"]
+ROWS = np.arange(len(TEXTS))
+
+
+def rows(dimension: int = 8, count: int = len(TEXTS)) -> RowTable:
+    return RowTable.gaussian(Shard(World(), count), dimension, seed=4)
+
+
+def text_tower(folder: Path, kind: str = "static", *, normalise: bool = True) -> Encoder:
+    if kind == "static":
+        return StaticEncoder.random(tiny_tokenizer(folder), 8, seed=0, bigrams=20, normalise=normalise)
+    start = tiny_transformer(folder, hidden_size=8)
+    return TransformerEncoder.load(start, max_length=9, hidden_dropout=0.0, normalise=normalise)
+
+
+def vectors_of(tower: Encoder, chosen: np.ndarray = ROWS) -> Tensor:
+    texts = Texts.of([TEXTS[row] for row in chosen])
+    return tower(*label_tokens(tower, texts, chosen).batch(np.arange(len(chosen))))
+
+
+@pytest.mark.parametrize("normalise", [True, False])
+def test_a_table_gives_each_label_its_row(normalise: bool) -> None:
+    tower = LabelTable(rows(), normalise=normalise)
+    weight = tower.table.weight
+    expected = normalize(weight) if normalise else weight
+    torch.testing.assert_close(vectors_of(tower), expected)
+    torch.testing.assert_close(vectors_of(tower, np.array([3, 0])), expected[[3, 0]])
+
+
+@pytest.mark.parametrize("normalise", [True, False])
+@pytest.mark.parametrize("kind", ["static", "transformer"])
+def test_a_fused_tower_starts_as_its_text_tower_and_adds_what_it_learns(
+    kind: str, normalise: bool, tmp_path: Path
+) -> None:
+    text = text_tower(tmp_path, kind, normalise=normalise).double().eval()
+    tower = FusedEncoder(text, RowTable.zeros(Shard(World(), len(TEXTS)), 8).double(), normalise=normalise)
+    plain = torch.cat([text.encode([label]) for label in TEXTS])
+    torch.testing.assert_close(vectors_of(tower), plain)
+    tower.residual.weight.data = rows().weight.double()
+    fused = plain + tower.residual.weight
+    expected = normalize(fused) if normalise else fused
+    torch.testing.assert_close(vectors_of(tower), expected)
+    assert not torch.equal(vectors_of(tower)[2], vectors_of(tower)[3])  # equal texts, residuals of their own
+    shuffled = np.array([4, 1, 1])
+    torch.testing.assert_close(vectors_of(tower, shuffled), expected[shuffled])
+
+
+@pytest.mark.parametrize("normalise", [True, False])
+def test_the_gradients_of_a_fused_tower_are_those_of_dense_autograd(normalise: bool, tmp_path: Path) -> None:
+    tower = FusedEncoder(text_tower(tmp_path, normalise=normalise), rows(), normalise=normalise).double()
+    assert isinstance(tower.text, StaticEncoder)
+    vectors_of(tower).sin().sum().backward()
+    ours = tower.residual.dense_gradient(), tower.text.table.grad
+    tower.text.zero_grad()
+    residual = tower.residual.weight.detach().requires_grad_()
+    fused = torch.cat([tower.text(*tower.tokenizer.batch([label])) for label in TEXTS]) + residual
+    (normalize(fused) if normalise else fused).sin().sum().backward()
+    for mine, theirs in zip(ours, (residual.grad, tower.text.table.grad), strict=True):
+        assert mine is not None and theirs is not None and theirs.abs().max() > 1e-3
+        torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-12)
+
+
+def test_a_label_new_to_a_fused_tower_has_no_residual(tmp_path: Path) -> None:
+    text = text_tower(tmp_path).eval()
+    tower = FusedEncoder(text, rows(), normalise=True).eval()
+    known, new = encode_texts(tower, TEXTS, rows=ROWS), encode_texts(tower, TEXTS)
+    torch.testing.assert_close(new, text.encode(TEXTS))
+    torch.testing.assert_close(tower.encode(TEXTS), new)
+    assert (known - new).abs().max() > 0.1
+    mixed = encode_texts(tower, TEXTS, rows=np.array([0, NEW, 2, NEW, 4]))
+    assert torch.equal(mixed[[0, 2, 4]], known[[0, 2, 4]]) and torch.equal(mixed[[1, 3]], new[[1, 3]])
+
+
+def test_a_table_refuses_texts(tmp_path: Path) -> None:
+    tower = LabelTable(rows())
+    query = text_tower(tmp_path)
+    labels = LabelCatalogue([f"key {row}" for row in ROWS], TEXTS)
+    for attempt in (
+        lambda: tower.encode(["fish"]),
+        lambda: tower.tokenizer,
+        lambda: tower(*query.tokenizer.batch(TEXTS)),
+        lambda: encode_texts(tower, TEXTS),
+        lambda: Classifier.build(Towers(query, tower).eval(), labels),
+    ):
+        with pytest.raises(BadInput, match="label table.*text label tower"):
+            attempt()  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_classifier_with_rows_survives_its_folder(fused: bool, tmp_path: Path) -> None:
+    query = text_tower(tmp_path / "start")
+    text = StaticEncoder.random(tmp_path / "start", 8, seed=3, dropout=0.2)
+    label = FusedEncoder(text, rows(), normalise=True) if fused else LabelTable(rows(), normalise=False, dropout=0.3)
+    catalogue = LabelCatalogue([f"key {row}" for row in ROWS], TEXTS)
+    classifier = Classifier.build(Towers(query, label).eval(), catalogue, rows=ROWS)
+    classifier.save(tmp_path / "model")
+    assert verify(tmp_path / "model") == []
+    loaded = Classifier.load(tmp_path / "model")
+    assert loaded.predict(TEXTS, 3) == classifier.predict(TEXTS, 3)
+    assert torch.equal(encode_texts(loaded.towers.label, TEXTS, rows=ROWS), classifier.vectors)
+    assert loaded.towers.describe() == classifier.towers.describe()
+    assert "5 labels" in loaded.towers.describe()
+    (tmp_path / "model" / "encoder" / "label" / "model.safetensors").unlink()
+    with pytest.raises(DamagedModel, match="label/model.safetensors"):
+        Classifier.load(tmp_path / "model")
+
+
+def test_sentence_transformers_loads_the_query_tower_of_a_model_with_a_table(tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    query = TransformerEncoder.load(tiny_transformer(tmp_path / "start", hidden_size=8), max_length=9).eval()
+    Towers(query, LabelTable(rows())).save(tmp_path / "saved")
+    theirs = SentenceTransformer(str(tmp_path / "saved"), device="cpu")
+    torch.testing.assert_close(theirs.encode(TEXTS, convert_to_tensor=True), query.encode(TEXTS), rtol=1e-5, atol=1e-6)
+
+
+def test_parameters_are_counted_by_tower_and_a_shared_table_in_all(tmp_path: Path) -> None:
+    query = text_tower(tmp_path)
+    assert isinstance(query, StaticEncoder) and query.bigrams is not None
+    of_query = query.table.numel() + query.token_weights.numel() + query.bigrams.numel()
+    part = RowTable.zeros(Shard(World(1, 3), 100), 8)
+    for label, of_label in ((LabelTable(part), 800), (FusedEncoder(query, part, normalise=True), of_query + 800)):
+        counts = Towers(query, label).parameter_counts()
+        assert counts == {"query": of_query, "label": of_label, "total": of_query + of_label}
+    assert Towers(query).parameter_counts()["total"] == of_query
+
+
+def test_many_labels_are_encoded_in_micro_batches_as_in_one(tmp_path: Path) -> None:
+    tower = FusedEncoder(text_tower(tmp_path), rows(), normalise=True).eval()
+    tokens = label_tokens(tower, Texts.of(TEXTS), ROWS)
+    assert torch.equal(encode_tokens(tower, tokens, token_budget=6), encode_tokens(tower, tokens))
+    assert len(tokens.without_firsts().batch(ROWS)[0]) == len(tokens.batch(ROWS)[0]) - len(TEXTS)

@@ -1,0 +1,39 @@
+"""One small dataset and one run of every experiment for all tests of the lab."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from umpteen.data.convert import write_native
+from umpteen.data.dataset import open_dataset
+from umpteen.lab import named
+from umpteen.lab.cutting import cut
+from umpteen.lab.experiment import Setup, run
+
+MAKE_THEIR_OWN = {"token-star", "memorisation", "generation"}
+
+
+@pytest.fixture(scope="session")
+def part_of_nouns(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A few hundred queries and labels of wordnet-nouns, cut once."""
+    folder = tmp_path_factory.mktemp("lab") / "wordnet-nouns"
+    write_native(cut(open_dataset("wordnet-nouns"), 300, 150), folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory, part_of_nouns: Path) -> Callable[[str], tuple[Path, Any]]:
+    """Runs an experiment's tiny size the first time it is asked for: its folder and its results."""
+    runs = tmp_path_factory.mktemp("runs")
+    done: dict[str, tuple[Path, Any]] = {}
+
+    def ask(name: str) -> tuple[Path, Any]:
+        if name not in done:
+            source = None if name in MAKE_THEIR_OWN else str(part_of_nouns)
+            setup = Setup(name, "tiny", runs / name, source, seeds=1)
+            done[name] = (runs / name, run(named(name), setup))
+        return done[name]
+
+    return ask

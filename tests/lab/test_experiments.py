@@ -1,0 +1,97 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from umpteen.errors import BadInput
+from umpteen.lab import EXPERIMENTS, named
+from umpteen.lab.experiment import Setup, run
+from umpteen.lab.report import write_report
+
+Finished = Callable[[str], tuple[Path, Any]]
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_has_a_tiny_size_that_leaves_what_the_contract_says(name: str, finished: Finished) -> None:
+    folder, results = finished(name)
+    assert json.loads((folder / "results.json").read_text()) == json.loads(json.dumps(results))
+    assert results["experiment"] == name and results["size"] == "tiny" and results["seeds"] == 1
+    assert results["claim"] == results["claims"][0]["claim"] and results["verdict"] == results["claims"][0]["verdict"]
+    assert all(claim["verdict"] == "undecided" for claim in results["claims"])  # a single seed decides nothing
+    assert all(claim["paper"] and claim["ours"] for claim in results["claims"])
+    assert "paper" in results["summary"] and results["command"].startswith(f"umpteen lab run {name} ")
+    assert results["settings"] and results["results"] and results["runs"]
+    assert (folder / f"{name}.svg").read_text().count("<svg") == 1
+    assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_killed_run_goes_on_after_the_finished_ones(tmp_path: Path, part_of_nouns: Path) -> None:
+    heard: list[str] = []
+    setup = Setup("seeds", "tiny", tmp_path, str(part_of_nouns), seeds=2, notice=heard.append)
+
+    class Killed(BaseException):
+        pass
+
+    def kill(name: str, done: int, total: int) -> None:
+        if name.endswith("seed 1"):
+            raise Killed
+
+    with pytest.raises(Killed):
+        run(named("seeds"), Setup("seeds", "tiny", tmp_path, str(part_of_nouns), seeds=2, progress=kill))
+    first = (tmp_path / "runs" / "decoupled-softmax-0.json").stat().st_mtime_ns
+    results = run(named("seeds"), setup)
+    assert heard[:2] == [
+        "run 1 of 2: decoupled softmax, seed 0 is finished already",
+        "run 2 of 2: decoupled softmax, seed 1",
+    ]
+    assert (tmp_path / "runs" / "decoupled-softmax-0.json").stat().st_mtime_ns == first
+    assert [outcome["seed"] for outcome in results["runs"]] == [0, 1]
+
+
+def test_a_folder_of_another_experiment_is_refused(finished: Finished, part_of_nouns: Path) -> None:
+    folder, _ = finished("seeds")
+    with pytest.raises(BadInput, match=r"holds runs with other settings \(.*variants.*\); give another --output"):
+        run(named("losses"), Setup("losses", "tiny", folder, str(part_of_nouns), seeds=1))
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"size": "huge"}, "--size huge: known are tiny, small, paper"),
+        ({"seeds": 0}, "--seeds 0"),
+        ({"encoder": "gpt"}, "--encoder gpt: known are static, minilm"),
+        ({"encoder": "minilm"}, "--size tiny trains a small static encoder"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_before_anything_is_trained(
+    tmp_path: Path, part_of_nouns: Path, settings: dict[str, Any], problem: str
+) -> None:
+    given = {"name": "losses", "size": "tiny", "output": tmp_path / "out", "source": str(part_of_nouns)} | settings
+    with pytest.raises(BadInput, match=problem):
+        run(named("losses"), Setup(**given))
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_report_holds_every_claim_and_figure_and_nothing_from_elsewhere(finished: Finished, tmp_path: Path) -> None:
+    folder, losses = finished("losses")
+    _, stars = finished("token-star")
+    page = tmp_path / "page.html"
+    claims = write_report(folder.parent, page)
+    text = page.read_text()
+    shown = {claim["claim"] for claim in claims}
+    for results in (losses, stars):
+        assert {claim["claim"] for claim in results["claims"]} <= shown
+        assert results["command"] in text
+    assert text.count("<svg") >= 2
+    for outside in ("<script", "src=", "<link", "@import"):
+        assert outside not in text
+    assert 'href="http' not in text
+    names = [part.split('"')[0] for part in text.split(' id="')[1:]]
+    assert len(names) == len(set(names))
+
+
+def test_a_folder_without_results_makes_no_report(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="no results of `umpteen lab run` below"):
+        write_report(tmp_path, tmp_path / "page.html")
