@@ -112,3 +112,9 @@ def test_settings_that_cannot_be_are_refused(changes: tuple[str, ...], named: st
     recipe = write_recipe(tmp_path)
     given = [word for change in changes for word in ("--set", change)]
     refused(command("train", recipe, "--output", tmp_path / "model", "--quiet", *given), named)
+
+
+def test_a_run_with_a_vector_per_label_can_be_planned(tmp_path: Path) -> None:
+    outcome = command("plan", write_recipe(tmp_path, TABLE), "--json")
+    assert outcome.code == 0, outcome.err
+    assert json.loads(outcome.out)["memory_gb"] > 0

@@ -141,7 +141,9 @@ def test_trials_never_see_the_test_split(folder: Path, tmp_path: Path, monkeypat
         assert sorted([*call["queries"], *call["texts"]]) == sorted(train)
     assert final["queries"] == test and final["texts"] == train
     ends = judged.index(test)
-    assert ends == 1 + 2 + 2 + 2 and all(texts == test for texts in judged[ends:])  # once test is read, all choices are made
+    assert ends == 1 + 2 + 2 + 2 and all(
+        texts == test for texts in judged[ends:]
+    )  # once test is read, all choices are made
     assert all(not set(texts) & set(test) for texts in judged[:ends])
 
 

@@ -31,3 +31,11 @@ def test_names_of_methods_in_one_place_do_not_cover_each_other() -> None:
 
 def test_large_numbers_are_short() -> None:
     assert [short_number(n) for n in (0, 12, 1234, 38_400_000, 2e9)] == ["0", "12", "1.23k", "38.4M", "2G"]
+
+
+def test_a_method_far_below_does_not_press_the_others_together() -> None:
+    poor = Dot("popularity", 1.0, 9.4, (8.0, 10.0), False)
+    drawn = draw_tradeoff([*dots(10.0, 20.0), poor], title="t", x="x", y="y")
+    assert "popularity (9.4, below)" in drawn
+    heights = [float(dot.attrib["cy"]) for dot in ElementTree.fromstring(drawn).iter("circle")]
+    assert abs(heights[0] - heights[1]) > 40 and heights[2] == max(heights)

@@ -107,7 +107,7 @@ def test_a_table_refuses_texts(tmp_path: Path) -> None:
         lambda: encode_texts(tower, TEXTS),
         lambda: Classifier.build(Towers(query, tower).eval(), labels),
     ):
-        with pytest.raises(BadInput, match="label table.*text label tower"):
+        with pytest.raises(BadInput, match=r"label table.*text label tower"):
             attempt()  # type: ignore[no-untyped-call]
 
 
@@ -126,7 +126,7 @@ def test_a_classifier_with_rows_survives_its_folder(fused: bool, tmp_path: Path)
     assert loaded.towers.describe() == classifier.towers.describe()
     assert "5 labels" in loaded.towers.describe()
     (tmp_path / "model" / "encoder" / "label" / "model.safetensors").unlink()
-    with pytest.raises(DamagedModel, match="label/model.safetensors"):
+    with pytest.raises(DamagedModel, match=r"label/model\.safetensors"):
         Classifier.load(tmp_path / "model")
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from umpteen.errors import BadFile, BadInput
-from umpteen.lab.comparison import Outcomes, claim_folder, finish_runs, over_seeds, verdict, written
+from umpteen.lab.comparison import Outcomes, claim_folder, finish_runs, over_seeds, signed, verdict, written
 from umpteen.lab.experiment import claim_best, claim_better
 
 RUNS = [("a", 0), ("b", 0)]
@@ -92,14 +92,17 @@ def test_differences_are_paired_by_seed() -> None:
     assert difference["mean"] == pytest.approx(1.033, abs=1e-3)
     assert difference["interval"] == pytest.approx([0.890, 1.177], abs=1e-3)
     claim = claim_better(outcomes, "ours is better", "ours", "theirs", "P@1", paper="said")
-    assert claim.verdict == "confirmed" and "+1.03 (+0.89 to +1.18)" in claim.ours
+    assert claim.verdict == "confirmed" and claim.ours.startswith("P@1 31.0 ")
+    assert (
+        signed(difference) == "+1.03 (+0.89 to +1.18)" and signed({"mean": 2.0, "interval": None}) == "+2.00, one seed"
+    )
     assert claim_better(outcomes, "theirs is better", "theirs", "ours", "P@1", paper="said").verdict == "refuted"
 
 
 def test_the_best_of_all_is_compared_with_its_strongest_rival() -> None:
     outcomes = outcomes_of(ours=[50.0, 51.0, 52.0], weak=[10.0, 10.0, 10.0], strong=[51.0, 51.0, 51.0])
     claim = claim_best(outcomes, "ours is the best", "ours", "P@1", paper="said")
-    assert claim.verdict == "undecided" and "(strong)" in claim.ours
+    assert claim.verdict == "undecided" and "for strong" in claim.ours
     assert outcomes.best("P@1", among=["weak", "ours"]) == "ours"
 
 

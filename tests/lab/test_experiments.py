@@ -42,12 +42,13 @@ def test_a_killed_run_goes_on_after_the_finished_ones(tmp_path: Path, part_of_no
         run(named("seeds"), Setup("seeds", "tiny", tmp_path, str(part_of_nouns), seeds=2, progress=kill))
     first = (tmp_path / "runs" / "decoupled-softmax-0.json").stat().st_mtime_ns
     results = run(named("seeds"), setup)
-    assert heard[:2] == [
-        "run 1 of 2: decoupled softmax, seed 0 is finished already",
-        "run 2 of 2: decoupled softmax, seed 1",
+    assert heard[:3] == [
+        "run 1 of 4: decoupled softmax, seed 0 is finished already",
+        "run 2 of 4: softmax, seed 0 is finished already",
+        "run 3 of 4: decoupled softmax, seed 1",
     ]
     assert (tmp_path / "runs" / "decoupled-softmax-0.json").stat().st_mtime_ns == first
-    assert [outcome["seed"] for outcome in results["runs"]] == [0, 1]
+    assert [outcome["seed"] for outcome in results["runs"]] == [0, 0, 1, 1]
 
 
 def test_a_folder_of_another_experiment_is_refused(finished: Finished, part_of_nouns: Path) -> None:

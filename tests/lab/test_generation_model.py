@@ -47,6 +47,14 @@ def test_prompts_keep_their_end_targets_their_beginning_and_an_end_token(folder:
     assert len(long.target) == 8 and long.target[-1] != writer.end
 
 
+def test_a_model_that_knows_a_beginning_gets_it_before_every_prompt(folder: Path) -> None:
+    writer = Writer(folder, torch.device("cpu"))
+    assert writer.begin == []
+    writer.begin = [7]
+    for prompt, _ in writer.examples([PROMPTS[0], "x"], TARGETS[:2], ROOM):
+        assert prompt[0] == 7 and len(prompt) <= ROOM.prompt
+
+
 def test_the_loss_is_of_target_tokens_alone(folder: Path) -> None:
     writer = Writer(folder, torch.device("cpu"))
     writer.model.eval()

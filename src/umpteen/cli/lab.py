@@ -51,6 +51,7 @@ def run_experiment(
     """Run the experiment NAME; a stopped one goes on after its last finished run."""
     from umpteen.cli.console import Watch
     from umpteen.lab import named
+    from umpteen.lab.comparison import signed
     from umpteen.lab.experiment import Setup, run
 
     begin = named(name)
@@ -63,7 +64,8 @@ def run_experiment(
         click.echo(json.dumps(outcome))
         return
     for claim in outcome["claims"]:
-        click.echo(f"{claim['verdict']:<10} {claim['claim']}\n           {claim['ours']}")
+        difference = f"; difference {signed(claim['difference'])}" if claim["difference"] else ""
+        click.echo(f"{claim['verdict']:<10} {claim['claim']}\n           {claim['ours']}{difference}")
     click.echo(f"\n{outcome['summary']}\n{folder}/results.json has the numbers")
 
 

@@ -15,19 +15,20 @@ _STYLE = """
   --theirs: #b35a00; --better: #2c6e0f; --worse: #a11; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e6e6e6; --paper: #151515; --faint: #aaa; --rule: #3a3a3a;
   --ours: #6db3f2; --theirs: #f0a050; --better: #8fd16a; --worse: #ff8a80; } }
-body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 72rem;
+body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 80rem;
   margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.5rem; margin-bottom: .2rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; }
 p { max-width: 46rem; } .facts { color: var(--faint); margin-top: 0; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { padding: .3rem .7rem; text-align: right; border-bottom: 1px solid var(--rule); white-space: nowrap; }
+th, td { padding: .3rem .5rem; text-align: right; border-bottom: 1px solid var(--rule); white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; } thead th { border-bottom: 2px solid var(--ink); }
 tr.ours td:first-child { color: var(--ours); font-weight: 600; }
 td.best { font-weight: 700; } small { color: var(--faint); display: block; font-size: .75rem; }
 td.better { color: var(--better); } td.worse { color: var(--worse); }
 .figures { display: flex; flex-wrap: wrap; gap: 1.5rem; } figure { margin: 0; flex: 1 1 26rem; }
 figcaption { color: var(--faint); font-size: .9rem; } .figure { width: 100%; height: auto; font: 12px system-ui; }
-.figure text { fill: var(--ink); } .figure .tick { fill: var(--faint); font-size: 11px; }
+.figure text { fill: var(--ink); paint-order: stroke; stroke: var(--paper); stroke-width: 3px; }
+.figure .tick { fill: var(--faint); font-size: 11px; }
 .figure .grid { stroke: var(--rule); } .figure .interval { stroke-width: 2; opacity: .5; }
 .figure .ours { fill: var(--ours); } .figure .theirs { fill: var(--theirs); }
 .figure line.ours { stroke: var(--ours); } .figure line.theirs { stroke: var(--theirs); }
@@ -81,10 +82,10 @@ def _results(outcome: dict[str, Any]) -> str:
             low, high = result["intervals"][metric]
             mark = ' class="best"' if result["metrics"][metric] == best[metric] else ""
             cells.append(f"<td{mark}>{result['metrics'][metric]:.2f}<small>{low:.1f} – {high:.1f}</small></td>")
-        cells += [f"{result['train_seconds']:,.1f}", f"{result['predict_seconds']:,.1f}"]
+        cells += [_seconds(result["train_seconds"]), _seconds(result["predict_seconds"])]
         cells.append(short_number(result["parameters"]))
         rows.append(_row(cells, "ours" if result["ours"] else ""))
-    heads = ["method", *metrics, "training, s", "predicting, s", "parameters"]
+    heads = ["method", *metrics, "train, s", "predict, s", "parameters"]
     note = "In percent, with 95 % intervals from resampled test queries; the best of each column in bold."
     return f"<h2>On test</h2>\n{_table(heads, rows)}\n<p>{note}</p>"
 
@@ -100,7 +101,8 @@ def _differences(outcome: dict[str, Any]) -> str:
             difference = result["differences"][metric]
             low, high = difference["interval"]
             kind = "better" if low > 0 else "worse" if high < 0 else ""
-            cells.append(f'<td class="{kind}">{difference["value"]:+.2f}<small>{low:+.1f} to {high:+.1f}</small></td>')
+            interval = f"{_signed(low, 1)} to {_signed(high, 1)}"
+            cells.append(f'<td class="{kind}">{_signed(difference["value"])}<small>{interval}</small></td>')
         rows.append(_row(cells, "ours" if result["ours"] else ""))
     if not rows:
         return ""
@@ -163,6 +165,14 @@ def _how(outcome: dict[str, Any]) -> str:
         "tf-idf weights that nearest neighbours keep, one count a label for popularity. Times are of this machine, "
         f"whatever else it was doing. PSP uses {constants}; seed {outcome['seed']}.</p>"
     )
+
+
+def _signed(value: float, digits: int = 2) -> str:
+    return f"{value:+.{digits}f}".replace("-", "−")
+
+
+def _seconds(value: float) -> str:
+    return f"{value:,.1f}" if value >= 1 else f"{value:.2g}"
 
 
 def _table(heads: Iterable[str], rows: Iterable[str]) -> str:

@@ -22,18 +22,23 @@ class Dot(NamedTuple):
 
 
 def draw_tradeoff(dots: Sequence[Dot], *, title: str, x: str, y: str) -> str:
-    """The figure; costs are on a logarithmic axis, and a cost of 0 stands at its left end."""
+    """The figure; costs are on a logarithmic axis, and a cost of 0 stands at its left end.
+
+    What is less than half as good as the best stands at the foot with its value: it would press the rest together.
+    """
     positive = [dot.cost for dot in dots if dot.cost > 0] or [1.0]
     first, last = math.floor(math.log10(min(positive))), math.ceil(math.log10(max(positive)))
     last = max(last, first + 1)
-    low, high = _round_limits(min(dot.interval[0] for dot in dots), max(dot.interval[1] for dot in dots))
+    best = max(dot.value for dot in dots)
+    shown = [dot for dot in dots if dot.value >= best / 2]
+    low, high = _round_limits(min(dot.interval[0] for dot in shown), max(dot.interval[1] for dot in shown))
 
     def across(cost: float) -> float:
         share = (math.log10(cost) - first) / (last - first) if cost > 0 else 0.0
         return _LEFT + max(0.0, share) * (_WIDTH - _LEFT - _RIGHT)
 
     def up(value: float) -> float:
-        return _HEIGHT - _BOTTOM - (value - low) / (high - low) * (_HEIGHT - _TOP - _BOTTOM)
+        return _HEIGHT - _BOTTOM - max(0.0, value - low) / (high - low) * (_HEIGHT - _TOP - _BOTTOM)
 
     parts = [
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(title)}" class="figure">',
@@ -49,12 +54,16 @@ def draw_tradeoff(dots: Sequence[Dot], *, title: str, x: str, y: str) -> str:
     parts.append(f'<g transform="rotate(-90 14 {_HEIGHT / 2})">{_text(14, _HEIGHT / 2, y, "axis", "middle")}</g>')
     places = [(across(dot.cost), up(dot.value)) for dot in dots]
     taken = [(px - 7, py - 7, px + 7, py + 7) for px, py in places]
+    taken += [
+        (px - 1, up(dot.interval[1]), px + 1, up(dot.interval[0])) for dot, (px, _) in zip(dots, places, strict=True)
+    ]
     for dot, (px, py) in zip(dots, places, strict=True):
         kind = "ours" if dot.ours else "theirs"
         parts.append(_line(px, up(dot.interval[0]), px, up(dot.interval[1]), f"interval {kind}"))
         parts.append(f'<circle cx="{px:.1f}" cy="{py:.1f}" r="5" class="{kind}"/>')
-        lx, ly, anchor = _place(dot.name, px, py, taken)
-        parts.append(_text(lx, ly, dot.name, f"name {kind}", anchor))
+        name = dot.name if dot in shown else f"{dot.name} ({dot.value:.1f}, below)"
+        lx, ly, anchor = _place(name, px, py, taken)
+        parts.append(_text(lx, ly, name, f"name {kind}", anchor))
     return "\n".join([*parts, "</svg>"])
 
 
@@ -70,7 +79,7 @@ Box = tuple[float, float, float, float]
 
 
 def _place(name: str, x: float, y: float, taken: list[Box]) -> tuple[float, float, str]:
-    """A place beside the dot where the name covers no other dot and no other name, if there is one."""
+    """The place beside the dot, inside the frame, where the name covers the fewest other things."""
     width = _LETTER * len(name)
     choices = [
         (x + dx, y + dy, anchor)
@@ -82,11 +91,12 @@ def _place(name: str, x: float, y: float, taken: list[Box]) -> tuple[float, floa
         left = choice[0] if choice[2] == "start" else choice[0] - width
         return left, choice[1] - _LINE + 3, left + width, choice[1] + 3
 
-    def fits(place: Box) -> bool:
-        inside = place[0] >= 2 and place[2] <= _WIDTH - 2 and place[1] >= 2 and place[3] <= _HEIGHT - _BOTTOM
-        return inside and not any(_meet(place, other) for other in taken)
+    def trouble(choice: tuple[float, float, str]) -> tuple[bool, int]:
+        left, top, right, bottom = box(choice)
+        outside = left < 2 or right > _WIDTH - 2 or top < 2 or bottom > _HEIGHT - _BOTTOM
+        return outside, sum(_meet(box(choice), other) for other in taken)
 
-    chosen = next((choice for choice in choices if fits(box(choice))), choices[0])
+    chosen = min(choices, key=trouble)  # of equals the first, which is the nearest
     taken.append(box(chosen))
     return chosen
 

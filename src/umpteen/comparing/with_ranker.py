@@ -10,6 +10,7 @@ from umpteen.comparing.method import Outcome, Task
 from umpteen.comparing.ours import Ours, parameters_of
 from umpteen.manifest import read_manifest
 from umpteen.parallel.world import cores
+from umpteen.ranker.ranker import Ranker
 from umpteen.ranker.settings import RankerSettings
 from umpteen.reranking import fit_ranker
 from umpteen.storage import atomic_folder
@@ -46,7 +47,7 @@ class OursWithRanker:
         self.ours.notice(f"{self.name}: the ranker counts {weighed.ranker.weight:g}")
 
         began = time.monotonic()
-        final = self._fit(task, settings, folder, "train+validation", weighed.ranker.weight)
+        final = self._fit(task, settings, folder, "train+validation", weighed.ranker)
         seconds = time.monotonic() - began
         assert final.ranker is not None
         judge = task.judge_of_test()
@@ -59,7 +60,7 @@ class OursWithRanker:
         return Outcome(ranking, max(seconds, trained), predict_seconds, parameters, validation)
 
     def _fit(
-        self, task: Task, settings: tuple[str, ...], folder: Path, fit_on: str, weight: float | None
+        self, task: Task, settings: tuple[str, ...], folder: Path, fit_on: str, weighed: Ranker | None
     ) -> Classifier:
         """The model with a ranker, in a folder of its own beside the model without."""
         plain = self.ours.fit(task, settings, folder, fit_on)
@@ -70,5 +71,6 @@ class OursWithRanker:
                 shutil.copytree(plain_folder, copy, dirs_exist_ok=True)
         if RANKER not in read_manifest(output)["settings"]:
             chosen = RankerSettings(candidates=min(RankerSettings.candidates, len(plain.labels)))
-            fit_ranker(output, task.dataset, chosen, weight=weight, jobs=cores(), progress=self.ours.progress)
+            found = {} if weighed is None else {"weight": weighed.weight, "rare": weighed.rare}
+            fit_ranker(output, task.dataset, chosen, **found, jobs=cores(), progress=self.ours.progress)
         return Classifier.load(output)

@@ -25,7 +25,7 @@ EXPERIMENTS = {
     "scores": ("umpteen.lab.scores", "precision against recall, and how positives and negatives part"),
     "deciles": ("umpteen.lab.deciles", "by label frequency: dual encoders against the one-vs-all classifier"),
     "similarity": ("umpteen.lab.similarity", "gain over the classifier by similarity of labels, all and rare ones"),
-    "seeds": ("umpteen.lab.seeds", "one recipe over repeated seeds: how much of a figure is chance"),
+    "seeds": ("umpteen.lab.seeds", "decoupled softmax against softmax over repeated seeds: what is chance"),
     "ranker": ("umpteen.lab.ranker", "with and without the sparse tf-idf ranker over the first 100 labels"),
     "new-labels": ("umpteen.lab.new_labels", "labels held out of training and added by text, beside BM25 and MiniLM"),
     "generation": ("umpteen.lab.generation", "texts generated with retrieved tags: InfoNCE, decoupled softmax, none"),

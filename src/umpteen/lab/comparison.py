@@ -38,15 +38,17 @@ def finish_runs(
     runs: Sequence[tuple[str, int]],
     make: Callable[[str, int], dict[str, Any]],
     notice: Callable[[str], None],
+    *,
+    what: str = "run",
 ) -> list[dict[str, Any]]:
     """The outcome of every (variant, seed): read where it is finished, made and stored where it is not."""
     outcomes = []
     for number, (variant, seed) in enumerate(runs, 1):
         file = output / "runs" / f"{_as_file_name(variant)}-{seed}.json"
         if file.exists():
-            notice(f"run {number} of {len(runs)}: {variant}, seed {seed} is finished already")
+            notice(f"{what} {number} of {len(runs)}: {variant}, seed {seed} is finished already")
         else:
-            notice(f"run {number} of {len(runs)}: {variant}, seed {seed}")
+            notice(f"{what} {number} of {len(runs)}: {variant}, seed {seed}")
             outcome = {"variant": variant, "seed": seed, **make(variant, seed)}
             write_atomically(file, json.dumps(outcome, indent=1) + "\n")
         try:
@@ -115,9 +117,21 @@ def over_seeds(values: Sequence[float], *, within: tuple[float, float] | None = 
 
 
 def written(figures: Figures, unit: str = "") -> str:
-    """A mean and its interval for people."""
-    value = f"{figures['mean']:.1f}{unit}"
-    return f"{value} ({figures['interval'][0]:.1f} to {figures['interval'][1]:.1f})" if figures["interval"] else value
+    """A mean and its interval for people, small numbers with a digit more."""
+    digits = 1 if abs(figures["mean"]) >= 10 else 2
+    value = f"{figures['mean']:.{digits}f}{unit}"
+    if figures["interval"] is None:
+        return value
+    low, high = figures["interval"]
+    return f"{value} ({low:.{digits}f} to {high:.{digits}f})"
+
+
+def signed(difference: Figures) -> str:
+    """A difference and its interval for people."""
+    if difference["interval"] is None:
+        return f"{difference['mean']:+.2f}, one seed"
+    low, high = difference["interval"]
+    return f"{difference['mean']:+.2f} ({low:+.2f} to {high:+.2f})"
 
 
 def verdict(difference: Sequence[float] | None) -> str:

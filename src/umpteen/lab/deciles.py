@@ -87,8 +87,8 @@ def _claim(outcomes: Outcomes, claim: str, ours: str, theirs: str, measure: str,
     pairs = zip(outcomes.values(ours, measure), outcomes.values(theirs, measure), strict=True)
     difference = over_seeds([mine + near - other for mine, other in pairs])
     figures = (
-        f"contribution of the {measure} to P@5: {written(outcomes.mean(ours, measure))} ({ours}) against "
-        f"{written(outcomes.mean(theirs, measure))} ({theirs})"
+        f"contribution of the {measure} to P@5 {written(outcomes.mean(ours, measure))} for {ours}; "
+        f"{written(outcomes.mean(theirs, measure))} for {theirs}"
     )
     return Claim(
         claim,
@@ -101,5 +101,8 @@ def _claim(outcomes: Outcomes, claim: str, ours: str, theirs: str, measure: str,
 
 def _panel(outcomes: Outcomes, variants: list[str], part: slice, title: str) -> Lines:
     places = list(range(1, 11))[part]
-    curves = {v: Curve(places, np.array(outcomes.values(v, "deciles"))[:, part]) for v in variants}
+    curves = {
+        variant: Curve(places, np.array(outcomes.values(variant, "deciles"))[:, part], dashed=variant in CLASSIFIERS)
+        for variant in variants
+    }
     return Lines(curves, x="decile of labels by frequency", y="contribution to P@5 (points)", title=title, whole_x=True)

@@ -143,8 +143,8 @@ def claim_better(
     """The claim that one variant's measure is above another's, judged by the seeds' paired differences."""
     difference = outcomes.difference(ours, theirs, measure)
     figures = (
-        f"{measure} {written(outcomes.mean(ours, measure), unit)} ({ours}) against "
-        f"{written(outcomes.mean(theirs, measure), unit)} ({theirs}): {_signed(difference)}"
+        f"{measure} {written(outcomes.mean(ours, measure), unit)} for {ours}; "
+        f"{written(outcomes.mean(theirs, measure), unit)} for {theirs}"
     )
     return Claim(claim, paper, verdict(difference["interval"]), figures, difference)
 
@@ -153,12 +153,6 @@ def claim_best(outcomes: Outcomes, claim: str, ours: str, measure: str, *, paper
     """The claim that one variant's measure is above all others': its difference to the strongest rival decides."""
     rival = outcomes.best(measure, among=[variant for variant in outcomes.variants if variant != ours])
     return claim_better(outcomes, claim, ours, rival, measure, paper=paper, unit=unit)
-
-
-def _signed(difference: Figures) -> str:
-    value = f"{difference['mean']:+.2f}"
-    interval = difference["interval"]
-    return f"{value} ({interval[0]:+.2f} to {interval[1]:+.2f})" if interval else f"{value}, one seed"
 
 
 def chosen(what: str, name: str, choices: Mapping[str, Choice]) -> Choice:

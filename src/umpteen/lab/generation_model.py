@@ -55,6 +55,7 @@ class Writer:
         if self.tokenizer.eos_token_id is None:
             raise BadInput(f"--model {folder}: its tokenizer has no end-of-text token, so no text would ever end")
         self.end = int(self.tokenizer.eos_token_id)
+        self.begin = [] if self.tokenizer.bos_token_id is None else [int(self.tokenizer.bos_token_id)]
         self.fill = self.end if self.tokenizer.pad_token_id is None else int(self.tokenizer.pad_token_id)
         self.device = device
 
@@ -66,7 +67,7 @@ class Writer:
 
     def _ids(self, prompts: Sequence[str], room: Room) -> list[list[int]]:
         ids = self.tokenizer(list(prompts), add_special_tokens=False)["input_ids"]
-        return [prompt[-room.prompt :] for prompt in ids]
+        return [self.begin + prompt[len(self.begin) - room.prompt :] for prompt in ids]
 
     def loss(self, batch: Sequence[Example]) -> tuple[Tensor, int]:
         """The summed loss of a batch's target tokens, and how many they are."""
@@ -132,14 +133,16 @@ def start_small(folder: Path, texts: Sequence[str], shape: Shape, room: Room, se
             show_progress=False,
         ),
     )
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=vocabulary, pad_token=FILL, eos_token=END, bos_token=END)  # type: ignore[no-untyped-call]
+    tokenizer: Any = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=vocabulary, pad_token=FILL, eos_token=END
+    )
     config = GPT2Config(
         vocab_size=len(tokenizer),
         n_positions=room.prompt + room.target,
         n_embd=shape.width,
         n_layer=shape.layers,
         n_head=shape.heads,
-        bos_token_id=tokenizer.eos_token_id,
+        bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )

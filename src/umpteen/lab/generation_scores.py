@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from umpteen.errors import BadInput
 from umpteen.evaluation.metrics import Terms
 from umpteen.evaluation.significance import bootstrap_intervals, paired_difference
-from umpteen.lab.comparison import Figures
+from umpteen.lab.comparison import Figures, over_seeds, verdict
 
 MEASURES = {"ROUGE-1": "rouge1", "ROUGE-3": "rouge3", "ROUGE-L": "rougeL"}
 
@@ -41,24 +41,19 @@ def mean_over_texts(values: NDArray[np.float64]) -> Figures:
 
 
 def difference_over_texts(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> Figures:
-    """Ours − theirs on the same texts, with its 95 % interval, and the difference of each seed alone.
-
-    The interval tells what other texts could have given; what other seeds could have, the seeds themselves show.
-    """  # both [seeds, texts]
-    found = paired_difference(_terms(ours), _terms(theirs))
+    """Ours − theirs on the same texts, with two 95 % intervals: what other texts, what other seeds could have given."""
+    found = paired_difference(_terms(ours), _terms(theirs))  # both are [seeds, texts]
     return {
         "mean": round(found.value, 3),
         "interval": [round(end, 3) for end in found.interval],
-        "of_each_seed": [round(float(value), 3) for value in (ours - theirs).mean(1)],
+        "interval_over_seeds": over_seeds((ours - theirs).mean(1).tolist())["interval"],
     }
 
 
 def judged(difference: Mapping[str, Any]) -> str:
-    """Confirmed or refuted where the interval leaves 0 out and every seed alone agrees; else undecided."""
-    low, high = difference["interval"]
-    if low > 0 and min(difference["of_each_seed"]) > 0:
-        return "confirmed"
-    return "refuted" if high < 0 and max(difference["of_each_seed"]) < 0 else "undecided"
+    """Confirmed or refuted where both intervals lie on the same side of 0; one seed decides nothing."""
+    verdicts = {verdict(difference["interval"]), verdict(difference["interval_over_seeds"])}
+    return verdicts.pop() if len(verdicts) == 1 else "undecided"
 
 
 def _terms(values: NDArray[np.float64]) -> Terms:

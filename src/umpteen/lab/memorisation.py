@@ -63,15 +63,15 @@ DESIGNS = {
     ),
     "small": Design(
         {
-            "static": Course((1000, 4000, 16_000), 128, 10, 1e-2),
-            "transformer": Course((500, 2000), 64, 20, 1e-3),
+            "static": Course((1000, 4000, 16_000), 64, 8, 1e-2, from_epoch=2),
+            "transformer": Course((500, 2000), 32, 10, 1e-3, negatives=2, from_epoch=4),
         },
         words=2000,
     ),
     "paper": Design(
         {
-            "static": Course((100_000, 500_000, 1_000_000), 1024, 20, 1e-2),
-            "transformer": Course((100_000, 500_000, 1_000_000), 1024, 100, 2e-4),
+            "static": Course((100_000, 500_000, 1_000_000), 1024, 20, 1e-2, from_epoch=5),
+            "transformer": Course((100_000, 500_000, 1_000_000), 1024, 100, 2e-4, from_epoch=25),
         },
         words=None,
         width=384,

@@ -112,7 +112,7 @@ def conclude(outcomes: Outcomes) -> Conclusion:
             "smaller than the catalogue (8,192 of 1.3 million labels in a batch); here a batch alone brings in a "
             "sizeable part of it, so that less is left to gain."
         ),
-        title="Pool of competing labels: accuracy against its size and against time",
+        title="Pool of competing labels (batch, +1, +2, +5, +10 hard, all): accuracy, size and time",
         panels=[
             *(_against_pool(outcomes, metric) for metric in ("P@1", "P@5", "R@100")),
             _against_time(outcomes, "P@1"),
@@ -123,7 +123,7 @@ def conclude(outcomes: Outcomes) -> Conclusion:
 def _against_pool(outcomes: Outcomes, metric: str) -> Lines:
     curves = {}
     for colour, loss in enumerate((DECOUPLED, SOFTMAX)):
-        groups = {"batch, +1, +2, +5, +10 hard, all": ([BATCH, *HARD, ALL], "o"), "+5 random": (["+5 random"], "s")}
+        groups = {"batch to all": ([BATCH, *HARD, ALL], "o"), "+5 random": (["+5 random"], "s")}
         for name, (pools, marker) in {**groups, CACHE: ([CACHE], "D")}.items():
             variants = [f"{loss}, {pool}" for pool in pools]
             places = [float(outcomes.mean(variant, "pool")["mean"]) for variant in variants]

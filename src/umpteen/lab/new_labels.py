@@ -154,8 +154,8 @@ def conclude(outcomes: Outcomes) -> Conclusion:
             f"a trained dual encoder finds unseen labels by their text better than {rival}",
             "that dual encoders generalise to new labels is said, not measured",
             verdict(outcomes.difference(best, rival, UNSEEN)["interval"]),
-            f"R@{AT} on unseen labels {written(outcomes.mean(best, UNSEEN))} ({best}) against "
-            f"{written(outcomes.mean(rival, UNSEEN))} ({rival})",
+            f"R@{AT} on unseen labels {written(outcomes.mean(best, UNSEEN))} for {best}; "
+            f"{written(outcomes.mean(rival, UNSEEN))} for {rival}",
             outcomes.difference(best, rival, UNSEEN),
         )
         for rival in (BM25, UNTRAINED)

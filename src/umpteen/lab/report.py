@@ -8,6 +8,7 @@ from typing import Any
 
 from umpteen.errors import BadFile, BadInput
 from umpteen.lab import EXPERIMENTS
+from umpteen.lab.comparison import signed
 from umpteen.storage import write_atomically
 
 STYLE = """
@@ -15,7 +16,7 @@ body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 62rem; marg
 h1, h2 { line-height: 1.2; } h2 { margin-top: 3rem; border-top: 1px solid #ddd; padding-top: 1.5rem; }
 table { border-collapse: collapse; width: 100%; font-size: 0.85rem; } th, td { text-align: left; vertical-align: top; }
 th, td { padding: 0.4rem 0.6rem; border-bottom: 1px solid #ddd; } thead th { border-bottom: 2px solid #999; }
-td.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 .confirmed { color: #0b5fa5; } .refuted { color: #b3480a; } .undecided { color: #555; }
 .confirmed, .refuted, .undecided { font-weight: 600; white-space: nowrap; }
 figure { margin: 1.5rem 0; } figure svg { width: 100%; height: auto; } .wide { overflow-x: auto; }
@@ -83,7 +84,7 @@ def _claims_table(found: list[tuple[Path, dict[str, Any]]]) -> str:
         f'<td class="{claim["verdict"]}">{SIGNS[claim["verdict"]]}</td><td>{_escape(claim["ours"])}'
         f"{_difference(claim['difference'])}</td>"
         f'<td><a href="#{_anchor(results)}">{_escape(results["experiment"])}</a><br>{_escape(results["data"])}, '
-        f"{results['size']}, {results['seeds']} seed(s)</td></tr>"
+        f"{results['size']}, seeds: {results['seeds']}</td></tr>"
         for _, results in found
         for claim in results["claims"]
     ]
@@ -92,10 +93,7 @@ def _claims_table(found: list[tuple[Path, dict[str, Any]]]) -> str:
 
 
 def _difference(difference: dict[str, Any] | None) -> str:
-    if difference is None or difference["interval"] is None:
-        return ""
-    low, high = difference["interval"]
-    return f"<br>difference {difference['mean']:+.2f} ({low:+.2f} to {high:+.2f})"
+    return "" if difference is None else f"<br><small>difference {signed(difference)}</small>"
 
 
 def _section(folder: Path, results: dict[str, Any]) -> str:
@@ -110,7 +108,7 @@ def _section(folder: Path, results: dict[str, Any]) -> str:
             f"<p>{_escape(results['summary'])}</p>",
             _results_table(results["results"]),
             f"<pre>{_escape(results['command'])}</pre>",
-            f"<p>{results['seeds']} seed(s), {results['seconds'] / 60:,.1f} minutes in all, version "
+            f"<p>Seeds: {results['seeds']}. All runs together took {results['seconds'] / 60:,.1f} minutes with version "
             f"{_escape(results['version'])}.</p>",
             f"<details><summary>settings</summary><pre>{_escape(settings)}</pre></details>",
         ]
@@ -122,13 +120,20 @@ def _results_table(results: Any) -> str:
     if not (isinstance(results, list) and results and all(isinstance(row, dict) for row in results)):
         return ""
     columns = list(results[0])
-    head = "".join(f"<th>{_escape(str(column))}</th>" for column in columns)
+    head = "".join(
+        f"<th{' class=number' if _is_figure(results[0][column]) else ''}>{_escape(str(column))}</th>"
+        for column in columns
+    )
     rows = "".join(f"<tr>{''.join(_cell(row.get(column)) for column in columns)}</tr>\n" for row in results)
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>\n{rows}</tbody></table></div>'
 
 
+def _is_figure(value: Any) -> bool:
+    return isinstance(value, dict) and "mean" in value
+
+
 def _cell(value: Any) -> str:
-    if isinstance(value, dict) and "mean" in value:
+    if _is_figure(value):
         low, high = value.get("interval") or (None, None)
         interval = "" if low is None else f"<br><small>{low:.2f} to {high:.2f}</small>"
         return f'<td class="number">{value["mean"]:.2f}{interval}</td>'

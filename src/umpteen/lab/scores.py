@@ -57,7 +57,7 @@ def begin(setup: Setup) -> Job:
 def count_scores(queries: Tensor, labels: Tensor, split: Split) -> Counts:
     """Inner products of all pairs but filtered ones, counted block by block."""
     truth = split.relevance.without(split.filtered)
-    largest = float(queries.norm(dim=1).max() * labels.norm(dim=1).max())
+    largest = 1.0001 * float(queries.norm(dim=1).max() * labels.norm(dim=1).max())  # rounding must not push any out
     edges = np.linspace(-largest, largest, FINE + 1)
     everything, positive, filtered = (np.zeros(FINE, dtype=np.int64) for _ in range(3))
     for start in range(0, len(queries), QUERIES_AT_A_TIME):

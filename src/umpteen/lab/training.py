@@ -148,13 +148,13 @@ class Workbench:
             write_native(cut(whole, design.queries, design.labels), folder)
         return str(folder), open_dataset(folder)
 
-    def config(self, variant: str, seed: int, *, source: str | None = None) -> RunConfig:
-        settings = (*self._design.settings, *self.variants[variant], f"seed={seed}")
+    def config(self, variant: str, seed: int, *more: str, source: str | None = None) -> RunConfig:
+        settings = (*self._design.settings, *self.variants[variant], *more, f"seed={seed}")
         return recipes.resolve(self.recipe, settings, source or self.source)
 
-    def train(self, variant: str, seed: int) -> Trained:
-        """One run from start to end."""
-        return train(self.config(variant, seed), Steps(f"{variant}, seed {seed}", self.setup.progress))
+    def train(self, variant: str, seed: int, *more: str) -> Trained:
+        """One run from start to end, with more settings on top if they are given."""
+        return train(self.config(variant, seed, *more), Steps(f"{variant}, seed {seed}", self.setup.progress))
 
 
 def train(config: RunConfig, watcher: "Steps") -> Trained:

@@ -4,7 +4,7 @@ Each kind of n-gram, of words and of characters, has a vocabulary of its own; a 
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +45,8 @@ class TextFeatures:
     def __len__(self) -> int:
         return sum(len(vectorizer.vocabulary_) for vectorizer in self._vectorizers.values())
 
-    def transform(self, texts: Iterable[str]) -> csr_array:
+    def transform(self, texts: Sequence[str]) -> csr_array:
         """One row a text; a text without a known n-gram is a row of zeros."""
-        texts = list(texts)
         parts = [csr_array(vectorizer.transform(texts)) for vectorizer in self._vectorizers.values()]
         if len(parts) == 1:
             return parts[0]
