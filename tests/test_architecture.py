@@ -29,6 +29,8 @@ LEVELS = [
         "figures",
         "evaluating",
         "assemble",
+        "assemble_pool",
+        "assemble_towers",
         "audit",
         "reranking",
         "running",
@@ -43,6 +45,8 @@ PUT_TOGETHER = LEVELS[6]  # single modules that build on each other; that they f
 READ_THE_CONFIG = {
     "config",
     "assemble",
+    "assemble_pool",
+    "assemble_towers",
     "running",
     "tuning",
     "recipes",

@@ -1,4 +1,4 @@
-"""From a configuration to objects: the only place where a string chooses code."""
+"""From a configuration to objects: here, in assemble_towers and in assemble_pool alone does a string choose code."""
 
 import hashlib
 import json
@@ -7,32 +7,26 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch.optim import AdamW
 
+from umpteen.assemble_pool import build_pool
+from umpteen.assemble_towers import build_towers, start_token_weights, trained_towers
 from umpteen.classifier import Classifier
 from umpteen.config import (
-    EncoderConfig,
     EvaluationConfig,
     ObjectiveConfig,
-    PoolConfig,
     RunConfig,
-    TowerConfig,
 )
 from umpteen.data.batches import EpochSampler
 from umpteen.data.dataset import Dataset, Split, open_dataset
 from umpteen.data.token_table import TokenTable
 from umpteen.data.tokens import tokenise
-from umpteen.encoders.encoder import Encoder
 from umpteen.encoders.label_table import FusedEncoder, LabelTable
-from umpteen.encoders.row_table import RowTable
-from umpteen.encoders.static import StaticEncoder
-from umpteen.encoders.tokenizer import TextTokenizer
 from umpteen.encoders.towers import Towers
-from umpteen.encoding import NEW, encode_texts, encode_tokens, label_tokens
+from umpteen.encoding import encode_texts, encode_tokens, label_tokens
 from umpteen.errors import BadConfig, BadInput
 from umpteen.judge import Judge
 from umpteen.objectives.decoupled_softmax import decoupled_softmax
@@ -44,13 +38,7 @@ from umpteen.parallel.world import World
 from umpteen.training.loop import Loop, LoopSettings
 from umpteen.training.observer import Everyone, MetricsLog, Observer, Silence, TensorBoard
 from umpteen.training.optimizer import make_optimizer
-from umpteen.training.pools.in_batch import InBatch
-from umpteen.training.pools.pool import Pool
-from umpteen.training.pools.shortlist import Shortlist, ShortlistSettings
-from umpteen.training.pools.uniform import Uniform
-from umpteen.training.pools.vector_cache import VectorCache
 from umpteen.training.step import Objective, StepSettings, TrainingStep
-from umpteen.training.token_weights import inverse_document_frequencies
 from umpteen.training.training_data import TrainingData
 from umpteen.version import __version__
 
@@ -184,82 +172,6 @@ def _refuse_sampled_rows(config: RunConfig, towers: Towers) -> None:
         )
 
 
-def build_towers(config: EncoderConfig, seed: int, labels: Shard | None = None) -> Towers:
-    """The towers of a recipe; what starts at random follows from the seed.
-
-    A tower with a vector per label holds those of this process's shard of the labels.
-    """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        query = build_encoder(config.query, seed)
-        tower = config.label_tower
-        if config.towers == "shared":
-            return Towers(query)
-        if tower.kind == "table":
-            table = RowTable.gaussian(labels or Shard(World(), 0), query.dimension, seed + 1)
-            return Towers(query, LabelTable(table, normalise=tower.normalise, dropout=tower.dropout))
-        text = build_encoder(tower, seed + 1)
-        if not tower.residual:
-            return Towers(query, text)
-        residual = RowTable.zeros(labels or Shard(World(), 0), text.dimension)
-        return Towers(query, FusedEncoder(text, residual, normalise=tower.normalise))
-
-
-def trained_towers(model: Classifier, keys: list[str], seed: int, labels: Shard) -> Towers:
-    """A model's towers for labels with these keys: a label's own vector goes with its key, a new one starts anew."""
-    towers, tower = model.towers, model.towers.label
-    if isinstance(tower, LabelTable | FusedEncoder):
-        known = {key: row for row, key in enumerate(model.labels.keys)}
-        rows = torch.tensor([known.get(key, NEW) for key in keys])
-        if isinstance(tower, LabelTable):
-            tower.table = tower.table.rearranged(rows, RowTable.gaussian(labels, tower.dimension, seed + 1))
-        else:
-            tower.residual = tower.residual.rearranged(rows, RowTable.zeros(labels, tower.dimension))
-    return towers
-
-
-def build_encoder(tower: TowerConfig, seed: int) -> Encoder:
-    """One tower; a static one that starts at random follows from the seed."""
-    settings: dict[str, Any] = {"normalise": tower.normalise, "dropout": tower.dropout, "max_length": tower.max_length}
-    if tower.kind == "transformer":
-        from umpteen.encoders.transformer import TransformerEncoder  # seconds, which static towers need not wait for
-
-        return TransformerEncoder.load(
-            tower.start,
-            pooling=tower.pooling,
-            projection=tower.projection,
-            precision=tower.precision,
-            random_weights=tower.random_weights,
-            hidden_dropout=tower.hidden_dropout,
-            **settings,
-        )
-    if tower.random_weights:
-        return StaticEncoder.random(tower.start, tower.dimension or 384, seed, bigrams=tower.bigrams, **settings)
-    return StaticEncoder.from_token_table(tower.start, dimension=tower.dimension, bigrams=tower.bigrams, **settings)
-
-
-def build_tokenizers(config: EncoderConfig) -> tuple[TextTokenizer, TextTokenizer]:
-    """The towers' tokenizers without the towers, for preparing data."""
-    query, label = (
-        TextTokenizer.load(tower.start, tower.max_length, special_tokens=tower.kind == "transformer")
-        for tower in (config.query, config.label_tower)
-    )
-    return query, label
-
-
-def start_token_weights(towers: Towers, config: EncoderConfig, queries: TokenTable, labels: TokenTable) -> None:
-    """Static towers start each word piece at its inverse document frequency over training queries and labels."""
-    sides: list[tuple[Encoder, TokenTable, TowerConfig]] = [(towers.query, queries, config.query)]
-    if isinstance(towers.label, FusedEncoder):
-        sides.append((towers.label.text, labels.without_firsts(), config.label_tower))
-    elif not isinstance(towers.label, LabelTable):
-        sides.append((towers.label, labels, config.label_tower))
-    for tower, _, settings in sides[: 1 if towers.shared else 2]:
-        if isinstance(tower, StaticEncoder) and settings.idf:
-            same = [table for other, table, _ in sides if other.tokenizer.fingerprint == tower.tokenizer.fingerprint]
-            tower.set_token_weights(inverse_document_frequencies(same, tower.tokenizer.vocabulary_size))
-
-
 def build_optimizer(config: RunConfig, towers: Towers) -> AdamW:
     settings = config.optimizer
     rates = [
@@ -280,56 +192,6 @@ def build_objective(config: ObjectiveConfig, labels: int) -> Objective:
             raise BadConfig(f"objective.k = {config.k}: the dataset has {labels:,} labels; k must be smaller")
         return partial(soft_top_k, k=config.k, alpha=config.alpha)
     return {"decoupled_softmax": decoupled_softmax, "softmax": softmax, "one_vs_all": one_vs_all}[config.name]
-
-
-def build_pool(
-    config: RunConfig,
-    towers: Towers,
-    data: TrainingData,
-    objective: Objective,
-    batches_per_epoch: int,
-    world: World,
-    notice: Callable[[str], None],
-) -> Pool | None:
-    """The pool of competing labels; None when they are all in play."""
-    pool, labels = config.pool, Shard(world, len(data.labels))
-    _refuse_impossible_pool(pool, config.training.batch_size, len(data.labels))
-    match pool.name:
-        case "all":
-            return None
-        case "batch":
-            return InBatch()
-        case "random":
-            return Uniform(pool.negatives)
-        case "shortlist":
-            settings = ShortlistSettings(
-                width=pool.shortlist,
-                per_query=pool.negatives,
-                every=max(1, round(pool.refresh_epochs * batches_per_epoch)),
-                first=round(pool.from_epoch * batches_per_epoch),
-                margin=pool.margin,
-            )
-            return Shortlist(towers, data, labels, settings, token_budget=config.training.token_budget, notice=notice)
-        case "cache":
-            return VectorCache(
-                towers,
-                data.labels,
-                objective,
-                labels,
-                per_query=pool.negatives,
-                temperature=config.objective.temperature,
-                tile=config.training.tile,
-                token_budget=config.training.token_budget,
-            )
-
-
-def _refuse_impossible_pool(pool: PoolConfig, batch_size: int, labels: int) -> None:
-    if pool.name == "shortlist" and pool.shortlist > labels:
-        raise BadConfig(f"pool.shortlist = {pool.shortlist}: the dataset has {labels:,} labels; it must not be more")
-    if pool.name in {"random", "cache"} and pool.negatives > labels:
-        raise BadConfig(f"pool.negatives = {pool.negatives}: the dataset has {labels:,} labels; it must not be more")
-    if pool.name == "batch" and batch_size == 1:
-        raise BadConfig("training.batch_size = 1: with pool.name = batch a query alone has no negative; use more")
 
 
 def step_settings(config: RunConfig) -> StepSettings:

@@ -134,7 +134,7 @@ def config_of(folder: Path, *changes: str) -> RunConfig:
 
 
 def draw(folder: Path, *changes: str, at_least: int = 5) -> Any:
-    from umpteen.assemble import build_towers
+    from umpteen.assemble_towers import build_towers
     from umpteen.data.dataset import open_dataset
 
     config = resolve(str(write_recipe(folder, *changes)))
@@ -238,7 +238,7 @@ def test_a_cache_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypa
 
 
 def test_a_token_table_that_is_not_found_again_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from umpteen.assemble import build_towers
+    from umpteen.assemble_towers import build_towers
 
     sample = draw(tmp_path)
     tower = build_towers(config_of(tmp_path).encoder, 0).label
@@ -255,7 +255,7 @@ def test_a_token_table_that_is_not_found_again_is_caught(tmp_path: Path, monkeyp
 
 
 def test_a_checkpoint_that_loses_a_weight_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from umpteen.assemble import build_towers
+    from umpteen.assemble_towers import build_towers
 
     config = resolve(str(write_recipe(tmp_path)))
     towers = build_towers(config.encoder, 0)

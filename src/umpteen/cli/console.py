@@ -136,7 +136,7 @@ def differences_table(
         cells = []
         for metric in metrics:
             low, high = pair[metric]["interval"]
-            cells.append(f"{pair[metric]['value']:+.2f}\n{low:+.1f} to {high:+.1f}")
+            cells.append(f"{pair[metric]['value']:+.2f}\n{low:+.1f}…{high:+.1f}")
         table.add_row(name, *cells)
     return table
 

@@ -20,7 +20,7 @@ def data() -> None:
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a setting of the recipe.")
 def prepare(source: str, recipe_name: str, overrides: tuple[str, ...]) -> None:
     """Read DATA and tokenise it once, in parallel; a stopped run goes on where it was."""
-    from umpteen.assemble import build_tokenizers
+    from umpteen.assemble_towers import build_tokenizers
     from umpteen.cli.console import Watch
     from umpteen.data.dataset import open_dataset
     from umpteen.data.tokens import tokenise

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from umpteen.assemble import build_objective, build_optimizer, build_towers, start_token_weights, step_settings
+from umpteen.assemble import build_objective, build_optimizer, step_settings
+from umpteen.assemble_towers import build_towers, start_token_weights
 from umpteen.config import RunConfig, TowerConfig
 from umpteen.doctor.checks import Failed, Skipped
 from umpteen.doctor.machine import available_memory

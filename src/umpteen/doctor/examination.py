@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterator
 from functools import cached_property, partial
 
-from umpteen.assemble import build_towers, pick_device
+from umpteen.assemble import pick_device
+from umpteen.assemble_towers import build_towers
 from umpteen.config import RunConfig, TowerConfig
 from umpteen.data.dataset import Dataset, open_dataset
 from umpteen.doctor import agreement, disk, machine

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from umpteen.assemble import build_encoder
+from umpteen.assemble_towers import build_encoder
 from umpteen.config import TowerConfig
 from umpteen.data.convert import write_native
 from umpteen.data.dataset import Dataset, Split, open_dataset
