@@ -86,8 +86,8 @@ class Lines:
         axes.ticklabel_format(useOffset=False, axis="y")
         if self.log_x:
             axes.set_xscale("log")
-        elif self.whole_x:
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        else:
+            axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=self.whole_x))
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ def draw(
             found, names = axes.get_legend_handles_labels()
             handles = dict(zip(names, found, strict=True))
         elif isinstance(panel, Lines):
-            axes.legend(frameon=False, fontsize=8)
+            axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2, frameon=False, fontsize=8)
     figure.suptitle(title, fontsize=11)
     if handles:
         room = width / (_INCHES_OF_A_LETTER * (max(map(len, handles)) + 7))

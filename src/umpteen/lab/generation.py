@@ -47,16 +47,16 @@ DESIGNS = {
     ),
     "small": Design(
         part=None,
-        prompted=3000,
+        prompted=4000,
         validation=300,
         test=1000,
         tags=5,
         parts=2,
-        encoder=("encoder.query.bigrams=0", "encoder.query.dimension=128"),
-        shape=Shape(vocabulary=2000, width=128, layers=2, heads=4),
+        encoder=("encoder.query.bigrams=0", "encoder.query.dimension=128", "training.epochs=5"),
+        shape=Shape(vocabulary=4000, width=128, layers=2, heads=4),
         room=Room(prompt=64, target=32),
-        first=Budget(epochs=6, learning_rate=3e-3),
-        budget=Budget(epochs=3, learning_rate=1e-3),
+        first=Budget(epochs=2, learning_rate=4e-3),
+        budget=Budget(epochs=2, learning_rate=2e-3),
     ),
     "paper": Design(
         part=None,
@@ -69,7 +69,7 @@ DESIGNS = {
         shape=Shape(vocabulary=8000, width=384, layers=6, heads=6),
         room=Room(prompt=128, target=64),
         first=Budget(epochs=20, learning_rate=1e-3),
-        budget=Budget(epochs=5, learning_rate=2e-4, batch_size=32),
+        budget=Budget(epochs=10, learning_rate=5e-4),
     ),
 }
 

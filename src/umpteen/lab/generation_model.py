@@ -1,20 +1,26 @@
 """A causal language model, any Hugging Face folder or a small one made in the run: its loss, and how it writes."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from umpteen.encoders.backbone import quiet
+from umpteen.encoders.pretrained import DEFAULT_MODEL, locate
+from umpteen.encoders.static import StaticEncoder
+from umpteen.encoders.tokenizer import TOKENIZER_FILE
 from umpteen.errors import BadInput
 from umpteen.storage import atomic_folder
 
-END, FILL = "<end>", "<fill>"
+END, FILL, UNKNOWN = "<end>", "<fill>", "[UNK]"
+SPREAD = 0.1  # standard deviation of the token vectors that a small model starts with
 IGNORED = -100  # a position that carries no loss
 
 
@@ -79,13 +85,15 @@ class Writer:
             wanted[row, len(prompt) : len(prompt) + len(target)] = torch.tensor(target)
         mask = torch.arange(longest) < torch.tensor([[len(prompt) + len(target)] for prompt, target in batch])
         given = {"input_ids": ids.to(self.device), "attention_mask": mask.to(self.device)}
-        scores = self.model(**given, use_cache=False).logits[:, :-1]
-        wanted = wanted[:, 1:].to(self.device)
+        # No target stands before the end of the shortest prompt, and scores over the vocabulary are dear.
+        last = longest - max(0, min(len(prompt) for prompt, _ in batch) - 1)
+        scores = self.model(**given, use_cache=False, logits_to_keep=last).logits[:, :-1]
+        wanted = wanted[:, longest - last + 1 :].to(self.device)
         total = cross_entropy(scores.flatten(0, 1).float(), wanted.flatten(), ignore_index=IGNORED, reduction="sum")
         return total, int((wanted != IGNORED).sum())
 
     def generate(self, prompts: Sequence[str], room: Room, batch_size: int = 128) -> list[str]:
-        """The likeliest next token, again and again, up to the end token or the budget."""
+        """The likeliest next token, again and again, up to the end token; no three tokens in a row come twice."""
         given = self._ids(prompts, room)
         order = sorted(range(len(given)), key=lambda row: len(given[row]))
         texts = [""] * len(given)
@@ -102,6 +110,7 @@ class Writer:
                     max_new_tokens=room.target,
                     do_sample=False,
                     num_beams=1,
+                    no_repeat_ngram_size=3,
                     pad_token_id=self.fill,
                     eos_token_id=self.end,
                 )
@@ -118,37 +127,54 @@ class Writer:
 
 
 def start_small(folder: Path, texts: Sequence[str], shape: Shape, room: Room, seed: int) -> None:
-    """Writes a GPT-2 with random weights and a byte-level vocabulary learnt from these texts."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    """Writes a GPT-2 with random layers, the word pieces of MiniLM that these texts use most, and their vectors.
 
-    vocabulary = Tokenizer(models.BPE())
-    vocabulary.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    vocabulary.decoder = decoders.ByteLevel()
-    vocabulary.train_from_iterator(
-        texts,
-        trainers.BpeTrainer(
-            vocab_size=shape.vocabulary,
-            special_tokens=[FILL, END],
-            initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-            show_progress=False,
-        ),
+    With a few thousand texts to learn from, a model that starts without any notion of words never gets to use its tags.
+    """
+    source = Tokenizer.from_file(str(locate(DEFAULT_MODEL, weights=False) / TOKENIZER_FILE))
+    source.no_padding()
+    source.no_truncation()
+    counts = Counter(
+        piece for found in source.encode_batch(list(texts), add_special_tokens=False) for piece in found.tokens
     )
-    tokenizer: Any = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
-        tokenizer_object=vocabulary, pad_token=FILL, eos_token=END
-    )
-    config = GPT2Config(
-        vocab_size=len(tokenizer),
-        n_positions=room.prompt + room.target,
-        n_embd=shape.width,
-        n_layer=shape.layers,
-        n_head=shape.heads,
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
+    known = source.get_vocab()
+    letters = sorted(piece for piece in known if len(piece.removeprefix("##")) == 1 and piece.isascii())
+    frequent = sorted(counts.keys() - {UNKNOWN}, key=lambda piece: (-counts[piece], piece))[: shape.vocabulary]
+    pieces = list(dict.fromkeys([FILL, END, UNKNOWN, *letters, *frequent]))
     with torch.random.fork_rng(devices=[]), quiet():
         torch.manual_seed(seed)
-        model = GPT2LMHeadModel(config)  # type: ignore[no-untyped-call]
+        model: Any = GPT2LMHeadModel(  # type: ignore[no-untyped-call]
+            GPT2Config(
+                vocab_size=len(pieces),
+                n_positions=room.prompt + room.target,
+                n_embd=shape.width,
+                n_layer=shape.layers,
+                n_head=shape.heads,
+                resid_pdrop=0.0,
+                embd_pdrop=0.0,
+                attn_pdrop=0.0,
+                bos_token_id=None,
+                eos_token_id=pieces.index(END),
+                pad_token_id=pieces.index(FILL),
+            )
+        )
+    vectors = StaticEncoder.from_token_table(DEFAULT_MODEL, dimension=shape.width).table.detach()
+    vectors = SPREAD * (vectors - vectors.mean(0)) / vectors.std()
+    with torch.no_grad():
+        for row, piece in enumerate(pieces):
+            if piece in known:
+                model.transformer.wte.weight[row] = vectors[known[piece]]
     with atomic_folder(folder) as partial, quiet():
         model.save_pretrained(partial)
-        tokenizer.save_pretrained(partial)
+        _tokenizer(pieces).save_pretrained(partial)
+
+
+def _tokenizer(pieces: Sequence[str]) -> Any:
+    """MiniLM's way of cutting words, with fewer pieces."""
+    tokenizer = Tokenizer(models.WordPiece({piece: row for row, piece in enumerate(pieces)}, unk_token=UNKNOWN))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=tokenizer, pad_token=FILL, eos_token=END, unk_token=UNKNOWN
+    )

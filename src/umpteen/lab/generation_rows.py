@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from umpteen.assemble import pick_device
 from umpteen.lab.experiment import Setup
-from umpteen.lab.generation_data import Vocabulary, prompts, true_labels
+from umpteen.lab.generation_data import Nouns, Vocabulary, prompts, true_labels
 from umpteen.lab.generation_model import Room, Shape, Writer, start_small
 from umpteen.lab.generation_scores import rouge
 from umpteen.lab.generation_tags import Labels, Retriever, precision
@@ -38,7 +38,7 @@ class Design:
     encoder: tuple[str, ...]  # on top of the dataset's recipe
     shape: Shape  # of the language model, if none is given
     room: Room
-    first: Budget  # from random weights, on the training nouns without tags
+    first: Budget  # of that model on all training nouns without tags
     budget: Budget  # of the fine-tuning, the same for each row
 
 
@@ -76,7 +76,7 @@ class Bench:
         name = f"{row.replace(' ', '-')}-{seed}"
         work = self._setup.output / "work" / name
         writer = Writer(self._start(seed), pick_device("auto"))
-        state = self._tune(writer, shown, self._design.budget, seed, work, f"{row}, seed {seed}")
+        state = self._tune(writer, self._parts, shown, self._design.budget, seed, work, f"{row}, seed {seed}")
         texts = writer.generate(shown["test"], self._design.room)
         wanted = self._parts["test"].definitions
         scores = rouge(wanted, texts)
@@ -112,23 +112,29 @@ class Bench:
         if made.exists():
             return made
         random, work = made.with_name(f"{seed}-random"), self._setup.output / "work" / f"start-{seed}"
-        shown = {name: list(prompts(self._parts[name], [], None)) for name in ("train", "validation")}
+        parts = {"train": self._vocabulary.train, "validation": self._vocabulary.validation}
+        shown = {name: list(prompts(nouns, [], None)) for name, nouns in parts.items()}
         if not random.exists():
-            train = self._parts["train"].definitions
-            tags = [*self._vocabulary.tags, "Tags:"]
-            start_small(random, [*shown["train"], *train, *tags], self._design.shape, self._design.room, seed)
+            texts = [*shown["train"], *parts["train"].definitions, *(f"Tags: {tag};" for tag in self._vocabulary.tags)]
+            start_small(random, texts, self._design.shape, self._design.room, seed)
         writer = Writer(random, pick_device("auto"))
-        self._tune(writer, shown, self._design.first, seed, work, f"language model, seed {seed}")
+        self._tune(writer, parts, shown, self._design.first, seed, work, f"language model, seed {seed}")
         writer.save(made)
         shutil.rmtree(work, ignore_errors=True)
         return made
 
     def _tune(
-        self, writer: Writer, shown: dict[str, list[str]], budget: Budget, seed: int, work: Path, name: str
+        self,
+        writer: Writer,
+        parts: dict[str, Nouns],
+        shown: dict[str, list[str]],
+        budget: Budget,
+        seed: int,
+        work: Path,
+        name: str,
     ) -> TrainState:
-        room = self._design.room
         train, validation = (
-            writer.examples(shown[part], self._parts[part].definitions, room) for part in ("train", "validation")
+            writer.examples(shown[part], parts[part].definitions, self._design.room) for part in ("train", "validation")
         )
         return fine_tune(
             writer,

@@ -31,7 +31,7 @@ class Budget:
 
     epochs: int
     learning_rate: float
-    batch_size: int = 64
+    batch_size: int = 16
     patience: int = 2  # epochs without a lower validation loss
 
 
@@ -56,10 +56,13 @@ def fine_tune(
     state = load_checkpoint(workspace, model, optimizer, recipe=recipe, data=data) or TrainState()
     per_epoch = -(-len(train) // budget.batch_size)
     steps = budget.epochs * per_epoch
+    order: list[NDArray[np.int64]] = []
     with stop_request() as stop:
         while state.step < steps and not state.stopped_early:
             epoch, index = divmod(state.step, per_epoch)
-            batch = [train[row] for row in batches(train, budget.batch_size, seed, epoch)[index]]
+            if index == 0 or not order:
+                order = batches(train, budget.batch_size, seed, epoch)
+            batch = [train[row] for row in order[index]]
             set_learning_rate(optimizer, learning_rate_factor(state.step, steps, warmup=0.1))
             _step(writer, optimizer, batch, seed * 1_000_003 + state.step)
             state.step += 1
@@ -115,10 +118,10 @@ def validation_loss(writer: Writer, examples: Sequence[Example], batch_size: int
 
 
 def batches(examples: Sequence[Example], size: int, seed: int, epoch: int) -> list[NDArray[np.int64]]:
-    """All examples once, in batches of like length whose order is drawn by (seed, epoch): little is filling."""
+    """All examples once, in batches of like prompts whose order is drawn by (seed, epoch): little is filling."""
     rng = np.random.default_rng((seed, epoch))
-    lengths = np.array([len(prompt) + len(target) for prompt, target in examples])
-    order = np.lexsort((rng.random(len(examples)), lengths))
+    prompts, targets = np.array([[len(prompt), len(target)] for prompt, target in examples]).T
+    order = np.lexsort((rng.random(len(examples)), targets, prompts))
     parts = [order[start : start + size] for start in range(0, len(order), size)]
     return [parts[part] for part in rng.permutation(len(parts))]
 

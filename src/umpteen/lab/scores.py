@@ -162,10 +162,13 @@ def _separations(outcomes: Outcomes) -> Dots:
 
 def _distributions(outcomes: Outcomes, ours: str) -> Lines:
     curves = {}
-    for variant in (ours, SOFTMAX):
-        run = next(run for run in outcomes if run["variant"] == variant)
+    runs = {variant: next(run for run in outcomes if run["variant"] == variant) for variant in (ours, SOFTMAX)}
+    # The same bins for both, if vectors have length 1; none where hardly a pair falls.
+    filled = np.flatnonzero(np.max([run[side] for run in runs.values() for side in ("positive", "negative")], 0) > 1e-4)
+    part = slice(max(0, filled[0] - 1), filled[-1] + 2)
+    for variant, run in runs.items():
         middle = (np.array(run["bins"][1:]) + run["bins"][:-1]) / 2
         for side, dashed in (("positive", False), ("negative", True)):
             name = f"{variant}, {side}s"
-            curves[name] = Curve(middle.tolist(), run[side], colour=COMPARED.index(variant), dashed=dashed)
+            curves[name] = Curve(middle[part].tolist(), run[side][part], colour=COMPARED.index(variant), dashed=dashed)
     return Lines(curves, x="score", y="share of pairs", marks=False, title=f"{ours} and softmax (seed 0)")
