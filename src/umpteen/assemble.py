@@ -31,7 +31,7 @@ from umpteen.errors import BadConfig, BadInput
 from umpteen.judge import Judge
 from umpteen.objectives.decoupled_softmax import decoupled_softmax
 from umpteen.objectives.one_vs_all import one_vs_all
-from umpteen.objectives.soft_top_k import soft_top_k
+from umpteen.objectives.soft_top_k import soft_top_k, soft_top_k_in_pool
 from umpteen.objectives.softmax import softmax
 from umpteen.parallel.shard import Shard
 from umpteen.parallel.world import World
@@ -93,7 +93,7 @@ def build_run(
         dataset = dataset.with_validation(config.data.validation_fraction, config.seed)
     else:
         dataset = dataset.with_validation_in_train()
-    objective = build_objective(config.objective, len(dataset.labels))
+    objective = build_objective(config.objective, len(dataset.labels), pooled=config.pool.name != "all")
     judge = build_judge(config.evaluation, dataset, dataset.validation) if dataset.validation else None
     if judge:
         judge.require(config.evaluation.metric)
@@ -186,10 +186,13 @@ def build_optimizer(config: RunConfig, towers: Towers) -> AdamW:
     )
 
 
-def build_objective(config: ObjectiveConfig, labels: int) -> Objective:
+def build_objective(config: ObjectiveConfig, labels: int, *, pooled: bool = False) -> Objective:
+    """The objective over all labels, or over pools that may be small for some query."""
     if config.name == "soft_top_k":
         if isinstance(config.k, int) and config.k >= labels:
             raise BadConfig(f"objective.k = {config.k}: the dataset has {labels:,} labels; k must be smaller")
+        if pooled and isinstance(config.k, int):
+            return partial(soft_top_k_in_pool, k=config.k, alpha=config.alpha)
         return partial(soft_top_k, k=config.k, alpha=config.alpha)
     return {"decoupled_softmax": decoupled_softmax, "softmax": softmax, "one_vs_all": one_vs_all}[config.name]
 

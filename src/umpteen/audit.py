@@ -71,7 +71,7 @@ class Audit:
         """One JSON object a suspect, the clearest of each query first."""
         for place in np.lexsort((-self.score, self.query)).tolist():
             query, label = int(self.query[place]), int(self.label[place])
-            given = self.split.relevance.of(query)
+            given = np.setdiff1d(self.split.relevance.of(query), self.split.filtered.of(query))
             yield json.dumps(
                 {
                     "query": query,

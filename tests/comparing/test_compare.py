@@ -182,3 +182,14 @@ def test_what_cannot_be_compared_is_refused(folder: Path, tmp_path: Path) -> Non
     (bare / "test.jsonl").unlink()
     refused(command("compare", bare, "--recipe", folder / "recipe.toml", "--output", tmp_path / "out"), "no test split")
     assert not (tmp_path / "out").exists()
+
+
+def test_an_edited_recipe_is_fitted_anew_and_not_taken_for_what_it_was(tmp_path: Path) -> None:
+    write_recipe(tmp_path, *QUICK)
+    options = ("--trials", "1", "--peers", "popularity")
+    before = compare(tmp_path, tmp_path / "out", *options)["results"][-1]
+    again = compare(tmp_path, tmp_path / "out", *options)["results"][-1]
+    assert again["train_seconds"] == before["train_seconds"]
+    write_recipe(tmp_path, *QUICK, "encoder.query.bigrams=50")
+    after = compare(tmp_path, tmp_path / "out", *options)["results"][-1]
+    assert after["parameters"] > before["parameters"]

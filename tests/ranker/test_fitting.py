@@ -136,3 +136,12 @@ def test_the_dense_vector_can_be_a_feature(toy: Toy) -> None:
     judge.fit(both[rows], np.where(toy.relevance[rows, 0] > 0, 1, -1))
     margins = both @ weights[[0]].toarray()[0] + intercepts[0]
     np.testing.assert_allclose(margins, judge.decision_function(both), atol=1e-5)
+
+
+def test_a_label_whose_texts_have_no_known_word_has_no_weights(tmp_path: Path) -> None:
+    toy = Toy(tmp_path / "samples")
+    rows = np.flatnonzero(toy.relevance[:, LONELY])
+    toy.features[rows] = 0
+    toy.samples.keep_matrix("features", csr_array(toy.features))
+    weights, _ = fit_weights(toy.samples, LABELS, SETTINGS)
+    assert len(rows) and csr_array(weights)[[LONELY]].nnz == 0

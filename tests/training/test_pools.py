@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from tiny import tiny_transformer
 from umpteen.data.relevance import Relevance
 from umpteen.encoders.towers import Towers
 from umpteen.encoding import encode_tokens
+from umpteen.objectives.soft_top_k import soft_top_k_in_pool
 from umpteen.objectives.targets import Pairs
 from umpteen.parallel import World
 from umpteen.parallel.shard import Shard
@@ -355,3 +357,30 @@ def test_a_pool_saved_by_one_process_goes_on_with_three(start: str) -> None:
             pool.seen(np.array([0, 8]), torch.full((2, towers.dimension), 0.3, dtype=torch.float64), 0)
         states[name], drawn[name] = pool.state(), pool.draw(batch_of(towers, ROWS)).rows.tolist()
     assert run_world(3, resumed_elsewhere, start, states)[2] == drawn
+
+
+def test_soft_top_k_over_a_pool_gives_nothing_for_a_query_with_no_more_than_k_labels(start: str) -> None:
+    towers = make_towers("static static", start)
+    objective = partial(soft_top_k_in_pool, k=3, alpha=2.0)
+    short = make_step(towers, objective, relevance(), pool=InBatch()).gradients(np.array([1]), step=STEP, seed=SEED)
+    assert short.loss == 0
+    pool = Fixed([1, 3, 6, 7], [])
+    enough = make_step(towers, objective, relevance(), pool=pool).gradients(ROWS, step=STEP, seed=SEED).loss
+    plain = make_step(towers, OBJECTIVES["soft_top_3"][0], relevance(), pool=pool)
+    assert enough == pytest.approx(plain.gradients(ROWS, step=STEP, seed=SEED).loss, rel=1e-12)
+
+
+def test_a_batch_of_unlabelled_queries_without_a_label_in_play_teaches_nothing_and_stops_nothing(start: str) -> None:
+    towers = make_towers("static static", start)
+    before = {name: weight.detach().clone() for name, weight in towers.named_parameters()}
+    step = make_step(towers, OBJECTIVES["one_vs_all"][0], relevance(), pool=InBatch())
+    outcome = step(np.array([6]), step=0, seed=0)
+    assert (outcome.loss, outcome.pool["pool"]) == (0, 0)
+    assert all(torch.equal(weight, before[name]) for name, weight in towers.named_parameters())
+
+
+def test_a_query_without_positives_has_no_probable_false_negatives(start: str) -> None:
+    towers = make_towers("static static", start)
+    pool = shortlist(towers, World(), margin=0.5)
+    pool.prepare(0)
+    assert len(pool.draw(batch_of(towers, np.array([6]))).kept_out.query) == 0

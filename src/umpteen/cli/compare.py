@@ -99,6 +99,7 @@ def compare(
 
 
 def _table(outcome: dict[str, Any]) -> "Table":
+    from rich.markup import escape
     from rich.table import Table
 
     from umpteen.comparing.page import shown_metrics
@@ -116,5 +117,7 @@ def _table(outcome: dict[str, Any]) -> "Table":
             f"[bold]{figure}[/bold]" if result["metrics"][metric] == best[metric] else figure
             for metric, figure in zip(metrics, figures, strict=True)
         ]
-        made.add_row(result["method"], *marked, f"{result['train_seconds']:.1f}", short_number(result["parameters"]))
+        made.add_row(
+            escape(result["method"]), *marked, f"{result['train_seconds']:.1f}", short_number(result["parameters"])
+        )
     return made

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -112,7 +113,7 @@ def metrics_table(reports: Mapping[str, Report], metrics: Sequence[str] = SHOWN,
         table.add_column(metric, justify="right")
     best = {metric: max(report.metrics[metric] for report in reports.values()) for metric in metrics}
     for name, report in reports.items():
-        table.add_row(name, *(_cell(report, metric, best[metric]) for metric in metrics))
+        table.add_row(escape(name), *(_cell(report, metric, best[metric]) for metric in metrics))
     return table
 
 
@@ -137,7 +138,7 @@ def differences_table(
         for metric in metrics:
             low, high = pair[metric]["interval"]
             cells.append(f"{pair[metric]['value']:+.2f}\n{low:+.1f}…{high:+.1f}")
-        table.add_row(name, *cells)
+        table.add_row(escape(name), *cells)
     return table
 
 
@@ -160,7 +161,7 @@ def trials_table(results: list[dict[str, Any]], metric: str) -> Table:
         made.add_column(name, justify="right")
     for trial in results:
         figures = [f"{trial['metrics'][name]:.2f}" if name in trial["metrics"] else "–" for name in names]
-        made.add_row(" ".join(trial["settings"]), *figures, str(trial["best_step"]), str(trial["seconds"]))
+        made.add_row(escape(" ".join(trial["settings"])), *figures, str(trial["best_step"]), str(trial["seconds"]))
     return made
 
 

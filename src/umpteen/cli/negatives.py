@@ -32,6 +32,7 @@ def negatives(
     as_json: bool,
 ) -> None:
     """Mine hard negatives with MODEL on DATA and list those that are probably unlabelled positives."""
+    from rich.markup import escape
     from rich.table import Table
 
     from umpteen.audit import audit_negatives
@@ -58,11 +59,13 @@ def negatives(
         table.add_column(name, justify="right")
     table.add_column("label")
     for label in labels:
-        table.add_row(f"{label['suspected']:,}", f"{label['given']:,}", f"{label['text']}  [{label['key']}]")
+        table.add_row(f"{label['suspected']:,}", f"{label['given']:,}", escape(f"{label['text']}  [{label['key']}]"))
     show(table)
+    less = f" less {margin:g}" if margin else ""
     click.echo(
         f"{summary['suspects']:,} of {summary['mined']:,} mined negatives ({summary['suspect_percent']} %) score above "
-        f"their query's best positive; {summary['queries_with_suspects']:,} of {summary['queries']:,} queries have one"
+        f"their query's best positive{less}; {summary['queries_with_suspects']:,} of {summary['queries']:,} queries "
+        "have one"
     )
     if output is not None:
         click.echo(f"all of them, with their texts: {output}")

@@ -31,6 +31,10 @@ class Baseline:
     def trials_file(self) -> str:
         return self.name
 
+    @property
+    def particulars(self) -> dict[str, Any]:
+        return {"release": pecos.RELEASE} if self.name in pecos.ENVIRONMENTS else {}
+
     def candidates(self, task: Task, trials: int) -> list[Candidate]:
         judge = task.judge_of_validation()
         train, k = task.held_out.train, max(judge.at)

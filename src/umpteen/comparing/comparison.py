@@ -4,17 +4,21 @@ OUTPUT/trials/*.jsonl · results/METHOD.json and .npz · models/ · results.json
 every finished method is kept, so the same command goes on where it was stopped.
 """
 
+import io
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+
 from umpteen.assemble import Progress
 from umpteen.comparing.method import Method, Notice, Outcome, Task
 from umpteen.comparing.page import write_page
 from umpteen.data.dataset import Dataset
-from umpteen.errors import BadFile
+from umpteen.errors import BadFile, BadInput
 from umpteen.evaluation.significance import paired_differences
 from umpteen.peers.environment import Unavailable
 from umpteen.retrieval.ranking import Ranking
@@ -33,7 +37,8 @@ def make_task(
     judge = task.judge_of_validation()
     judge.require(metric)
     judge.require_positives()
-    _ = task.test
+    if task.test.relevance.without(task.test.filtered).pairs == 0:
+        raise BadInput(f"none of the {len(task.test):,} test queries of {dataset.name} has a label to find")
     return task
 
 
@@ -50,10 +55,11 @@ def compare(
     """Runs what is not finished yet, and judges all methods on test beside each other."""
     tried = {method.name: method.candidates(task, trials) for method in methods}
     total = sum(len(candidates) + 1 for candidates in tried.values())
-    done, left_out = 0, list(skipped)
+    done, left_out, threads = 0, list(skipped), torch.get_num_threads()
     finished: list[tuple[Method, dict[str, Any], Ranking]] = []
     for method in sorted(methods, key=lambda method: not method.is_ours):  # the slow ones first, for an honest ETA
         candidates = tried[method.name]
+        torch.set_num_threads(threads)  # a recipe may have set its own
         progress("comparing", done, total)
         try:
             kept, ranking = _finish(task, method, candidates, output, notice, _ticking(progress, done, total))
@@ -92,7 +98,7 @@ def _finish(
     tick(len(candidates))
 
     place = output / "results" / method.name.replace(" ", "-")
-    identity = task.identify(method.name, settings)
+    identity = task.identify(method.name, settings, ranked[0]["identity"], method.particulars)
     kept = _read(place.with_name(f"{place.name}.json"))
     if kept is None or kept["identity"] != identity:
         notice(f"{method.name}: final fit on all of train {' '.join(settings)}".rstrip())
@@ -102,7 +108,7 @@ def _finish(
         {"settings": trial["settings"], "metrics": trial["metrics"], "seconds": trial["seconds"]} for trial in ranked
     ]
     width = max(task.judge_of_test().at)
-    return kept | {"trials": shown}, Ranking.load(place.with_name(f"{place.name}.npz"), width)
+    return kept | {"trials": shown}, _read_ranking(place.with_name(f"{place.name}.npz"), width)
 
 
 def _watched(candidate: Candidate, number: int, tick: Callable[[int], None]) -> Candidate:
@@ -115,7 +121,10 @@ def _watched(candidate: Candidate, number: int, tick: Callable[[int], None]) -> 
 
 def _keep(place: Path, found: Outcome, content: dict[str, Any]) -> dict[str, Any]:
     place.parent.mkdir(parents=True, exist_ok=True)
-    found.ranking.save(place.with_name(f"{place.name}.npz"))
+    buffer = io.BytesIO()
+    # As it is, and not as a sparse matrix: that would not keep the order of equal scores.
+    np.savez(buffer, rows=found.ranking.rows, scores=found.ranking.scores, labels=found.ranking.labels)
+    write_atomically(place.with_name(f"{place.name}.npz"), buffer.getvalue())
     kept = content | {
         "train_seconds": round(found.train_seconds, 3),
         "predict_seconds": round(found.predict_seconds, 3),
@@ -124,6 +133,14 @@ def _keep(place: Path, found: Outcome, content: dict[str, Any]) -> dict[str, Any
     }
     write_atomically(place.with_name(f"{place.name}.json"), json.dumps(kept) + "\n")  # last: it says that all is there
     return kept
+
+
+def _read_ranking(file: Path, width: int) -> Ranking:
+    try:
+        with np.load(file) as stored:
+            return Ranking(stored["rows"], stored["scores"], int(stored["labels"])).head(width)
+    except (OSError, ValueError, KeyError) as problem:
+        raise BadFile(file, f"is not a ranking of `umpteen compare` ({problem}); give another --output") from None
 
 
 def _read(file: Path) -> dict[str, Any] | None:

@@ -73,6 +73,11 @@ class Method(Protocol):
         """Methods that share their trials share this file."""
         ...
 
+    @property
+    def particulars(self) -> dict[str, Any]:
+        """What its result follows from besides the trial's settings; a result of others is not taken for its own."""
+        ...
+
     def candidates(self, task: Task, trials: int) -> list[Candidate]:
         """The settings to try on validation, its own first."""
         ...

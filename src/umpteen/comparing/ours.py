@@ -4,6 +4,7 @@ import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from umpteen.assemble import Progress
 from umpteen.classifier import Classifier
@@ -33,6 +34,10 @@ class Ours:
     @property
     def trials_file(self) -> str:
         return f"umpteen-{self.label}"
+
+    @property
+    def particulars(self) -> dict[str, Any]:
+        return {}
 
     def candidates(self, task: Task, trials: int) -> list[Candidate]:
         points = grid(usual_choices(self._config(task)), trials, task.seed, own_first=True)

@@ -4,6 +4,7 @@ import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from umpteen.classifier import RANKER, Classifier
 from umpteen.comparing.method import Outcome, Task
@@ -13,7 +14,7 @@ from umpteen.parallel.world import cores
 from umpteen.ranker.ranker import Ranker
 from umpteen.ranker.settings import RankerSettings
 from umpteen.reranking import fit_ranker
-from umpteen.storage import atomic_folder
+from umpteen.storage import atomic_folder, write_atomically
 from umpteen.tuning import Candidate
 
 MARK = "+ranker"
@@ -34,6 +35,10 @@ class OursWithRanker:
     def trials_file(self) -> str:
         return self.ours.trials_file
 
+    @property
+    def particulars(self) -> dict[str, Any]:
+        return RankerSettings().to_dict()
+
     def candidates(self, task: Task, trials: int) -> list[Candidate]:
         return self.ours.candidates(task, trials)
 
@@ -46,18 +51,20 @@ class OursWithRanker:
         validation = judge.report(on_validation, bootstrap=0).metrics
         self.ours.notice(f"{self.name}: the ranker counts {weighed.ranker.weight:g}")
 
-        began = time.monotonic()
         final = self._fit(task, settings, folder, "train+validation", weighed.ranker)
-        seconds = time.monotonic() - began
         assert final.ranker is not None
         judge = task.judge_of_test()
         began = time.monotonic()
         ranking = judge.rank(final.towers.query, final.vectors, ranker=final.ranker)
         predict_seconds = time.monotonic() - began
         parameters = parameters_of(final) + int(final.ranker.weights.nnz) + len(final.ranker.intercepts)
-        # The dual encoder may have been there already, from the row without a ranker.
-        trained = float(final.training["seconds"])
-        return Outcome(ranking, max(seconds, trained), predict_seconds, parameters, validation)
+        seconds = float(final.training["seconds"]) + self._ranker_seconds(task, settings, folder)
+        return Outcome(ranking, seconds, predict_seconds, parameters, validation)
+
+    def _ranker_seconds(self, task: Task, settings: tuple[str, ...], folder: Path) -> float:
+        """What the final ranker's fit took, which may have been before a kill."""
+        plain = self.ours.folder_of(task, settings, folder, "train+validation")
+        return float(_clock(plain.with_name(plain.name + MARK)).read_text())
 
     def _fit(
         self, task: Task, settings: tuple[str, ...], folder: Path, fit_on: str, weighed: Ranker | None
@@ -72,5 +79,12 @@ class OursWithRanker:
         if RANKER not in read_manifest(output)["settings"]:
             chosen = RankerSettings(candidates=min(RankerSettings.candidates, len(plain.labels)))
             found = {} if weighed is None else {"weight": weighed.weight, "rare": weighed.rare}
+            began = time.monotonic()
             fit_ranker(output, task.dataset, chosen, **found, jobs=cores(), progress=self.ours.progress)
+            write_atomically(_clock(output), f"{time.monotonic() - began:.3f}")
         return Classifier.load(output)
+
+
+def _clock(model: Path) -> Path:
+    """Beside a model: the seconds its ranker took."""
+    return model.with_name(f"{model.name}.seconds")

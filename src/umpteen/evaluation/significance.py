@@ -84,6 +84,8 @@ def _resampled(terms: Mapping[Any, Terms], resamples: int, seed: int) -> NDArray
 
 def _draws(queries: int, resamples: int, seed: int) -> Iterator[NDArray[np.float64]]:
     """Blocks of resamples: how often each query was drawn."""  # [some, N]
+    if queries == 0:
+        raise BadInput("there is no query to draw from; an interval needs some")
     random = np.random.default_rng(seed)
     at_a_time = max(1, _COUNTS_AT_A_TIME // queries)
     for start in range(0, resamples, at_a_time):

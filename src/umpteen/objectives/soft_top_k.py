@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
@@ -27,3 +28,8 @@ def soft_top_k(scores: Scores, targets: Targets, k: int | Tensor | Literal["posi
     positive = scores.at(targets.pulled)
     threshold = scores.soft_threshold(targets.relevant.per_query(targets.queries) if isinstance(k, str) else k, alpha)
     return targets.mean(-logsigmoid(alpha * (positive - threshold[targets.pulled.query])))
+
+
+def soft_top_k_in_pool(scores: Scores, targets: Targets, k: int, alpha: float = 2.0) -> Tensor:
+    """The same over a pool of labels, where a query may have no more than k of them: it then contributes nothing."""
+    return soft_top_k(scores, targets, torch.full((targets.queries,), k, device=targets.pulled.query.device), alpha)

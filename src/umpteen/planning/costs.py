@@ -59,6 +59,7 @@ class TowerCosts:
 
     lines: Sequence[tuple[int, Line]]  # by rising length
     gradient_bytes: int  # of its weights
+    kept: float = 0.0  # what the allocator keeps of other micro-batches, as a share of the largest one's bytes
 
     def of(self, texts: int, longest: int) -> MicroBatchCost:
         """The cost of a micro-batch; between two measured lengths, between theirs."""

@@ -154,7 +154,7 @@ def step_memory(work: StepWork, calibration: Calibration, sizes: Sizes, *, thinn
     replay = 0.0
     for tower in towers:
         held += tower.tower.gradient_bytes - _graph_bytes(tower)
-        replay = max(replay, held + tower.most(lambda cost: cost.replay_bytes))
+        replay = max(replay, held + tower.most(lambda cost: cost.replay_bytes) * (1 + tower.tower.kept))
     weights = sum(tower.tower.gradient_bytes for tower in towers)
     phases = {"encoding": encoding, "loss": loss, "replay": replay, "optimizer": weights * (2 if thinned else 1)}
     return {"building": calibration.building, **{name: int(always + extra) for name, extra in phases.items()}}

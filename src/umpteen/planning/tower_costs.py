@@ -1,6 +1,6 @@
 """Micro-batches of real texts through a tower, as the gradient cache sends them: how long, and how much memory."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from umpteen.training.texts_in_play import DistinctTexts
 RUN_SECONDS = 5.0  # a micro-batch that would take longer is measured in part
 REPEAT_SECONDS = 2.0  # what takes less is measured more than once
 REPEATS = 9
+SHAPES = 4  # micro-batches of a tour
 POOL = 4096  # vectors kept of a measured micro-batch
 
 
@@ -35,7 +36,9 @@ def measure_tower(
         if longest not in lines:  # the first of a length is a full one
             lines[longest] = _line(bench, part, max(longest, 1))
         tell()
-    return TowerCosts(sorted(lines.items()), bench.gradient_bytes()), torch.cat(bench.vectors)
+    spread = np.unique(np.linspace(0, len(every) - 1, SHAPES).astype(int))
+    kept = bench.kept_by_a_tour([every[place] for place in spread]) if len(every) > 1 else 0.0
+    return TowerCosts(sorted(lines.items()), bench.gradient_bytes(), kept), torch.cat(bench.vectors)
 
 
 def _line(bench: "Bench", part: NDArray[np.int64], longest: int) -> Line:
@@ -95,6 +98,19 @@ class Bench:
         backward = timed(lambda: made.pop().backward(vectors[positions]), device)  # type: ignore[no-untyped-call]
         replay_bytes = meter.peak() - before - (self.gradient_bytes() - gradients)
         return MicroBatchCost(encode, graph, backward, encode_bytes, graph_bytes, replay_bytes)
+
+    def kept_by_a_tour(self, parts: Sequence[NDArray[np.int64]]) -> float:
+        """What micro-batches of many shapes leave in the heap, as a share of what the first needs alone.
+
+        Freed blocks of one shape seldom fit the next, so a whole step comes to hold more than its largest micro-batch.
+        """
+        before = self._meter.settle()
+        self.once(parts[0])
+        alone = self._meter.peak() - before
+        before = self._meter.settle()
+        for part in (*parts, parts[0]):
+            self.once(part)
+        return max(0.0, (self._meter.peak() - before) / max(alone, 1) - 1)
 
     def gradient_bytes(self) -> int:
         """Of the weights that have a gradient, and of all rows of a table."""

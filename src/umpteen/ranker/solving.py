@@ -59,6 +59,8 @@ def _solve_label(
         vectors = settings.dense * samples.vectors(rows)
         matrix = hstack([matrix, csr_matrix(vectors)], format="csr")
         columns = np.concatenate([columns, features.shape[1] + np.arange(vectors.shape[1])])
+    if matrix.shape[1] == 0:  # none of its texts has an n-gram that is known
+        return np.empty(0, dtype=np.int64), np.empty(0), 0.0
     signs = np.repeat([1, -1], [positives, negatives])
     if negatives == 0:  # no text retrieves it wrongly: it is told apart from the text without words
         matrix, signs = vstack([matrix, csr_matrix((1, matrix.shape[1]))], format="csr"), np.append(signs, -1)

@@ -20,7 +20,7 @@ from torch.optim import AdamW
 
 from umpteen.encoders.encoder import Encoder
 from umpteen.encoders.towers import Towers
-from umpteen.errors import BadConfig, BadInput, Diverged
+from umpteen.errors import BadConfig, Diverged
 from umpteen.objectives.scores import Scores
 from umpteen.objectives.targets import Pairs, Targets
 from umpteen.parallel.shard import Shard
@@ -168,6 +168,8 @@ class TrainingStep:
         else:
             encoded = self._encode_pool(rows, share, targets, filtered, rng, step=step, seed=seed)
             assert encoded.draw is not None
+            if not len(encoded.draw.rows):  # a batch of unlabelled queries, and nothing was mined: nothing to learn
+                return Gradients(0.0, encoded.caches[0].tokens, None, self._pool_report(encoded.draw, targets, None))
             targets, filtered = in_pool(targets, filtered, encoded.draw)
         caches, draw, shard = encoded.caches, encoded.draw, encoded.shard
         queries = encoded.vectors.requires_grad_()
@@ -228,11 +230,6 @@ class TrainingStep:
         vectors = share.gather(cached.at(queries))
         known = self._data.known.take(rows)
         draw = self.pool.draw(Batch(rows, vectors.detach(), targets, known, filtered, step, rng))
-        if not len(draw.rows):
-            raise BadInput(
-                f"no label is in play at step {step + 1:,}: no query of the batch has a positive, and the pool draws "
-                "none; use a larger training.batch_size or another pool.name"
-            )
         shard = self._labels.among(draw.rows)
         own = draw.rows[shard.rows]
         label_texts, labels = self._texts.of_labels(own - self._labels.start)

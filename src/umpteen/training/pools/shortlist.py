@@ -82,7 +82,8 @@ class Shortlist:
         if self._settings.margin is None:
             return found.rows, np.zeros(found.rows.shape, dtype=bool)
         best = best_known(queries, labels, self._data.relevance.take(some).matrix, self._shard)
-        return found.rows, found.scores > best[:, None] - self._settings.margin
+        # A query without positives has nothing to hold a label against.
+        return found.rows, np.isfinite(best)[:, None] & (found.scores > best[:, None] - self._settings.margin)
 
     def draw(self, batch: Batch) -> Draw:
         if self._refreshed is None:
