@@ -1,5 +1,6 @@
 """A peer's environment is made once, made again after an interruption, and its absence has a reason."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +42,15 @@ def test_an_environment_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (environment.folder / "ready.json").unlink()  # as a kill would have left it
     environment.make(said.append)
     assert len(log.read_text().splitlines()) == 6
+
+
+def test_two_that_come_at_once_make_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = stand_in(tmp_path, monkeypatch)
+    environment = Environment("peer", ("numpy<2",), ("peer==1",))
+    with ThreadPoolExecutor() as pool:
+        for done in [pool.submit(environment.make, lambda _: None) for _ in range(4)]:
+            done.result()
+    assert len(log.read_text().splitlines()) == 3 and environment.is_ready
 
 
 def test_a_failed_installation_says_why_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 `ready.json` is written last: a folder without it is the rest of an interrupted installation, and is made again.
 """
 
+import fcntl
 import json
 import os
 import re
@@ -49,11 +50,17 @@ class Environment:
         """Makes the environment unless it is there; raises Unavailable if it cannot be."""
         if self.is_ready:
             return
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        with (self.folder.parent / f"{self.name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # another comparison may be at it; then this one waits and finds it ready
+            if not self.is_ready:
+                self._install(notice)
+
+    def _install(self, notice: Callable[[str], None]) -> None:
         notice(f"installing {', '.join((*self.alone, *self.needs))} into {self.folder}, once …")
         shutil.rmtree(self.folder, ignore_errors=True)
         python = os.environ.get(PYTHON) or sys.executable
         try:
-            self.folder.parent.mkdir(parents=True, exist_ok=True)
             self._call([python, "-m", "venv", str(self.folder)], "a virtual environment could not be made")
             pip = [str(self.interpreter), "-m", "pip", "install", "--quiet", "--retries", "1"]
             pip += ["--disable-pip-version-check"]
