@@ -116,6 +116,10 @@ class Dots:
         axes.margins(x=0.12)
 
 
+# Where a name may stand beside its point, the usual place first: alignment, and points to the right and up.
+_CORNERS = [("left", 4, 4), ("left", 4, -11), ("right", -4, 4), ("right", -4, -11), ("left", 4, 15), ("left", 4, -22)]
+
+
 @dataclass(frozen=True)
 class Points:
     """Named places, each with its name beside it; colours are told by the other panels' legend."""
@@ -135,6 +139,18 @@ class Points:
             axes.annotate(name, place, (4, 4), textcoords="offset points", fontsize=8, color=COLOURS[point.colour])
         axes.set(title=self.title, xlabel=self.x, ylabel=self.y)
         axes.margins(0.15)
+
+    @staticmethod
+    def keep_names_apart(axes: Any) -> None:
+        """Moves a name that covers another to a free corner of its point, once the layout is known."""
+        taken: list[Any] = []
+        for name in axes.texts:
+            for side, across, height in _CORNERS:
+                name.set(position=(across, height), ha=side)
+                box = name.get_window_extent()
+                if not any(box.overlaps(other) for other in taken):
+                    break
+            taken.append(name.get_window_extent())
 
 
 Panel = Lines | Dots | Points
@@ -181,6 +197,10 @@ def draw(
             ncols=max(1, min(len(handles), int(room))),
             frameon=False,
         )
+    figure.draw_without_rendering()
+    for axes, panel in zip(figure.axes, panels, strict=True):
+        if isinstance(panel, Points):
+            panel.keep_names_apart(axes)
     written = []
     with rc_context({"svg.hashsalt": "umpteen", "svg.fonttype": "none"}):  # no random names in the SVG, and no date
         for kind, metadata in (("svg", {"Date": None}), ("png", {"Software": None})):
