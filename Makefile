@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check format clean
+.PHONY: demo test browser-test check format clean
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -14,7 +14,11 @@ demo: .venv/installed
 	$(BIN)/umpteen demo
 
 test: .venv/installed
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --ignore=tests/browser
+
+# Needs chromium (Debian: apt-get install chromium).
+browser-test: .venv/installed
+	UMPTEEN_BROWSER_TESTS=required $(BIN)/python -m pytest tests/browser
 
 check: .venv/installed
 	$(BIN)/ruff check src tests benchmarks scripts

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from scipy.sparse import csr_array
 
 from tiny import tiny_tokenizer, tiny_transformer
+from umpteen import manifest
 from umpteen.classifier import Classifier, verify
 from umpteen.data.labels import LabelCatalogue
 from umpteen.encoders.static import StaticEncoder
@@ -99,7 +100,7 @@ def test_the_model_card_s_own_code_runs(bigrams: int, tmp_path: Path) -> None:
     classifier = Classifier.build(towers.eval(), catalogue())
     classifier.save(tmp_path / "model")
     card = (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
-    code = card.split("```python")[2].split("```")[0].replace("this-folder", str(tmp_path / "model"))
+    code = card.split("```python")[3].split("```")[0].replace("this-folder", str(tmp_path / "model"))
     found: dict[str, torch.Tensor] = {}
     exec(code, found)
     best = classifier.rank(["a text"], 5).scores
@@ -127,9 +128,8 @@ def test_extra_files_travel_with_the_model_and_unknown_ones_are_fine(classifier:
 
 def test_a_flipped_byte_in_any_small_file_is_found_at_load(saved: Path) -> None:
     listed = json.loads((saved / MANIFEST).read_text(encoding="utf-8"))["files"]
-    small = [name for name in listed if not name.endswith(".safetensors")]
-    assert {"labels.jsonl", "recipe.toml", "report.json"} < set(small)
-    for name in small:
+    assert {"labels.jsonl", "labels.keys.npy", "recipe.toml", "report.json", "vectors.safetensors"} < set(listed)
+    for name in listed:
         before = (saved / name).read_bytes()
         flip_a_byte(saved / name)
         with pytest.raises(DamagedModel, match=rf"{name}: was altered"):
@@ -138,7 +138,8 @@ def test_a_flipped_byte_in_any_small_file_is_found_at_load(saved: Path) -> None:
     Classifier.load(saved)
 
 
-def test_a_flipped_byte_in_an_array_is_found_by_verify(saved: Path) -> None:
+def test_a_flipped_byte_in_a_large_file_is_found_by_verify(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifest, "_ALWAYS_HASHED", 100)
     flip_a_byte(saved / "vectors.safetensors")
     Classifier.load(saved)
     seen: list[tuple[int, int]] = []
@@ -147,7 +148,10 @@ def test_a_flipped_byte_in_an_array_is_found_by_verify(saved: Path) -> None:
     assert seen[-1][0] == seen[-1][1]
 
 
-def test_arrays_cut_short_or_with_a_damaged_header_are_found_at_load(saved: Path) -> None:
+def test_large_arrays_cut_short_or_with_a_damaged_header_are_found_at_load(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manifest, "_ALWAYS_HASHED", 100)
     content = (saved / "vectors.safetensors").read_bytes()
     (saved / "vectors.safetensors").write_bytes(content[:-4])
     with pytest.raises(DamagedModel, match=r"vectors.safetensors: has \d+ bytes instead of \d+"):
@@ -161,10 +165,10 @@ def test_arrays_cut_short_or_with_a_damaged_header_are_found_at_load(saved: Path
 
 
 def test_another_format_version_is_named_beside_the_expected_one(saved: Path) -> None:
-    manifest = json.loads((saved / MANIFEST).read_text(encoding="utf-8"))
-    (saved / MANIFEST).write_text(json.dumps({**manifest, "format_version": 7, "umpteen_version": "9.9"}))
+    content = json.loads((saved / MANIFEST).read_text(encoding="utf-8"))
+    (saved / MANIFEST).write_text(json.dumps({**content, "format_version": 7, "umpteen_version": "9.9"}))
     for read in (Classifier.load, verify):
-        with pytest.raises(DamagedModel, match=r"version 7 found, 1 expected.*umpteen 9\.9"):
+        with pytest.raises(DamagedModel, match=r"version 7 found, 2 expected.*umpteen 9\.9"):
             read(saved)
 
 

@@ -101,7 +101,7 @@ def build_run(
     device = torch.device(world.device) if world.size > 1 else pick_device(config.training.device)
     shard = Shard(world, len(dataset.labels))
     if start_from:
-        towers = trained_towers(Classifier.load(start_from), dataset.labels.keys, config.seed, shard)
+        towers = trained_towers(Classifier.load(start_from, index=False), dataset.labels.keys, config.seed, shard)
     else:
         towers = build_towers(config.encoder, config.seed, shard)
     _refuse_sampled_rows(config, towers)

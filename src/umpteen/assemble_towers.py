@@ -48,7 +48,8 @@ def trained_towers(model: Classifier, keys: list[str], seed: int, labels: Shard)
     towers, tower = model.towers, model.towers.label
     if isinstance(tower, LabelTable | FusedEncoder):
         known = {key: row for row, key in enumerate(model.labels.keys)}
-        rows = torch.tensor([known.get(key, NEW) for key in keys])
+        trained = (tower.table if isinstance(tower, LabelTable) else tower.residual).count  # others came later
+        rows = torch.tensor([row if (row := known.get(key, NEW)) < trained else NEW for key in keys])
         if isinstance(tower, LabelTable):
             tower.table = tower.table.rearranged(rows, RowTable.gaussian(labels, tower.dimension, seed + 1))
         else:

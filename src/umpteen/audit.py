@@ -115,7 +115,8 @@ def audit_negatives(
     for start in range(0, len(judged), BLOCK):
         rows = np.arange(start, min(start + BLOCK, len(judged)))
         vectors: Tensor = encode_tokens(tower, tokens.take(rows))
-        ranking = top_k(vectors, classifier.vectors, shortlist, excluding=known.take(rows).matrix)
+        excluded = known.take(rows).matrix
+        ranking = top_k(vectors, classifier.vectors, shortlist, excluding=excluded, hidden=classifier.hidden)
         best = best_known(vectors, classifier.vectors, relevant.take(rows).matrix, everyone)
         real = (ranking.rows != NO_LABEL) & np.isfinite(best)[:, None]
         query, place = np.nonzero(real & (ranking.scores > best[:, None] - margin))

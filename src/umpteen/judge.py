@@ -4,6 +4,7 @@ The same code judges validation during training and test at the end.
 """
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from umpteen.data.dataset import Dataset, Split
@@ -62,8 +63,12 @@ class Judge:
         token_budget: int | None = None,
         shard: Shard | None = None,
         ranker: Ranker | None = None,
+        hidden: NDArray[np.int64] | None = None,
+        at_least: int = 1,
     ) -> Ranking:
-        """The best labels of each query of the split, filtered pairs left out.
+        """The best labels of each query of the split, filtered pairs and hidden label rows left out.
+
+        As many as the largest k, or `at_least` if that is more.
 
         With a shard of the labels, processes share the queries to encode and the labels to search.
         A ranker, if there is one, puts the first labels in order.
@@ -75,11 +80,13 @@ class Judge:
         queries = Shard(World() if shard is None else shard.world, len(tokens))
         own = tokens if len(queries) == len(tokens) else tokens.take(np.arange(queries.start, queries.stop))
         vectors = queries.gather(encode_tokens(encoder, own, token_budget=token_budget))
-        width = max(*self.at, ranker.settings.candidates if ranker else 1)
-        dense = top_k(vectors, label_vectors, width, shard=shard, excluding=self.split.filtered.matrix)
+        wanted = max(*self.at, at_least)
+        width = max(wanted, ranker.settings.candidates if ranker else 1)
+        filtered = self.split.filtered.matrix
+        dense = top_k(vectors, label_vectors, width, shard=shard, excluding=filtered, hidden=hidden)
         if ranker is None:
             return dense
-        return ranker.rerank(self.split.texts, vectors.cpu().numpy(), dense).head(max(self.at))
+        return ranker.rerank(self.split.texts, vectors.cpu().numpy(), dense).head(wanted)
 
     def report(self, ranking: Ranking, *, bootstrap: int = 1000) -> Report:
         """The metrics of a ranking of the split's queries, with 95 % intervals unless bootstrap is 0."""

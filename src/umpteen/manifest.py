@@ -1,6 +1,7 @@
 """The manifest of a model folder: its format version, and the size and SHA-256 of every file that matters.
 
-README.md is for people to edit and is not listed; files nobody listed are fine.
+README.md is for people to edit and is not listed; files nobody listed are fine. What is added after training stands in
+folders of its own, the parts, each with a small manifest that says which model it belongs to.
 """
 
 import hashlib
@@ -16,27 +17,28 @@ from umpteen.errors import BadFile, DamagedModel
 from umpteen.storage import sha256_of
 from umpteen.version import __version__
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+_READABLE = (1, FORMAT_VERSION)  # version 1 has no labels.offsets.npy and labels.keys.npy
 MANIFEST = "umpteen.json"
+PART = "part.json"
+PART_FORMAT_VERSION = 1
+CATALOGUE, CALIBRATION, INDEX = "catalogue", "calibration", "index"
+ADDED_LATER = (CATALOGUE, CALIBRATION, INDEX)  # folders that come and go while the trained files stay as they are
 _FOR_PEOPLE = "README.md"
-_ARRAYS = {".safetensors", ".npy", ".npz"}
+_ALWAYS_HASHED = 8 * 2**20  # bytes; larger files are judged by their size, arrays by their header, too
 
 
-def write_manifest(folder: Path, settings: dict[str, Any]) -> None:
-    """Lists what stands in the folder; written last, it vouches for everything before it."""
+def write_manifest(folder: Path, settings: dict[str, Any]) -> str:
+    """Lists what stands in the folder, and returns its checksum; written last, it vouches for all before it."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in (MANIFEST, _FOR_PEOPLE))
     content = {
         "format_version": FORMAT_VERSION,
         "umpteen_version": __version__,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "settings": settings,
-        "files": {
-            path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
-            for path in files
-        },
+        "files": _listed(folder, [path for path in files if path.relative_to(folder).parts[0] not in ADDED_LATER]),
     }
-    content["checksum"] = _checksum(content)
-    (folder / MANIFEST).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    return _write_sealed(folder / MANIFEST, content)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -51,31 +53,98 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         found = content["format_version"]
     except (ValueError, KeyError, TypeError) as error:
         raise DamagedModel(f"{path}: is damaged ({error!r}); copy the model again, or train it again") from error
-    if found != FORMAT_VERSION:
+    if found not in _READABLE:
         raise DamagedModel(
             f"{path}: format version {found!r} found, {FORMAT_VERSION} expected; "
             f"it was written by umpteen {content.get('umpteen_version', '(unknown)')}, this is {__version__}: "
             "use that version, or save the model again with this one"
         )
-    if content.get("checksum") != _checksum(content):
+    if content.get("checksum") != checksum_of(content):
         raise DamagedModel(f"{path}: was altered, its checksum does not match; copy the model again, or train it again")
     return content
 
 
-def problems(
-    folder: Path, manifest: dict[str, Any], *, arrays: bool, progress: Callable[[int, int], None] | None = None
-) -> list[str]:
-    """What is not as the manifest says, one line for each file; `arrays` are hashed too, or judged by size and header.
+def write_part(
+    folder: Path, base_checksum: str, settings: dict[str, Any], catalogue_version: int, *, living: str | None = None
+) -> None:
+    """The small manifest of a part of the model with this checksum; written last, inside storage.atomic_folder.
 
-    Progress counts bytes.
+    `catalogue_version` is the version of the labels that the part was made with. The subfolder `living` changes in use
+    (a database), so nothing in it is listed.
+    """
+    files = sorted(
+        path
+        for path in folder.rglob("*")
+        if path.is_file() and path != folder / PART and (living is None or not path.is_relative_to(folder / living))
+    )
+    content = {
+        "format_version": PART_FORMAT_VERSION,
+        "belongs_to": base_checksum,
+        "catalogue_version": catalogue_version,
+        "settings": settings,
+        "files": _listed(folder, files),
+    }
+    _write_sealed(folder / PART, content)
+
+
+def read_part(folder: Path, base_checksum: str, *, arrays: bool = False) -> dict[str, Any]:
+    """A part's manifest, if its files are whole and it belongs to the model with this checksum.
+
+    Large files are judged by size and header, unless `arrays` asks for every byte.
+    """
+    content = _read_part(folder)
+    if content["belongs_to"] != base_checksum:
+        raise DamagedModel(
+            f"{folder / PART}: belongs to another model than the one beside it; make this part again, or remove the "
+            f"folder {folder}"
+        )
+    damage = problems(folder, content, arrays=arrays, advice="make this part again, or remove its folder")
+    if damage:
+        raise DamagedModel(damage[0])
+    return content
+
+
+def tie_part(folder: Path, base_checksum: str) -> None:
+    """The part belongs to the model with this checksum from now on; its files stay as they are."""
+    _write_sealed(folder / PART, {**_read_part(folder), "belongs_to": base_checksum})
+
+
+def _read_part(folder: Path) -> dict[str, Any]:
+    path = folder / PART
+    advice = f"make this part again, or remove the folder {folder}"
+    if not path.is_file():
+        raise DamagedModel(f"{folder}: {PART} is missing; {advice}")
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        found, whole = content["format_version"], content.get("checksum") == checksum_of(content)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedModel(f"{path}: is damaged ({error!r}); {advice}") from error
+    if found != PART_FORMAT_VERSION:
+        raise DamagedModel(f"{path}: format version {found!r} found, {PART_FORMAT_VERSION} expected; {advice}")
+    if not whole:
+        raise DamagedModel(f"{path}: was altered, its checksum does not match; {advice}")
+    return content
+
+
+def problems(
+    folder: Path,
+    manifest: dict[str, Any],
+    *,
+    arrays: bool,
+    progress: Callable[[int, int], None] | None = None,
+    advice: str = "copy the model again, or train it again",
+) -> list[str]:
+    """What is not as the manifest says, one line for each file.
+
+    Small files are hashed; large ones are if `arrays` says so, else judged by size and header. Progress counts bytes.
     """
     found = []
     total = sum(expected["bytes"] for expected in manifest["files"].values())
     done = 0
     for name, expected in manifest["files"].items():
-        problem = _problem(folder / name, expected, hashed=arrays or Path(name).suffix not in _ARRAYS)
+        problem = _problem(folder / name, expected, hashed=arrays or expected["bytes"] <= _ALWAYS_HASHED)
         if problem is not None:
-            found.append(f"{folder / name}: {problem}; copy the model again, or train it again")
+            found.append(f"{folder / name}: {problem}; {advice}")
         done += expected["bytes"]
         if progress is not None:
             progress(done, total)
@@ -99,7 +168,19 @@ def _problem(path: Path, expected: dict[str, Any], *, hashed: bool) -> str | Non
     return None
 
 
-def _checksum(content: dict[str, Any]) -> str:
+def _listed(folder: Path, files: list[Path]) -> dict[str, dict[str, Any]]:
+    return {
+        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256_of(path)} for path in files
+    }
+
+
+def _write_sealed(path: Path, content: dict[str, Any]) -> str:
+    sealed = {**content, "checksum": checksum_of(content)}
+    path.write_text(json.dumps(sealed, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    return str(sealed["checksum"])
+
+
+def checksum_of(content: dict[str, Any]) -> str:
     """Of everything but the checksum itself, however the JSON is laid out."""
     rest = {name: value for name, value in content.items() if name != "checksum"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True, ensure_ascii=False).encode()).hexdigest()

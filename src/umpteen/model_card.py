@@ -1,5 +1,6 @@
 """The README.md of a model folder: what the model is, what it was trained on, how good it is, how to use it."""
 
+import re
 from typing import Any
 
 from umpteen.evaluation.report import Report
@@ -43,15 +44,35 @@ Linear weights a label on the words of a text (tf-idf of n-grams) put the encode
 """
 
 
+def with_labels(card: str, settings: dict[str, Any]) -> str:
+    """The card with its lines about the labels brought up to date, where they still stand."""
+    card = re.sub(r"^# A text classifier over [\d,]+ labels$", _title(settings), card, count=1, flags=re.M)
+    return re.sub(r"^- labels: .*, in labels\.jsonl.*$", _labels(settings), card, count=1, flags=re.M)
+
+
+def _title(settings: dict[str, Any]) -> str:
+    return f"# A text classifier over {settings['labels'] - settings.get('retired_labels', 0):,} labels"
+
+
+def _labels(settings: dict[str, Any]) -> str:
+    retired = settings.get("retired_labels", 0)
+    line = f"- labels: {settings['labels'] - retired:,}, in labels.jsonl"
+    if retired:
+        line += f", and {retired:,} retired ones"
+    if "catalogue_version" in settings:
+        line += f"; version {settings['catalogue_version']} of the labels, which were changed after training"
+    return line
+
+
 def _summary(settings: dict[str, Any]) -> str:
     data = settings.get("data", {})
     licence = data.get("licence", "not stated; it follows from the data's and from the encoder this one started from")
     lines = [
-        "# A text classifier over {labels:,} labels\n".format(**settings),
+        _title(settings) + "\n",
         f"Made with umpteen {__version__}. Text and labels become vectors of {settings['dimension']} numbers;"
         " a label's score is the inner product.\n",
         f"- encoder: {settings['encoder']}",
-        f"- labels: {settings['labels']:,}, in labels.jsonl",
+        _labels(settings),
     ]
     lines += [f"- data {name.replace('_', ' ')}: {value}" for name, value in data.items() if name != "licence"]
     lines += [
@@ -76,11 +97,20 @@ def _usage(settings: dict[str, Any]) -> str:
 from umpteen import Classifier
 
 classifier = Classifier.load("this-folder")
-classifier.predict(["a text"], k=5)  # for each text its labels: key, text, score
+classifier.predict(["a text"], k=5)  # for each text its labels: key, text, score, probability
+```
+
+Labels can be added, renamed and retired without training, here or with `umpteen labels`; only changed texts are
+encoded, and every version can be brought back:
+
+```python
+classifier.add_labels({{"key": "the text of a new label"}})  # on disk when it returns
+classifier.undo()
 ```
 
 `umpteen verify this-folder` checks every file. Without umpteen, the encoder loads in sentence-transformers
-(hashed bigrams need umpteen installed), and row i of the vectors belongs to line i of labels.jsonl:
+(hashed bigrams need umpteen installed), and row i of the vectors belongs to line i of labels.jsonl. Later changes of
+labels stand in catalogue/; `umpteen labels compact this-folder` folds them into these two files:
 
 ```python
 from safetensors.torch import load_file

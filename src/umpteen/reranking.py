@@ -15,18 +15,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from umpteen.catalogue.live import TRAINED
+from umpteen.catalogue.lock import locked
 from umpteen.classifier import RANKER, Classifier
 from umpteen.data.dataset import Dataset, Split
 from umpteen.encoding import encode_texts
 from umpteen.errors import BadInput
 from umpteen.evaluating import in_rows_of, propensity_of_recipe
 from umpteen.judge import Judge
-from umpteen.manifest import read_manifest, write_manifest
+from umpteen.manifest import CALIBRATION, CATALOGUE, INDEX, read_manifest, tie_part, write_manifest
 from umpteen.model_card import with_ranker
+from umpteen.model_folder import has_changed_labels, require_no_milvus
 from umpteen.ranker.features import TextFeatures
 from umpteen.ranker.fitting import fit_weights
 from umpteen.ranker.fusion import fuse
-from umpteen.ranker.ranker import Ranker
+from umpteen.ranker.ranker import LATER, Ranker
 from umpteen.ranker.samples import TEXTS_AT_A_TIME, Samples
 from umpteen.ranker.settings import RankerSettings
 from umpteen.retrieval.exact import top_k
@@ -69,11 +72,13 @@ def fit_ranker(
     With a weight nothing is tried, and weight and rare are taken as given: the only way for a model that was fitted on
     validation, too.
     """
-    classifier = Classifier.load(model, ranker=False)
-    if settings.candidates > len(classifier.labels):
+    classifier = Classifier.load(model, ranker=False, index=False)
+    _require_no_changes(model)
+    count = classifier.labels.count()
+    if settings.candidates > count:
         raise BadInput(
-            f"{settings.candidates:,} candidates were asked for, but the model has {len(classifier.labels):,} labels; "
-            f"give --candidates {len(classifier.labels)} or fewer"
+            f"{settings.candidates:,} candidates were asked for, but the model has {count:,} labels; "
+            f"give --candidates {count} or fewer"
         )
     dataset = _as_the_model_saw_it(classifier, dataset, needs_validation=weight is None)
     samples = _workspace(model, dataset, settings)
@@ -111,8 +116,9 @@ def _fit(
     _retrieve(classifier, train, samples, settings, progress)
     told = None if progress is None else partial(progress, "fitting labels")
     weights, intercepts = fit_weights(samples, len(classifier.labels), settings, jobs=jobs, progress=told)
-    texts = np.bincount(relevant.indices[relevant.data > 0], minlength=len(classifier.labels))
-    return Ranker(features, weights, intercepts, texts.astype(np.int64), settings)
+    texts = np.bincount(relevant.indices[relevant.data > 0], minlength=len(classifier.labels)).astype(np.int64)
+    texts[(texts == 0) & (classifier.labels.origins() != TRAINED)] = LATER
+    return Ranker(features, weights, intercepts, texts, settings)
 
 
 def remove_ranker(model: Path) -> None:
@@ -131,7 +137,7 @@ def try_on_validation(classifier: Classifier, ranker: Ranker, dataset: Dataset, 
     judge.require_positives()
     vectors = encode_texts(classifier.towers.query, split.texts)
     width = max(*judge.at, ranker.settings.candidates)
-    dense = top_k(vectors, classifier.vectors, width, excluding=split.filtered.matrix)
+    dense = top_k(vectors, classifier.vectors, width, excluding=split.filtered.matrix, hidden=classifier.hidden)
     head = dense.rows[:, : ranker.settings.candidates]
     margins = ranker.margins(split.texts, vectors.cpu().numpy(), head)
 
@@ -188,7 +194,9 @@ def _retrieve(
         if not samples.has_candidates(start):
             vectors = encode_texts(classifier.towers.query, train.texts[start:stop])
             filtered = train.filtered.take(np.arange(start, stop)).matrix
-            found = top_k(vectors, classifier.vectors, settings.candidates, excluding=filtered)
+            found = top_k(
+                vectors, classifier.vectors, settings.candidates, excluding=filtered, hidden=classifier.hidden
+            )
             samples.keep_candidates(start, found.rows, vectors.cpu().numpy() if settings.dense else None)
         if progress is not None:
             progress("retrieving candidates", stop, len(train))
@@ -196,15 +204,29 @@ def _retrieve(
 
 def _replace(model: Path, ranker: Ranker | None) -> None:
     """The model folder with this ranker, or with none; all other files stay as they are, but for the model card."""
-    settings: dict[str, Any] = read_manifest(model)["settings"]
-    settings.pop(RANKER, None)
-    with atomic_folder(model) as folder:
+    with locked(model), atomic_folder(model) as folder:
+        _require_no_changes(model)
+        manifest = read_manifest(model)
+        settings: dict[str, Any] = manifest["settings"]
+        settings.pop(RANKER, None)
         shutil.copytree(model, folder, dirs_exist_ok=True)
-        shutil.rmtree(folder / RANKER, ignore_errors=True)
+        for name in (RANKER, CATALOGUE, CALIBRATION):  # scores are others now, so the calibration is of no use
+            shutil.rmtree(folder / name, ignore_errors=True)
         if ranker is not None:
             ranker.save(folder / RANKER)
             settings[RANKER] = ranker.describe()
         card = folder / "README.md"
         if card.is_file():
             card.write_text(with_ranker(card.read_text(encoding="utf-8"), settings.get(RANKER)), encoding="utf-8")
-        write_manifest(folder, settings)
+        checksum = write_manifest(folder, settings)
+        if (folder / INDEX).is_dir():
+            tie_part(folder / INDEX, checksum)
+
+
+def _require_no_changes(model: Path) -> None:
+    require_no_milvus(model)
+    if has_changed_labels(model):
+        raise BadInput(
+            f"the labels of {model} have changed since it was written, and a ranker belongs to the labels it was "
+            f"fitted on; `umpteen labels compact {model}` first, which keeps them"
+        )

@@ -99,5 +99,14 @@ def test_what_cannot_be_searched_is_refused_by_its_numbers() -> None:
         top_k(queries, torch.ones(3, 5), 1)
     with pytest.raises(BadInput, match=r"\(3, 3\).*2 queries and 3 labels"):
         top_k(queries, labels, 1, excluding=csr_array((3, 3)))
-    with pytest.raises(BadInput, match="label row 2 holds NaN"):
-        top_k(queries, torch.tensor([[1.0] * 4, [0.0] * 4, [0, 0, float("nan"), 0]]), 1)
+    with pytest.raises(BadInput, match="query row 2 holds NaN"):
+        top_k(torch.tensor([[1.0] * 4, [0.0] * 4, [0, 0, float("nan"), 0]]), labels, 1)
+
+
+@pytest.mark.parametrize("tile", [1, 4, 4096])
+def test_hidden_labels_are_returned_to_nobody(tile: int) -> None:
+    queries, labels = whole_numbers(5, 3, seed=1), whole_numbers(20, 3, seed=2)
+    hidden = np.array([0, 3, 4, 11, 19])
+    ranking = top_k(queries, labels, 17, hidden=hidden, tile=tile)
+    everywhere = {(query, int(row)) for query in range(5) for row in hidden}
+    assert ranking.rows.tolist() == by_full_sort(queries, labels, 17, everywhere)

@@ -1,6 +1,7 @@
 """`umpteen bench`: speed and memory, both sides of each comparison in one run."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import click
@@ -124,6 +125,62 @@ def gradient_cache(
             model=model,
             progress=watch,
         )
+    _print(outcome, as_json)
+
+
+@bench.command()
+@click.option("--model", type=click.Path(path_type=Path), help="A static model.  [default: one made in the run]")
+@click.option("--seconds", default=5.0, show_default=True, help="Of load in a turn.")
+@click.option("--repeats", default=5, show_default=True, help="Alternating turns; the median counts.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def serve(model: Path | None, seconds: float, repeats: int, as_json: bool) -> None:
+    """Requests a second beside an empty route's, latency at half that load, what batching brings MiniLM."""
+    from umpteen.bench.serve import run
+    from umpteen.cli.console import Watch
+
+    with Watch(quiet=as_json) as watch:
+        outcome = run(model, seconds=seconds, repeats=repeats, progress=watch)
+    _print(outcome, as_json)
+
+
+@bench.command()
+@click.option("--minutes", default=10.0, show_default=True)
+@click.option("--model", type=click.Path(path_type=Path), help="Changed by it.  [default: one made in the run]")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def soak(minutes: float, model: Path | None, as_json: bool) -> None:
+    """A service under load with a label change every second: failures, wrong answers, memory."""
+    from umpteen.bench.soak import run
+    from umpteen.cli.console import Watch
+
+    with Watch(quiet=as_json) as watch:
+        outcome = run(minutes, model, progress=watch)
+    _print(outcome, as_json)
+
+
+@bench.command()
+@click.option("--times", default=50, show_default=True, help="Kills.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def crash(times: int, as_json: bool) -> None:
+    """kill -9 during label changes: what was acknowledged and lost, what is half done."""
+    from umpteen.bench.crash import run
+    from umpteen.cli.console import Watch
+
+    with Watch(quiet=as_json) as watch:
+        outcome = run(times, progress=watch)
+    _print(outcome, as_json)
+
+
+@bench.command()
+@click.option("--labels", default=500_000, show_default=True)
+@click.option("--recall", default=0.99, show_default=True, help="Of the 10 best labels.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def index(labels: int, recall: float, as_json: bool) -> None:
+    """HNSW against exact search, one query at a time on one thread: recall, speed, adding 1,000 labels."""
+    from umpteen.bench.index import run
+    from umpteen.cli.console import Watch
+
+    with Watch(quiet=as_json) as watch:
+        outcome = run(labels=labels, recall=recall, progress=watch)
     _print(outcome, as_json)
 
 

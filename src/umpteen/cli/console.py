@@ -152,6 +152,18 @@ def decile_table(report: Report) -> Table:
     return table
 
 
+def origin_table(groups: Mapping[str, Mapping[str, Any]], metrics: Sequence[str] = SHOWN) -> Table:
+    """Labels that were trained and those added or renamed since, each by the queries that have one of them."""
+    metrics = [metric for metric in metrics if any(metric in group["metrics"] for group in groups.values())]
+    table = Table(title="by origin (unseen: added or renamed since training; all labels compete)", title_justify="left")
+    for column in ("", "labels", "queries", *metrics):
+        table.add_column(column, justify="right" if column else "left")
+    for name, group in groups.items():
+        figures = [f"{group['metrics'][metric]:.2f}" if metric in group["metrics"] else "–" for metric in metrics]
+        table.add_row(name, f"{group['labels']:,}", f"{group['queries']:,}", *figures)
+    return table
+
+
 def trials_table(results: list[dict[str, Any]], metric: str) -> Table:
     """The trials for people, best first."""
     names = [metric, *(name for name in ("P@1", "P@5", "PSP@5", "R@100") if name != metric)]

@@ -1,5 +1,6 @@
 """`umpteen demo`: a real model on real data, beside what one would have used instead, in a few minutes."""
 
+import sys
 from pathlib import Path
 
 import click
@@ -53,4 +54,9 @@ def demo(output: Path) -> None:
         click.secho(f"\n{text}", bold=True)
         for label in found:
             click.echo(f"  {label.score:6.3f}  {label.text}")
-    click.echo(f"\nsaved {output}; ask it yourself: umpteen predict {output} 'your text'")
+    command = Path(sys.argv[0]) if Path(sys.argv[0]).name == "umpteen" else Path("umpteen")
+    click.echo(f"\nsaved {output}; ask it yourself: {command} predict {output} 'your text'")
+    click.echo(f"open its page:  {command} serve {output} --open")
+    click.echo(
+        f"with probabilities (trains three more, a few minutes): {command} calibrate {output} --data {RECIPE} --folds 3"
+    )

@@ -1,9 +1,7 @@
-"""`umpteen evaluate`, `umpteen predict` and `umpteen verify`: what is done with a trained model."""
+"""`umpteen evaluate` and `umpteen verify`: what a trained model is worth, and whether it is whole."""
 
 import json
-import sys
 from functools import partial
-from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -38,18 +36,20 @@ def evaluate(
     Several models are judged beside each other, with the paired differences of each from the first.
     """
     from umpteen.classifier import Classifier
-    from umpteen.cli.console import SHOWN, Watch, decile_table, differences_table, metrics_table, show
+    from umpteen.cli.calibrate import calibration_lines
+    from umpteen.cli.console import SHOWN, Watch, decile_table, differences_table, metrics_table, origin_table, show
     from umpteen.data.dataset import open_dataset
     from umpteen.errors import BadInput
-    from umpteen.evaluating import compare_models, evaluate_ensemble, evaluate_model
+    from umpteen.evaluating import compare_models, evaluate_ensemble, evaluate_model, report_by_origin
     from umpteen.evaluation.report import USUAL_KS
 
     beside = len(models) > 1 and not ensemble
+    by_origin: dict[str, dict[str, Any]] = {}  # seen and unseen labels apart, if there are any of the latter
     if beside and predictions is not None:
         raise BadInput("--predictions saves one ranking; give one model, or --ensemble")
     with Watch(quiet=as_json) as watch:
-        classifiers = [Classifier.load(model, ranker=not no_ranker) for model in models]
-        labels = len(classifiers[0].labels)
+        classifiers = [Classifier.load(model, ranker=not no_ranker, index=False) for model in models]
+        labels = classifiers[0].labels.count()
         if at and not 1 <= min(at) <= max(at) <= labels:
             raise BadInput(
                 f"--at {' --at '.join(map(str, at))}: the model has {labels:,} labels; ask for 1 to {labels}"
@@ -62,6 +62,8 @@ def evaluate(
             report, ranking = evaluate_ensemble(classifiers, dataset, split, **asked)
         else:
             report, ranking = evaluate_model(classifiers[0], dataset, split, **asked)
+            del asked["as_published"]
+            by_origin = report_by_origin(classifiers[0], dataset, split, ranking, **asked)
     shown = SHOWN if not at else tuple(f"{name}@{k}" for k in at for name in ("P", "nDCG", "PSP", "PSnDCG", "R"))
     about = {"data": dataset.name, "split": split}
     if beside:
@@ -81,43 +83,19 @@ def evaluate(
     name = "mean of " + ", ".join(map(str, models)) if ensemble else str(models[0])
     if as_json:
         named = {"ensemble": [str(model) for model in models]} if ensemble else {"model": name}
-        click.echo(json.dumps({**named, **about, **report.to_dict()}))
+        apart = {"by_origin": by_origin} if by_origin else {}
+        click.echo(json.dumps({**named, **about, **report.to_dict(), **apart}))
     else:
         show(metrics_table({name: report}, shown), decile_table(report))
+        if by_origin:
+            show(origin_table(by_origin, shown))
         left_out = f"; {report.queries_left_out:,} without positives left out" if report.queries_left_out else ""
         constants = ", ".join(f"{name} {value}" for name, value in report.propensity.items())
         click.echo(f"{dataset.name} {split}: {report.queries:,} queries{left_out}; propensity {constants}")
+        for line in calibration_lines(report.calibration):
+            click.echo(line)
     if predictions is not None:
         ranking.save(predictions)  # last: a full disk must not cost the figures
-
-
-@click.command()
-@click.argument("model", type=click.Path(path_type=Path))
-@click.argument("texts", nargs=-1, metavar="[TEXT]...")
-@click.option("--k", default=5, show_default=True, help="Labels per text.")
-@click.option("--no-ranker", is_flag=True, help="The dual encoder alone, if the model has a ranker.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a text.")
-def predict(model: Path, texts: tuple[str, ...], k: int, no_ranker: bool, as_json: bool) -> None:
-    """Print the best labels of each TEXT, or of each line of stdin."""
-    from umpteen.classifier import Classifier
-    from umpteen.errors import BadInput
-
-    if isinstance(sys.stdin, TextIOWrapper):
-        sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")  # as arguments come; refused by name below
-    given = list(texts) or [line.rstrip("\r\n") for line in sys.stdin]
-    if not given:
-        raise BadInput("no text given; pass texts as arguments, or one per line on stdin")
-    for number, text in enumerate(given, 1):
-        if any("\ud800" <= character <= "\udfff" for character in text):
-            raise BadInput(f"text {number:,} is not UTF-8: {text.encode(errors='replace').decode()[:60]!r}; convert it")
-    for text, found in zip(given, Classifier.load(model, ranker=not no_ranker).predict(given, k), strict=True):
-        if as_json:
-            labels = [{"key": label.key, "text": label.text, "score": label.score} for label in found]
-            click.echo(json.dumps({"text": text, "labels": labels}, ensure_ascii=False))
-            continue
-        click.secho(text, bold=True)
-        for label in found:
-            click.echo(f"  {label.score:6.3f}  {label.text}  [{label.key}]")
 
 
 @click.command()

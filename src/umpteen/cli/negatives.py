@@ -43,7 +43,7 @@ def negatives(
 
     with Watch(quiet=as_json) as watch:
         dataset = open_dataset(source, progress=partial(watch, "reading"))
-        classifier = Classifier.load(model)
+        classifier = Classifier.load(model, index=False)
         found = audit_negatives(
             classifier, dataset, split, shortlist=shortlist, margin=margin, progress=partial(watch, "mining")
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from umpteen.data.texts import Texts
 from umpteen.errors import BadInput
@@ -47,3 +47,14 @@ class LabelCatalogue:
 
     def __contains__(self, key: object) -> bool:
         return key in self._rows
+
+    def find(self, key: str) -> int | None:
+        """The label's row, or None if there is no such key."""
+        return self._rows.get(key)
+
+    def matching(self, search: str) -> Iterator[int]:
+        """Rows, ascending, whose key or text holds this, whatever the case."""
+        wanted = search.casefold()
+        for row, (key, text) in enumerate(zip(self.keys, self.texts, strict=True)):
+            if wanted in text.casefold() or wanted in key.casefold():
+                yield row

@@ -1,7 +1,7 @@
 """One ranking judged: metrics in percent, their 95 % intervals, and by label frequency."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -32,10 +32,17 @@ class Report:
     propensity: dict[str, float]  # the constants A and B
     resamples: int
     as_published: bool
+    calibration: dict[str, Any] | None = None  # of a calibrated model: calibration error, precisions, rules
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if name != "calibration" or value is not None}
+
+    def with_calibration(self, calibration: dict[str, Any]) -> "Report":
+        """With what a model's probabilities are worth, and the F1 of the labels that its rule for F1 gives."""
+        f1 = calibration["rules"]["f1"]
+        metrics = {**self.metrics, "micro-F1": 100 * f1["micro"], "macro-F1": 100 * f1["macro"]}
+        return replace(self, metrics=metrics, calibration=calibration)
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> "Report":

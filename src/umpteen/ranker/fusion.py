@@ -32,6 +32,22 @@ def fill_unknown(scores: NDArray[np.float32], known: NDArray[np.bool_]) -> NDArr
     return np.where(known, scores, totals / np.maximum(1, counts)).astype(np.float32)
 
 
+def keep_place(scores: NDArray[np.float32], later: NDArray[np.bool_], there: NDArray[np.bool_]) -> NDArray[np.float32]:
+    """A label that came after the ranker keeps the place the dual encoder gave it among the others.
+
+    With p of the others before it, it gets the largest but p of their scores: the first of all stays the first, and no
+    label falls further than twice its place.
+    """
+    if not later.any():
+        return scores
+    others = ~later & there
+    falling = -np.sort(np.where(others, -scores, np.inf), axis=1)
+    before = np.cumsum(others, axis=1)
+    place = np.minimum(before, np.maximum(0, before[:, -1:] - 1))
+    kept = np.take_along_axis(falling, place, 1)
+    return np.where(later, np.where(np.isfinite(kept), kept, 0), scores).astype(np.float32)
+
+
 def _sums_around(values: NDArray[np.generic]) -> NDArray[np.float64]:
     """Of each place and its neighbours on either side, as far as there are any."""  # [N, k]
     sums = np.pad(np.cumsum(values, axis=1, dtype=np.float64), ((0, 0), (1, 0)))

@@ -5,7 +5,7 @@ ranker.json (settings, weight, rare) · vocabulary.json · weights.safetensors (
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,11 @@ from scipy.sparse import csr_array
 
 from umpteen.errors import BadInput
 from umpteen.ranker.features import TextFeatures
-from umpteen.ranker.fusion import fill_unknown, fuse, head_start, squash
+from umpteen.ranker.fusion import fill_unknown, fuse, head_start, keep_place, squash
 from umpteen.ranker.settings import RankerSettings
-from umpteen.retrieval.ranking import Ranking
+from umpteen.retrieval.ranking import NO_LABEL, Ranking
 
+LATER = -1  # in place of the number of training texts of a label that was added or renamed since
 _TEXTS_AT_A_TIME = 4096
 
 
@@ -66,7 +67,20 @@ class Ranker:
     def scores(self, margins: NDArray[np.float32], rows: NDArray[np.int32]) -> NDArray[np.float32]:
         """From 0 to 1, for the margins of labels in dense order."""
         texts = self.texts[rows]
-        return fill_unknown(squash(margins + head_start(texts, self.rare)), texts > 0)
+        known = fill_unknown(squash(margins + head_start(texts, self.rare)), texts > 0)
+        return keep_place(known, texts == LATER, rows != NO_LABEL)
+
+    def with_later(self, count: int, changed: NDArray[np.int64]) -> "Ranker":
+        """The ranker for so many labels, of which it knows nothing of those beyond its own and of the changed ones."""
+        more = count - self.labels
+        if more == 0 and len(changed) == 0:
+            return self
+        texts = np.pad(self.texts, (0, more))
+        texts[changed] = LATER
+        texts[self.labels :] = LATER
+        starts = np.pad(self.weights.indptr, (0, more), mode="edge")
+        weights = csr_array((self.weights.data, self.weights.indices, starts), shape=(count, self.weights.shape[1]))
+        return replace(self, weights=weights, intercepts=np.pad(self.intercepts, (0, more)), texts=texts)
 
     def rerank(self, texts: Sequence[str], vectors: NDArray[np.float32], dense: Ranking) -> Ranking:
         """The dense ranking with its first labels put in the order of both scores."""

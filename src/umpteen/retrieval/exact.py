@@ -10,6 +10,7 @@ from functools import partial
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
 
@@ -33,18 +34,21 @@ def top_k(
     *,
     shard: Shard | None = None,
     excluding: csr_array | None = None,
+    hidden: NDArray[np.int64] | None = None,
     block: int = 1024,
     tile: int = 2048,
     progress: Callable[[int, int], None] | None = None,
 ) -> Ranking:
     """The k best labels of every query by inner product in float32; of equal scores the smaller row comes first.
 
-    Pairs stored in `excluding` (queries × labels) are never returned; a query left with fewer than k ends in −1.
+    Pairs stored in `excluding` (queries × labels) are never returned, nor are `hidden` rows (sorted) to anyone; a query
+    left with fewer than k ends in −1. Label vectors are taken to be finite: they are checked when they are saved.
     With a shard of the labels, each process searches its own for all queries, and all of them get the best of all.
     """
     shard = Shard(World(), len(labels)) if shard is None else shard
     _check(queries, labels, k, excluding, shard.count)
     keys = torch.empty(len(queries), k, dtype=torch.int64)
+    unseen = None if hidden is None or len(hidden) == 0 else torch.from_numpy(hidden).to(queries.device)
     threads = _threads(queries, labels)
     block = max(1, min(block, -(-len(queries) // threads)))
 
@@ -52,7 +56,7 @@ def top_k(
         start = first + share * block
         stop = min(start + block, len(queries))
         excluded = None if excluding is None else _pairs(excluding[start:stop]).to(queries.device)
-        keys[start:stop] = _best_of_block(queries[start:stop].float(), labels, k, excluded, tile, shard.start)
+        keys[start:stop] = _best_of_block(queries[start:stop].float(), labels, k, excluded, unseen, tile, shard.start)
 
     with torch.no_grad():
         for first in range(0, len(queries), block * threads):
@@ -73,7 +77,13 @@ def _keep_best_of_all_(keys: Tensor, world: World) -> None:
 
 
 def _best_of_block(
-    queries: Tensor, labels: Tensor, k: int, excluded: Tensor | None, tile: int, first_row: int
+    queries: Tensor,
+    labels: Tensor,
+    k: int,
+    excluded: Tensor | None,
+    hidden: Tensor | None,
+    tile: int,
+    first_row: int,
 ) -> Tensor:
     """Keys of the k best labels of each query, best first; the labels are the rows from `first_row` on."""  # [B, k]
     best = torch.full((len(queries), k), _NOTHING, dtype=torch.int64, device=queries.device)
@@ -88,6 +98,10 @@ def _best_of_block(
             low = first_row + start
             query, row = excluded[:, (excluded[1] >= low) & (excluded[1] < low + len(part))]
             scores[query, row - low] = -torch.inf
+        if hidden is not None:
+            low = first_row + start
+            first, last = torch.searchsorted(hidden, torch.tensor([low, low + len(part)], device=hidden.device))
+            scores[:, hidden[first:last] - low] = -torch.inf
         if start == 0 and len(part) > k:
             # Nothing is known yet, so the tile's own k-th best is the bar, and what equals it must pass.
             bar = torch.nextafter(scores.topk(k, dim=1).values[:, -1], bar)
@@ -169,7 +183,11 @@ def _check(queries: Tensor, labels: Tensor, k: int, excluding: csr_array | None,
             f"pairs to exclude have the shape {excluding.shape}, "
             f"but there are {len(queries):,} queries and {count:,} labels"
         )
-    for name, vectors in (("query", queries), ("label", labels)):
-        broken = (~torch.isfinite(vectors.sum(1, dtype=torch.float32))).nonzero()
-        if len(broken):
-            raise BadInput(f"the vector of {name} row {int(broken[0]):,} holds NaN or infinity; was the model trained?")
+    require_finite("query", queries)
+
+
+def require_finite(what: str, vectors: Tensor) -> None:
+    """Refuses vectors that hold NaN or infinity, by the first such row."""
+    broken = (~torch.isfinite(vectors.sum(1, dtype=torch.float32))).nonzero()
+    if len(broken):
+        raise BadInput(f"the vector of {what} row {int(broken[0]):,} holds NaN or infinity; was the model trained?")

@@ -1,0 +1,45 @@
+"""GET /labels and GET /labels/history: what labels there are, and how they came to be."""
+
+import asyncio
+from itertools import islice
+from typing import Annotated
+
+from fastapi import FastAPI, Query
+
+from umpteen.catalogue.live import LabelEntry, LiveLabels
+from umpteen.service.documentation import errors
+from umpteen.service.messages import History, LabelPage, ListedLabel, VersionLine
+from umpteen.service.service import Service
+
+LARGEST_ROW = 2**31 - 1
+
+
+def add_labels(app: FastAPI, service: Service) -> None:
+    """Adds the routes that read labels."""
+
+    @app.get("/labels", responses=errors(422), summary="Search and browse labels")
+    async def list_labels(
+        search: Annotated[str, Query(max_length=1000, description="Part of a key or a text, whatever the case.")] = "",
+        start: Annotated[int, Query(ge=0, le=LARGEST_ROW)] = 0,
+        count: Annotated[int, Query(ge=1, le=500)] = 50,
+        retired: Annotated[bool, Query(description="Retired ones too.")] = False,
+    ) -> LabelPage:
+        labels = service.classifier.labels  # a snapshot: nothing changes under the search
+        if search:
+            total, entries = await asyncio.to_thread(_found, labels, search, start, count, retired)
+        else:
+            total = len(labels) if retired else labels.count()
+            entries = labels.page(start=start, count=count, retired=retired)
+        listed = [ListedLabel(key=one.key, text=one.text, origin=one.origin, retired=one.retired) for one in entries]
+        return LabelPage(version=labels.version, total=total, labels=listed)
+
+    @app.get("/labels/history", responses=errors(422, 429), summary="The versions of the labels")
+    async def history(count: Annotated[int, Query(ge=1, le=10_000)] = 100) -> History:
+        version, lines = await service.batcher.alone(lambda: (service.classifier.version, service.classifier.history()))
+        newest = sorted(lines, key=lambda line: line.version, reverse=True)
+        return History(version=version, versions=[VersionLine(**line._asdict()) for line in islice(newest, count)])
+
+
+def _found(labels: LiveLabels, search: str, start: int, count: int, retired: bool) -> tuple[int, list[LabelEntry]]:
+    rows = list(labels.find_rows(search, retired=retired))
+    return len(rows), [labels.entry(row) for row in rows[start : start + count]]

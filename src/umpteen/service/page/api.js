@@ -1,0 +1,70 @@
+// The service over HTTP. Addresses are relative to the page, so that it also works behind a proxy under a path.
+
+const TIMEOUT = 20_000; // ms
+
+/** The service refused, or did not answer; `passes` says whether asking again later can help. */
+export class ServiceError extends Error {
+  constructor(status, { code = "", reason = "", field = null } = {}, retryAfter = null) {
+    super(reason || REASONS[status] || `The service answered with status ${status}.`);
+    this.status = status;
+    this.code = code;
+    this.field = field;
+    this.retryAfter = retryAfter; // seconds
+    this.passes = [0, 429, 500, 502, 503, 504].includes(status);
+  }
+}
+
+const REASONS = {
+  0: "The service does not answer.",
+  401: "The token was not accepted.",
+  413: "This is too long for the service.",
+  429: "The service is busy.",
+  502: "The service does not answer.",
+  503: "The service is not ready.",
+  504: "The service took too long.",
+};
+
+/** What the service answers, as an object; throws ServiceError, or AbortError when `signal` said so. */
+export async function ask(path, { method = "GET", body, token, signal } = {}) {
+  const headers = { Accept: "application/json" };
+  if (body !== undefined) headers["Content-Type"] = "application/json";
+  if (token) headers.Authorization = `Bearer ${token}`;
+  const limit = AbortSignal.timeout(TIMEOUT);
+  let response;
+  let content;
+  try {
+    response = await fetch(path, {
+      method,
+      headers,
+      body: body === undefined ? undefined : JSON.stringify(body),
+      signal: signal ? AbortSignal.any([signal, limit]) : limit,
+      cache: "no-store",
+      credentials: "same-origin",
+    });
+    content = await response.json().catch(() => null);
+  } catch (error) {
+    if (signal?.aborted) throw error;
+    throw new ServiceError(limit.aborted ? 504 : 0);
+  }
+  if (signal?.aborted) throw new DOMException("a newer question was asked", "AbortError");
+  if (response.ok && content !== null) return content;
+  const wait = Number.parseFloat(response.headers.get("Retry-After"));
+  throw new ServiceError(response.ok ? 502 : response.status, content?.error, Number.isFinite(wait) ? wait : null);
+}
+
+export const predict = (text, k, signal) => ask("predict", { method: "POST", body: { text, k }, signal });
+
+export const labels = ({ search, start, count, retired }, signal) =>
+  ask(`labels?${new URLSearchParams({ search, start, count, retired })}`, { signal });
+
+export const history = (signal) => ask("labels/history", { signal });
+export const model = (signal) => ask("model", { signal });
+export const report = (signal) => ask("report", { signal });
+
+export const add = (key, text, token) => ask("labels", { method: "POST", body: { labels: [{ key, text }] }, token });
+export const rename = (key, text, token) => ask(label(key), { method: "PATCH", body: { text }, token });
+export const retire = (key, token) => ask(label(key), { method: "DELETE", token });
+export const undo = (version, token) =>
+  ask("labels/undo", { method: "POST", body: version === null ? {} : { to_version: version }, token });
+
+const label = (key) => `labels/${encodeURIComponent(key)}`;

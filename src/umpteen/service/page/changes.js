@@ -1,0 +1,44 @@
+// One change to the labels: with the token, then told, and undone by one click.
+
+import * as api from "./api.js";
+import { at, el } from "./dom.js";
+import { told } from "./latest.js";
+import { service } from "./service.js";
+import { withToken } from "./token.js";
+
+const SHOWN = 12_000; // ms
+let fading = null;
+
+/** Makes the change; true when the service has it, false when it was given up. Throws ServiceError. */
+async function changed(change, said, undoable = true) {
+  const outcome = await withToken(change);
+  if (outcome === null) return false;
+  service.seen(outcome.version);
+  notice(said, undoable);
+  return true;
+}
+
+export const add = (key, text) => changed((token) => api.add(key, text, token), ["Added ", text]);
+export const rename = (key, text) => changed((token) => api.rename(key, text, token), ["Renamed to ", text]);
+export const retire = (key, text) => changed((token) => api.retire(key, token), ["Retired ", text]);
+
+/** Goes back to an older version, or by one step. */
+export async function undo(version = null) {
+  try {
+    const said = version === null ? ["Undone", ""] : [`Back to version ${version}`, ""];
+    return await changed((token) => api.undo(version, token), said, false);
+  } catch (error) {
+    notice([told(error, null), ""], false);
+    return false;
+  }
+}
+
+export function notice([verb, what], undoable) {
+  clearTimeout(fading);
+  const button = el("button", { type: "button", onclick: () => undo() }, "Undo");
+  const text = el("span", {}, verb, what ? el("strong", {}, what) : null);
+  at("notice").replaceChildren(text, ...(undoable ? [button] : []));
+  fading = setTimeout(() => at("notice").replaceChildren(), SHOWN);
+}
+
+addEventListener("hashchange", () => at("notice").replaceChildren());

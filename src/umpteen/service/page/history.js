@@ -1,0 +1,47 @@
+// The catalogue's versions, newest first, each with what it changed and the way back to it.
+
+import * as api from "./api.js";
+import * as changes from "./changes.js";
+import { at, el } from "./dom.js";
+import { count, time } from "./format.js";
+import { service } from "./service.js";
+
+const MOST = 30; // versions
+
+export async function load() {
+  if (!service.version) {
+    at("history").hidden = true; // nothing was ever changed
+    return;
+  }
+  let versions;
+  try {
+    const answer = await api.history();
+    versions = [...(answer.versions ?? answer.history ?? answer)].sort((one, other) => other.version - one.version);
+  } catch {
+    return; // the list above tells of a service that is away
+  }
+  const editable = service.model?.editable ?? false;
+  at("history").hidden = versions.length === 0;
+  at("history").querySelector("ol").replaceChildren(
+    ...versions.slice(0, MOST).map((entry, position) => line(entry, position === 0, editable)),
+    ...(versions.length && versions.length <= MOST ? [line({ version: 0, note: "as trained" }, false, editable)] : []),
+  );
+}
+
+function line(entry, newest, editable) {
+  const parts = ["added", "renamed", "retired"].filter((what) => entry[what]).map((what) => `${what} ${count(number(entry[what]))}`);
+  if (entry.note) parts.push(entry.note);
+  const back = newest
+    ? el("button", { type: "button", class: "plain", onclick: () => changes.undo() }, "Undo this change")
+    : el("button", { type: "button", class: "plain", onclick: () => changes.undo(entry.version) }, `Back to version ${entry.version}`);
+  return el(
+    "li",
+    {},
+    el("span", { class: "version" }, `Version ${count(entry.version)}`),
+    el("span", {}, parts.join(", ") || "no change"),
+    el("span", { class: "soft" }, entry.time ? time(entry.time) : ""),
+    ...(editable ? [back] : []),
+  );
+}
+
+const number = (value) => (Array.isArray(value) ? value.length : value);

@@ -1,0 +1,112 @@
+"""What all routes of one worker share: the classifier, the batcher, the metrics and the log; its start and its end."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
+
+import torch
+
+from umpteen.classifier import Classifier
+from umpteen.encoders.towers import Towers
+from umpteen.parallel.world import cores
+from umpteen.service.batching import SHORT, Batcher
+from umpteen.service.inference import InferenceThread
+from umpteen.service.log import Log
+from umpteen.service.metrics import Metrics
+from umpteen.service.refusals import Refusal
+from umpteen.service.settings import ServiceSettings
+from umpteen.service.trial import MANY, Trial
+from umpteen.service.watching import watch
+
+Result = TypeVar("Result")
+
+
+class Service:
+    """One worker's model, and whether it is ready to be asked."""
+
+    def __init__(self, classifier: Classifier, settings: ServiceSettings) -> None:
+        self.classifier = classifier
+        self.settings = settings
+        self.metrics = Metrics()
+        self.log = Log(on=settings.access_log, texts=settings.log_texts)
+        self.thread = InferenceThread()
+        self.batcher = Batcher(classifier, settings, self.metrics, self.thread)
+        self.ready = False
+        self._measured: Towers | None = None
+        self._watching: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Answers some texts before anybody asks."""
+        await self.measure()
+        self.show_labels()
+        self._watching = asyncio.create_task(watch(self._refresh, self.settings.refresh, self.log))
+        self.ready = True
+        self.log.event("ready", labels=self.classifier.labels.count(), version=self.classifier.version)
+
+    async def measure(self) -> None:
+        """Brings the vectors into memory, and finds out how answers come fastest: short ones from one thread alone."""
+        self._measured = self.classifier.towers
+        self.batcher.short_texts = 0
+        threads = self.settings.threads or 1
+        torch.set_num_threads(threads)  # for this thread, in which short work is done
+        trial = Trial(self.classifier)
+        cost = await self.batcher.alone(lambda: trial.cost(threads))
+        over_a_network = self.classifier.index.kind == "milvus"  # its answers may take long at any time
+        short = 0 if cost is None or over_a_network else cost.texts_within(SHORT)
+        if short >= MANY:
+            self.batcher.short_texts = short
+        elif self.settings.threads is None and (share := cores() // self.settings.workers) > 1:
+            await self.batcher.alone(lambda: trial.choose_threads(share))
+
+    @property
+    def is_measured(self) -> bool:
+        """False once another model has taken the place of the one that was measured."""
+        return self._measured is self.classifier.towers
+
+    async def stop(self) -> None:
+        """Finishes what was taken, then closes the index."""
+        self.ready = False
+        if self._watching is not None:
+            self._watching.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._watching
+            self._watching = None
+        await asyncio.to_thread(self.thread.stop)
+        self.classifier.index.close()
+        self.log.event("stopped")
+
+    async def change(self, work: Callable[[], Result]) -> Result:
+        """A change of the labels, between two batches; when this returns, the next request finds it."""
+        changing = asyncio.ensure_future(self.batcher.alone(work))
+        await asyncio.wait({changing}, timeout=self.settings.change_timeout)
+        if not changing.done():
+            changing.add_done_callback(lambda late: late.cancelled() or late.exception())
+            seconds = self.settings.change_timeout
+            reason = f"the change is not done after {seconds:g} s and may still be made; look at GET /labels/history"
+            raise Refusal(504, "timeout", reason)
+        result = changing.result()
+        self.show_labels()
+        self.log.event("labels", version=self.classifier.version, labels=self.classifier.labels.count())
+        return result
+
+    async def _refresh(self) -> None:
+        """Takes in what other processes did to the labels, or the model that has taken the place of this one."""
+        changed = self.classifier.path is not None and await self.batcher.alone(self.classifier.refresh)
+        if changed and not self.is_measured:
+            await self.measure()
+        self.show_labels()
+        if changed:
+            self.log.event("labels", version=self.classifier.version, labels=self.classifier.labels.count())
+
+    def index_away(self) -> str | None:
+        """Why exact search stands in for the index, if it cannot be reached."""
+        absence = getattr(self.classifier.index, "absence", None)
+        return None if absence is None else str(absence.reason)
+
+    def show_labels(self) -> None:
+        """Brings the gauges up to date."""
+        self.metrics.version.set(self.classifier.version)
+        self.metrics.labels.set(self.classifier.labels.count())
+        self.metrics.waiting.set(self.batcher.waiting_texts)
+        self.metrics.index_away.set(self.index_away() is not None)

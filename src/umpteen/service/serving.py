@@ -1,0 +1,92 @@
+"""One classifier served by this process: a socket, uvicorn, and the two signals that end it."""
+
+import gc
+import os
+import signal
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+
+from umpteen.errors import BadInput
+from umpteen.service.settings import ServiceSettings
+
+if TYPE_CHECKING:
+    from umpteen.classifier import Classifier
+
+_WAITING_CONNECTIONS = 2048
+_KEPT_ALIVE = 30  # seconds a connection may be silent
+
+
+def listening_socket(host: str, port: int) -> socket.socket:
+    """A socket that takes connections from now on; they wait until somebody answers."""
+    try:
+        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (socket.gaierror, UnicodeError, OverflowError) as problem:
+        raise BadInput(f"--host {host} --port {port}: no such address ({problem})") from problem
+    family, kind, protocol, _, address = found[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(_WAITING_CONNECTIONS)
+    except OSError as problem:
+        listener.close()
+        raise BadInput(
+            f"--host {host} --port {port}: cannot listen there: {os.strerror(problem.errno or 0)}; "
+            "choose another port, or end what uses it"
+        ) from problem
+    listener.set_inheritable(True)
+    return listener
+
+
+def serve_here(
+    classifier: "Classifier",
+    settings: ServiceSettings,
+    listener: socket.socket,
+    started: Callable[[], None] = lambda: None,
+) -> None:
+    """Serves until SIGINT or SIGTERM; requests that were taken are finished first."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # batches are small, and the cores have work
+    from umpteen.service.app import create_app
+
+    app = create_app(classifier, settings)
+    gc.collect()
+    gc.freeze()  # what is loaded by now stays; looking through it again and again took a fifth of a small answer
+    server = _Server(uvicorn.Config(app, **uvicorn_settings(settings)), started)
+
+    def stop(*_: Any) -> None:
+        server.should_exit = True
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)  # before uvicorn's own handlers are there, and after they have done their work
+    server.run(sockets=[listener])
+
+
+def uvicorn_settings(settings: ServiceSettings) -> dict[str, Any]:
+    """Uvicorn without what the service does itself: logs, and headers nobody needs."""
+    return {
+        "log_config": None,
+        "access_log": False,
+        "server_header": False,
+        "proxy_headers": False,
+        "ws": "none",
+        "lifespan": "on",
+        "backlog": _WAITING_CONNECTIONS,
+        "timeout_keep_alive": _KEPT_ALIVE,
+        "timeout_graceful_shutdown": max(1, round(settings.shutdown_timeout)),
+    }
+
+
+class _Server(uvicorn.Server):
+    """Tells when it answers."""
+
+    def __init__(self, config: uvicorn.Config, told: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._told = told
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        if self.started:
+            self._told()

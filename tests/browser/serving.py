@@ -1,0 +1,85 @@
+"""A tiny model, and its service on a port of this machine that can be stopped and started again."""
+
+import socket
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import uvicorn
+from scipy.sparse import csr_array
+
+from tiny import tiny_tokenizer
+from umpteen.calibration.fitting import fit_calibration
+from umpteen.calibration.held_out import HeldOut
+from umpteen.classifier import Classifier
+from umpteen.data.labels import LabelCatalogue
+from umpteen.encoders.static import StaticEncoder
+from umpteen.encoders.towers import Towers
+from umpteen.evaluation.report import evaluate
+from umpteen.manifest import CALIBRATION, read_manifest, write_part
+from umpteen.service.app import create_app
+from umpteen.service.settings import ServiceSettings
+from umpteen.storage import atomic_folder
+
+TOKEN = "a-token-for-tests"
+SCRIPT = "<script>alert('fish')</script><img src=x onerror=alert(1)> in the library"
+LABELS = {
+    "L1": "fish",
+    "L2": "tax law",
+    "L3": "library book",
+    "ключ": "図書館",
+    "L5": "dog and tree",
+    "L6": "food trade",
+    "L7": "network",
+    "evil": SCRIPT,
+    **{f"n{number:03}": f"{number} of many" for number in range(120)},
+}
+
+
+def write_model(folder: Path) -> None:
+    """A model of random vectors in which a text is nearest to the label with the same words; calibrated, judged."""
+    encoder = StaticEncoder.random(tiny_tokenizer(folder.parent / "tokenizer"), 48, seed=0)
+    classifier = Classifier.build(Towers(encoder).eval(), LabelCatalogue(LABELS.keys(), LABELS.values()))
+    texts = [f"{text} {other}" for text in list(LABELS.values())[:7] for other in ("", "of", "and the", "in", "tree")]
+    ranking = classifier.rank(texts, 10)
+    truth = csr_array(np.kron(np.eye(7, len(LABELS)), np.ones((5, 1))))
+    counts = np.maximum(1, 200 - 3 * np.arange(len(LABELS)))
+    report = evaluate(ranking, truth, label_counts=counts, train_queries=500, ks=(1, 5, 10), bootstrap=20)
+    classifier.save(folder, report=report, recipe="seed = 1\n", data={"name": "tiny"})
+    # As if scores told how often a label is right, but for chance: probabilities of all sizes.
+    right = np.random.default_rng(0).random(ranking.scores.shape) < np.clip(ranking.scores, 0, 1)
+    held_out = HeldOut(ranking.scores, right, right.sum(axis=1))
+    calibration, _ = fit_calibration(held_out, {"said": f"{len(texts)} texts made for this test"})
+    with atomic_folder(folder / CALIBRATION) as part:
+        calibration.save(part)
+        (part / "reliability.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg" width="40" height="40"/>')
+        write_part(part, read_manifest(folder)["checksum"], {}, 0)
+
+
+class Running:
+    """`umpteen serve` in a thread of the test, on a port that stays the same over restarts."""
+
+    def __init__(self, folder: Path, token: str | None = TOKEN) -> None:
+        self.folder = folder
+        self._settings = ServiceSettings(token=token)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self._port: int = probe.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self._port}"
+        self.start()
+
+    def start(self) -> None:
+        app = create_app(Classifier.load(self.folder), self._settings)
+        config = uvicorn.Config(app, port=self._port, log_level="error", ws="none", timeout_graceful_shutdown=2)
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run)
+        self._thread.start()
+        end = time.monotonic() + 20
+        while not self._server.started:
+            assert self._thread.is_alive() and time.monotonic() < end, "the service did not start"
+            time.sleep(0.01)
+
+    def stop(self) -> None:
+        self._server.should_exit = True
+        self._thread.join()

@@ -1,0 +1,159 @@
+"""The catalogue in the browser: searched, paged, changed with the token, and the effect seen at once."""
+
+import re
+
+from playwright.sync_api import Locator, Page, expect
+
+from browser.serving import TOKEN, Running
+from browser.watching import Watched
+
+
+def row(page: Page, text: str) -> Locator:
+    return page.locator("#rows li", has=page.get_by_text(text, exact=True))
+
+
+def give_token(page: Page, token: str = TOKEN) -> None:
+    expect(page.locator("#token")).to_be_focused()
+    page.locator("#token").fill(token)
+    page.keyboard.press("Enter")
+
+
+def predicted(page: Page, text: str) -> list[str]:
+    """The labels of a text, in the other view and without a reload."""
+    page.get_by_role("link", name="Predict").click()
+    page.locator("#text").fill(text)
+    expect(page.locator("#results")).to_have_attribute("aria-busy", "false")
+    return page.locator("#results .text > span:first-child").all_inner_texts()
+
+
+def test_a_label_is_added_renamed_retired_and_brought_back(watched: Watched, service: Running) -> None:
+    page = watched(f"{service.url}/#/labels")
+    page.fill("#new-text", "dog food network")
+    expect(page.locator("#new-key")).to_have_value("dog-food-network")
+    page.get_by_role("button", name="Add label").click()
+    give_token(page)
+    expect(page.locator("#notice")).to_contain_text("Added dog food network")
+    expect(page.locator("#labels-facts")).to_have_text("129 labels · version 1")
+    assert predicted(page, "dog food network")[0] == "dog food network"
+
+    page.goto(f"{service.url}/#/labels?search=dog-food")
+    expect(row(page, "dog food network").locator(".origin")).to_have_text("added")
+    row(page, "dog food network").get_by_role("button", name="Rename").click()
+    page.keyboard.type("trade in the library")
+    page.keyboard.press("Enter")
+    expect(row(page, "trade in the library").locator(".key")).to_have_text("dog-food-network")
+    expect(row(page, "trade in the library").get_by_role("button", name="Rename")).to_be_focused()
+    assert predicted(page, "trade in the library")[0] == "trade in the library"
+    assert "dog food network" not in predicted(page, "dog food network")
+
+    page.get_by_role("link", name="Labels").click()
+    row(page, "trade in the library").get_by_role("button", name="Retire").click()
+    expect(page.locator("#none")).to_have_text("No label has “dog-food” in its text or key.")
+    assert "trade in the library" not in predicted(page, "trade in the library")
+
+    page.get_by_role("link", name="Labels").click()
+    page.check("#retired")
+    expect(row(page, "trade in the library").locator(".origin")).to_have_text("retired")
+    row(page, "trade in the library").get_by_role("button", name="Bring back").click()
+    expect(row(page, "trade in the library").locator(".origin")).to_have_text("added")
+    assert predicted(page, "trade in the library")[0] == "trade in the library"
+
+
+def test_a_retired_label_goes_from_a_prediction_that_is_on_the_screen(watched: Watched, service: Running) -> None:
+    page = watched(f"{service.url}/#/predict?text=fish")
+    expect(page.locator("#results .text > span:first-child").first).to_have_text("fish")
+    other = watched(f"{service.url}/#/labels?search=L1")
+    row(other, "fish").get_by_role("button", name="Retire").click()
+    give_token(other)
+    expect(other.locator("#notice")).to_contain_text("Retired fish")
+    page.locator("#text").press("End")
+    page.keyboard.type(" ")
+    expect(page.locator("#results .text > span:first-child").first).not_to_have_text("fish")
+    expect(page.locator("#facts")).to_contain_text("127 labels · version 1")
+
+
+def test_changes_are_undone_step_by_step_and_by_version(watched: Watched, service: Running) -> None:
+    page = watched(f"{service.url}/#/labels?search=network")
+    expect(page.locator("#undo")).to_be_hidden()
+    row(page, "network").get_by_role("button", name="Rename").click()
+    page.keyboard.type("network of dogs")
+    page.keyboard.press("Enter")
+    give_token(page)
+    expect(row(page, "network of dogs").locator(".origin")).to_have_text("renamed")
+    page.locator("#notice").get_by_role("button", name="Undo").click()
+    expect(row(page, "network").locator(".origin")).to_have_text("trained")
+    page.locator("#undo").click()  # undoes the undoing
+    expect(row(page, "network of dogs")).to_be_visible()
+    page.locator("#history summary").click()
+    page.get_by_role("button", name="Back to version 0").click()
+    expect(row(page, "network")).to_be_visible()
+    expect(page.locator("#history li").first).to_contain_text("Version 4")
+
+
+def test_a_wrong_token_is_told_and_asked_for_again(watched: Watched, service: Running) -> None:
+    watched.expected = re.compile("status of 401")
+    page = watched(f"{service.url}/#/labels")
+    page.fill("#new-text", "tea")
+    page.keyboard.press("Enter")
+    give_token(page, "not-the-token")
+    expect(page.locator("#token-reason")).to_have_text("That token was not accepted. Was it copied whole?")
+    assert page.evaluate("sessionStorage.length") == 0
+    give_token(page)
+    expect(page.locator("#notice")).to_contain_text("Added tea")
+    page.fill("#new-text", "coffee")
+    page.keyboard.press("Enter")
+    expect(page.locator("#notice")).to_contain_text("Added coffee")  # it is asked once
+    kept = page.evaluate("[JSON.stringify(sessionStorage), JSON.stringify(localStorage), document.cookie]")
+    assert kept == [f'{{"umpteen.token":"{TOKEN}"}}', "{}", ""]
+
+
+def test_giving_up_on_the_token_changes_nothing(watched: Watched, shared: Running) -> None:
+    page = watched(f"{shared.url}/#/labels?search=L1")
+    retire = row(page, "fish").get_by_role("button", name="Retire")
+    retire.click()
+    expect(page.locator("#token")).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(page.locator("#token-dialog")).to_be_hidden()
+    expect(retire).to_be_focused()
+    expect(page.locator("#labels-facts")).to_have_text("128 labels · as trained")
+
+
+def test_refused_changes_say_why_beside_the_field(watched: Watched, service: Running) -> None:
+    watched.expected = re.compile("status of (409|422)")
+    page = watched(f"{service.url}/#/labels")
+    page.evaluate(f"sessionStorage.setItem('umpteen.token', '{TOKEN}')")
+    page.fill("#new-text", "fish")
+    page.fill("#new-key", "L1")
+    page.keyboard.press("Enter")
+    expect(page.locator(".add .trouble")).to_contain_text("L1")
+    expect(page.locator("#new-key")).to_be_focused()
+    expect(page.locator("#new-text")).to_have_value("fish")
+    page.fill("#new-key", "a/b")
+    page.keyboard.press("Enter")
+    expect(page.locator(".add .trouble")).to_contain_text("a/b")
+
+
+def test_labels_are_searched_and_paged(watched: Watched, shared: Running) -> None:
+    page = watched(f"{shared.url}/#/labels")
+    expect(page.locator("#rows li")).to_have_count(50)
+    expect(page.locator("#place")).to_have_text("1–50 of 128")
+    page.get_by_role("button", name="Next").click()
+    expect(page.locator("#place")).to_have_text("51–100 of 128")
+    page.get_by_role("button", name="Next").click()
+    expect(page.locator("#rows li")).to_have_count(28)
+    expect(page.get_by_role("button", name="Next")).to_be_disabled()
+    page.locator("#search").press_sequentially("library")
+    expect(page.locator("#rows .key")).to_have_text(["L3", "evil"])
+    expect(page.locator("#place")).to_have_text("1–2 of 2")
+
+
+def test_without_a_token_nothing_can_be_changed_and_the_page_says_how(watched: Watched, shared: Running) -> None:
+    reader = Running(shared.folder, token=None)
+    try:
+        page = watched(f"{reader.url}/#/labels")
+        expect(page.locator("#rows li")).to_have_count(50)
+        expect(page.locator("#editing")).to_contain_text("umpteen serve MODEL --token-file")
+        assert page.locator("#labels form").count() == 0
+        assert page.locator("#labels button:visible").all_inner_texts() == ["Previous", "Next"]
+    finally:
+        reader.stop()

@@ -1,0 +1,176 @@
+"""Labels while typing: how many, from which probability on, errors where one looks, and recovery by itself."""
+
+import json
+import re
+import time
+
+from playwright.sync_api import Page, Route, expect
+
+from browser.serving import SCRIPT, Running
+from browser.watching import Watched
+
+RESULTS = "#results li"
+
+
+def first(page: Page) -> str:
+    return page.locator(f"{RESULTS} .text > span").first.inner_text()
+
+
+def test_labels_appear_while_typing(watched: Watched, shared: Running) -> None:
+    page = watched(shared.url)
+    expect(page.locator("#text")).to_be_focused()
+    expect(page.locator("#empty")).to_be_visible()
+    page.keyboard.type("fish")
+    expect(page.locator(RESULTS)).to_have_count(5)
+    assert first(page) == "fish"
+    expect(page.locator(f"{RESULTS} .value").first).to_have_text(re.compile(r"^(> )?\d+ %$"))
+    page.locator("#text").fill("tax law")
+    expect(page.locator(f"{RESULTS} .text > span").first).to_have_text("tax law")
+    expect(page.locator("#latency")).to_have_text(re.compile(r"^\d+ ms$"))
+    expect(page.locator("#spoken")).to_have_text(re.compile("5 labels: tax law, "))
+    page.click("#clear")
+    expect(page.locator(RESULTS)).to_have_count(0)
+    expect(page.locator("#text")).to_be_focused()
+
+
+def test_bars_are_as_long_as_labels_are_probable(watched: Watched, shared: Running) -> None:
+    page = watched(f"{shared.url}/#/predict?text=fish+food")
+    expect(page.locator(RESULTS)).to_have_count(5)
+    page.wait_for_timeout(300)  # they move
+    shares = page.eval_on_selector_all(
+        f"{RESULTS} .bar", "bars => bars.map(b => b.firstChild.getBoundingClientRect().width / b.clientWidth)"
+    )
+    said = [value.removesuffix(" %") for value in page.locator(f"{RESULTS} .value").all_inner_texts()]
+    for share, value in zip(shares, said, strict=True):
+        assert "<" in value or ">" in value or abs(100 * share - float(value)) < 1.5, (share, value)
+
+
+def test_k_and_threshold_choose_how_many(watched: Watched, shared: Running) -> None:
+    page = watched(f"{shared.url}/#/predict?text=fish+food")
+    expect(page.locator(RESULTS)).to_have_count(5)
+    page.locator("#k").fill("9")
+    expect(page.locator(RESULTS)).to_have_count(9)
+    expect(page.locator("#k-said")).to_have_text("9")
+    asked = len(watched.requests)
+    page.locator("#threshold").fill("30")
+    expect(page.locator("#below")).to_have_text(re.compile(r"^\d more labels below 30 %\.$"))
+    values = [int(re.sub(r"\D", "", value)) for value in page.locator(f"{RESULTS} .value").all_inner_texts()]
+    assert 0 < len(values) < 9 and min(values) >= 30
+    assert len(watched.requests) == asked, "what is there is only shown or hidden"
+    page.locator("#threshold").fill("100")
+    expect(page.locator(RESULTS)).to_have_count(0)
+    expect(page.locator("#below")).to_have_text("9 labels below 100 %.")
+
+
+def test_an_older_question_is_aborted_and_its_answer_dropped(watched: Watched, shared: Running) -> None:
+    page = watched(shared.url)
+    watched.expected = re.compile("ERR_ABORTED|ERR_FAILED")
+    aborted = []
+    page.on("requestfailed", lambda request: aborted.append(request.post_data_json["text"]))
+
+    def hold_fish(route: Route) -> None:
+        if route.request.post_data_json["text"] != "fish":
+            route.continue_()  # fish stays unanswered
+
+    page.route("**/predict", hold_fish)
+    with page.expect_request("**/predict"):
+        page.locator("#text").fill("fish")
+    page.locator("#text").fill("network")
+    expect(page.locator(f"{RESULTS} .text > span").first).to_have_text("network")
+    assert aborted == ["fish"]
+
+
+def test_markup_in_a_label_is_text(watched: Watched, shared: Running) -> None:
+    page = watched(f"{shared.url}/#/predict?text=script+alert+fish+img+src+library")
+    expect(page.locator(f"{RESULTS} .text > span", has_text="<script>")).to_have_text(SCRIPT)
+    page.goto(f"{shared.url}/#/labels?search=%3Cscript%3E")
+    expect(page.locator("#rows .text")).to_have_text([SCRIPT])
+    page.locator("#search").fill("<img src=x onerror=alert(2)> not there")
+    expect(page.locator("#none")).to_contain_text("“<img src=x onerror=alert(2)> not there”")
+    assert page.locator("main script, main img").count() == 0
+
+
+def test_a_model_without_calibration_shows_scores_and_says_so(watched: Watched, shared: Running) -> None:
+    page = watched("about:blank")
+    uncalibrated(page)
+    page.goto(f"{shared.url}/#/predict?text=fish")
+    expect(page.locator("#scale")).to_contain_text("scores, not probabilities")
+    expect(page.locator("#threshold")).to_be_hidden()
+    expect(page.locator(f"{RESULTS} .value").first).to_have_text("1.000")
+
+
+def uncalibrated(page: Page) -> None:
+    """What the service says of a model that was never calibrated."""
+
+    def changed(route: Route) -> None:
+        answer = route.fetch()
+        content = answer.json()
+        if "calibrated" in content:
+            content["calibrated"] = False
+        for label in content.get("results", [{"labels": []}])[0]["labels"]:
+            label["probability"] = None
+        route.fulfill(response=answer, json=content)
+
+    page.route("**/model", changed)
+    page.route("**/predict", changed)
+
+
+def refuse(page: Page, status: int, reason: str, headers: dict[str, str] | None = None) -> None:
+    body = json.dumps({"error": {"code": "refused", "reason": reason}})
+    page.route(
+        "**/predict",
+        lambda route: route.fulfill(status=status, body=body, content_type="application/json", headers=headers or {}),
+        times=1,
+    )
+
+
+def test_refusals_are_told_where_one_looks_and_the_next_text_is_asked(watched: Watched, shared: Running) -> None:
+    watched.expected = re.compile("status of (413|422)")
+    page = watched(shared.url)
+    trouble = page.locator("#predict-trouble")
+    for status, reason in ((413, "the body is too large"), (422, "text: <b>no</b> words")):
+        refuse(page, status, reason)
+        page.locator("#text").fill(f"fish {status}")
+        expect(trouble).to_have_text(f"{reason[0].upper()}{reason[1:]}.")
+        expect(page.locator(RESULTS)).to_have_count(0)
+        page.locator("#text").fill("fish")
+        expect(page.locator(RESULTS)).to_have_count(5)
+        expect(trouble).to_be_hidden()
+
+
+def test_a_text_that_is_too_long_is_not_even_sent(watched: Watched, shared: Running) -> None:
+    page = watched(shared.url)
+    expect(page.locator("#facts")).not_to_be_empty()  # the limits are known
+    asked = len(watched.requests)
+    page.locator("#text").fill("🐟" * 100_001)
+    expect(page.locator("#predict-trouble")).to_have_text(
+        "This text has 100,001 characters; the service takes at most 100,000."
+    )
+    expect(page.locator("#length")).to_have_text("100,001 of 100,000 characters")
+    page.wait_for_timeout(200)
+    assert len(watched.requests) == asked
+
+
+def test_a_busy_service_is_asked_again_by_itself(watched: Watched, shared: Running) -> None:
+    watched.expected = re.compile("status of 429")
+    page = watched(shared.url)
+    refuse(page, 429, "2,048 texts are waiting", {"Retry-After": "1"})
+    page.locator("#text").fill("fish")
+    expect(page.locator("#predict-trouble")).to_have_text("2,048 texts are waiting. Asking again in a moment.")
+    expect(page.locator(RESULTS)).to_have_count(5)
+    expect(page.locator("#predict-trouble")).to_be_hidden()
+
+
+def test_a_stopped_service_is_told_and_its_return_noticed(watched: Watched, service: Running) -> None:
+    watched.expected = re.compile("ERR_CONNECTION_REFUSED|ERR_CONNECTION_RESET|ERR_EMPTY_RESPONSE")
+    page = watched(f"{service.url}/#/predict?text=fish")
+    expect(page.locator(RESULTS)).to_have_count(5)
+    service.stop()
+    page.locator("#text").fill("fish trade")
+    expect(page.locator("#predict-trouble")).to_contain_text("The service does not answer. Asking again")
+    expect(page.locator("#results")).to_have_class(re.compile("old"))
+    began = time.monotonic()
+    service.start()
+    expect(page.locator("#predict-trouble")).to_be_hidden()
+    expect(page.locator("#results")).not_to_have_class(re.compile("old"))
+    assert time.monotonic() - began < 10

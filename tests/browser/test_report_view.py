@@ -1,0 +1,67 @@
+"""The report in the browser: what is measured, and the command for what is not."""
+
+import re
+
+from playwright.sync_api import Route, expect
+
+from browser.serving import Running
+from browser.watching import Watched
+
+
+def test_the_report_shows_metrics_deciles_and_calibration(watched: Watched, shared: Running) -> None:
+    page = watched(f"{shared.url}/#/report")
+    expect(page.locator("#report-facts")).to_have_text("judged on 35 texts")
+    expect(page.locator(".metrics thead th")).to_have_text(["k", "P", "nDCG", "R", "PSP", "PSnDCG"])
+    expect(page.locator(".metrics tbody tr")).to_have_count(3)
+    expect(page.locator(".metrics tbody td").first).to_have_text(re.compile(r"^100\.00100\.0–100\.0$"))
+    expect(page.locator(".deciles tbody tr")).to_have_count(10)
+    expect(page.locator("#report-body")).to_contain_text("35 texts made for this test")
+    expect(page.locator("#report-body")).to_contain_text("expected calibration error")
+    expect(page.locator("#report-body")).to_contain_text("Exact search: every label is compared, none is missed.")
+    expect(page.locator("#report-body")).to_contain_text("static: 149 word pieces")
+    picture = page.locator("#report-body figure")
+    assert picture.count() == 1
+    if picture.locator("img").count():
+        wide = "picture => picture.decode().then(() => picture.naturalWidth)"
+        assert picture.locator("img").evaluate(wide) == 40
+
+
+def test_what_is_missing_is_named_with_the_command_that_makes_it(watched: Watched, shared: Running) -> None:
+    page = watched("about:blank")
+
+    def bare(route: Route) -> None:
+        route.fulfill(json={"report": None, "calibration": None, "certificate": None, "figures": []})
+
+    page.route("**/report", bare)
+    page.goto(f"{shared.url}/#/report")
+    expect(page.locator("#report-body .note code")).to_have_text(
+        [
+            "umpteen evaluate MODEL DATA",
+            "umpteen calibrate MODEL --data DATA",
+            "umpteen index build MODEL --kind faiss-hnsw --recall 0.99",
+        ]
+    )
+
+
+def test_bins_are_drawn_and_a_certificate_is_shown(watched: Watched, shared: Running) -> None:
+    page = watched("about:blank")
+
+    def more(route: Route) -> None:
+        answer = route.fetch()
+        content = answer.json()
+        by_depth = content["calibration"]["figures"]["by_depth"]
+        by_depth["5"]["calibrated"]["bins"] = [[10, 0.1, 0.12], [4, 0.5, 0.45], [2, 0.9, 0.95]]
+        by_depth["5"]["raw"]["bins"] = [[8, 0.2, 0.05], [8, 0.7, 0.4]]
+        content["certificate"] = {"kind": "faiss-hnsw", "recall_at_10": 0.9931, "memory_bytes": 48_123_456}
+        content["recipe"] = "seed = <b>1</b>"
+        route.fulfill(response=answer, json=content)
+
+    page.route("**/report", more)
+    page.goto(f"{shared.url}/#/report")
+    expect(page.locator(".diagram circle")).to_have_count(3)
+    expect(page.locator(".diagram polyline")).to_have_count(2)
+    assert "50 % given, 45 % right" in str(page.locator(".diagram svg").get_attribute("aria-label"))
+    expect(page.locator("#report-body")).to_contain_text("48.1 MB")
+    expect(page.locator("#report-body")).to_contain_text("0.9931")
+    page.get_by_text("Recipe").click()
+    expect(page.locator("#report-body pre")).to_have_text("seed = <b>1</b>")

@@ -1,0 +1,203 @@
+"""Requests that come together are encoded together; one that fails, waits too long or is one too many stands alone."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from service_cases import LABELS, Running, error_of, in_service
+
+from umpteen.classifier import Classifier
+from umpteen.errors import BadInput
+from umpteen.retrieval.ranking import Ranking
+from umpteen.service.batching import SHORT, Cost
+from umpteen.service.settings import Limits, ServiceSettings
+
+
+class Watched(Classifier):
+    """Notes what is ranked together, in which thread, and whether two things ever happen at once."""
+
+    calls: list[tuple[list[str], str]]
+    at_work = 0
+
+    def rank(self, texts: Sequence[str], k: int, *args: Any, **kwargs: Any) -> Ranking:
+        assert self.at_work == 0, "two searches at once"
+        self.at_work += 1
+        try:
+            if "poison" in texts:
+                raise BadInput("poison cannot be ranked")
+            self.calls.append((list(texts), threading.current_thread().name))
+            return super().rank(texts, k, *args, **kwargs)
+        finally:
+            self.at_work -= 1
+
+
+@pytest.fixture
+def watched(shared_model: Path) -> Watched:
+    classifier = Watched.load(shared_model)
+    assert isinstance(classifier, Watched)
+    classifier.calls = []
+    return classifier
+
+
+def held(service: Running) -> tuple[threading.Event, "asyncio.Future[bool]"]:
+    """The inference thread waits until the event is set, and everybody with it."""
+    release = threading.Event()
+    return release, asyncio.ensure_future(service.service.batcher.alone(lambda: release.wait(10)))
+
+
+def test_requests_that_wait_are_one_call_of_the_encoder(watched: Watched) -> None:
+    async def ask(service: Running) -> list[list[str]]:
+        release, holding = held(service)
+        asked = [asyncio.ensure_future(service.keys(text, k=1)) for text in LABELS.values()]
+        await service.until_waiting(5)
+        watched.calls.clear()
+        release.set()
+        await holding
+        return list(await asyncio.gather(*asked))
+
+    assert in_service(watched, ask) == [[key] for key in LABELS]
+    assert [texts for texts, _ in watched.calls] == [list(LABELS.values())]
+
+
+def test_a_batch_holds_no_more_texts_than_it_may_and_a_large_request_goes_alone(watched: Watched) -> None:
+    async def ask(service: Running) -> None:
+        release, holding = held(service)
+        asked = [asyncio.ensure_future(service.ask(text)) for text in ("fish", "law", "tax", "dog")]
+        await service.until_waiting(4)
+        many = {"texts": ["book", "food", "tree", "network"]}
+        asked.append(asyncio.ensure_future(service.client.post("/predict", json=many)))
+        await service.until_waiting(8)
+        watched.calls.clear()
+        release.set()
+        await holding
+        assert all(answer.status_code == 200 for answer in await asyncio.gather(*asked))
+
+    in_service(watched, ask, ServiceSettings(batch_texts=3))
+    assert [len(texts) for texts, _ in watched.calls] == [3, 1, 4]
+
+
+def test_short_work_is_done_at_once_and_long_work_in_the_thread(watched: Watched) -> None:
+    async def ask(service: Running) -> None:
+        for short_texts, thread in ((10, "MainThread"), (0, "inference")):
+            service.service.batcher.short_texts = short_texts
+            watched.calls.clear()
+            assert await service.keys("fish", k=1) == ["L1"]
+            assert [name for _, name in watched.calls] == [thread]
+
+    in_service(watched, ask)
+
+
+def test_a_request_that_fails_does_not_take_the_others_with_it(watched: Watched) -> None:
+    async def ask(service: Running) -> list[int]:
+        release, holding = held(service)
+        asked = [asyncio.ensure_future(service.ask(text)) for text in ("fish", "poison", "law")]
+        await service.until_waiting(3)
+        release.set()
+        await holding
+        return [answer.status_code for answer in await asyncio.gather(*asked)]
+
+    assert in_service(watched, ask) == [200, 422, 200]
+
+
+def test_one_text_too_many_is_told_to_come_back(shared_model: Path) -> None:
+    async def ask(service: Running) -> None:
+        release, holding = held(service)
+        asked = [asyncio.ensure_future(service.ask(text)) for text in ("fish", "law", "tax")]
+        await service.until_waiting(3)
+        refused = await service.ask("dog")
+        assert error_of(refused) == (429, "too_busy") and refused.headers["Retry-After"] == "1"
+        assert "3 texts wait, 3 are the most" in refused.json()["error"]["reason"]
+        release.set()
+        await holding
+        assert [answer.status_code for answer in await asyncio.gather(*asked)] == [200] * 3
+        assert (await service.ask("dog")).status_code == 200
+
+    in_service(shared_model, ask, ServiceSettings(limits=Limits(waiting_texts=3)))
+
+
+def test_long_texts_that_wait_are_limited_by_their_length(shared_model: Path) -> None:
+    async def ask(service: Running) -> None:
+        release, holding = held(service)
+        waits = asyncio.ensure_future(service.ask("fish " * 10))
+        await service.until_waiting(1)
+        assert error_of(await service.ask("law " * 10)) == (429, "too_busy")
+        release.set()
+        await holding
+        assert (await waits).status_code == 200 and service.service.batcher.waiting_characters == 0
+
+    in_service(shared_model, ask, ServiceSettings(limits=Limits(waiting_characters=60)))
+
+
+def test_an_empty_queue_takes_a_request_larger_than_itself(shared_model: Path) -> None:
+    async def ask(service: Running) -> int:
+        return (await service.client.post("/predict", json={"texts": ["fish"] * 5})).status_code
+
+    assert in_service(shared_model, ask, ServiceSettings(limits=Limits(waiting_texts=3))) == 200
+
+
+def test_a_request_that_waits_too_long_is_told_so_and_never_encoded(watched: Watched) -> None:
+    async def ask(service: Running) -> None:
+        release, holding = held(service)
+        late = await service.ask("fish")
+        assert error_of(late) == (504, "timeout")
+        watched.calls.clear()
+        release.set()
+        await holding
+        assert await service.keys("law", k=1)
+        assert [texts for texts, _ in watched.calls] == [["law"]]
+        assert service.service.batcher.waiting_texts == 0
+
+    in_service(watched, ask, ServiceSettings(timeout=0.1))
+
+
+def test_changes_that_wait_are_limited_too(shared_model: Path) -> None:
+    async def ask(service: Running) -> None:
+        release, holding = held(service)
+        await asyncio.sleep(0.05)
+        waits = asyncio.ensure_future(service.service.batcher.alone(lambda: "done"))
+        await asyncio.sleep(0)
+        assert error_of(await service.client.get("/labels/history")) == (429, "too_busy")
+        release.set()
+        await holding
+        assert await waits == "done"
+
+    in_service(shared_model, ask, ServiceSettings(limits=Limits(waiting_changes=1), refresh=60))
+
+
+def test_texts_that_keep_coming_are_waited_for_and_a_lonely_one_is_not(watched: Watched) -> None:
+    async def ask(service: Running) -> None:
+        batcher = service.service.batcher
+        batcher.short_texts = 0
+        # As after a batch of three texts that took a while and has just ended.
+        batcher._last_texts, batcher._last_seconds, batcher._last_end = 3, 100 * SHORT, time.perf_counter()
+        watched.calls.clear()
+        first = asyncio.ensure_future(batcher.predict(["fish"], 1))
+        await asyncio.sleep(0.02)
+        assert watched.calls == []
+        others = [asyncio.ensure_future(batcher.predict([text], 1)) for text in ("law", "tax")]
+        await asyncio.gather(first, *others)
+        assert [texts for texts, _ in watched.calls] == [["fish", "law", "tax"]]  # long before the wait is over
+        batcher._last_texts, batcher._last_seconds, batcher._last_end = 3, SHORT / 2, time.perf_counter()
+        began = time.perf_counter()
+        await batcher.predict(["fish"], 1)
+        assert time.perf_counter() - began < 5
+
+    in_service(watched, ask, ServiceSettings(gather=10.0, timeout=30))
+
+
+def test_costs_tell_how_many_texts_fit_into_a_while() -> None:
+    assert Cost(first=0.001, more=0.0005).texts_within(0.0031) == 5
+    assert Cost(first=0.02, more=0.0005).texts_within(0.01) == 0
+    assert Cost(first=0.001, more=0.0).texts_within(0.01) > 100
+
+
+def test_nothing_is_started_before_the_service_is(shared_model: Path) -> None:
+    from umpteen.service.app import create_app
+
+    before = threading.active_count()
+    create_app(Classifier.load(shared_model))
+    assert threading.active_count() == before

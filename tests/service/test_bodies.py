@@ -1,0 +1,63 @@
+"""A body is refused while it arrives: too large, whether it says so or not, or too slow."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from service_cases import AUTHORISED, TOKEN, Running, error_of, in_service
+
+from umpteen.service.settings import Limits, ServiceSettings
+
+SMALL = ServiceSettings(limits=Limits(body_bytes=1000), token=TOKEN)
+
+
+async def parts(count: int, taken: list[int]) -> AsyncIterator[bytes]:
+    for part in range(count):
+        taken.append(part)
+        yield b"x" * 100
+
+
+@pytest.mark.parametrize("path", ["/predict", "/labels"])
+def test_a_body_that_announces_too_much_is_refused_unread(model: Path, path: str) -> None:
+    async def ask(service: Running) -> None:
+        answer = await service.client.post(path, content=b'"' + b"x" * 1000, headers=AUTHORISED)
+        assert error_of(answer) == (413, "body_too_large") and "1,000 bytes" in answer.text
+        assert answer.headers["Connection"] == "close"
+
+    in_service(model, ask, SMALL)
+
+
+@pytest.mark.parametrize("path", ["/predict", "/labels"])
+def test_a_body_that_grows_too_large_is_refused_while_it_comes(model: Path, path: str) -> None:
+    async def ask(service: Running) -> None:
+        taken: list[int] = []
+        answer = await service.client.post(path, content=parts(10_000, taken), headers=AUTHORISED)
+        assert error_of(answer) == (413, "body_too_large")
+        assert len(taken) < 20
+
+    in_service(model, ask, SMALL)
+
+
+def test_a_body_in_parts_is_put_together(shared_model: Path) -> None:
+    async def in_parts() -> AsyncIterator[bytes]:
+        for part in (b'{"te', b'xt": "fi', b'sh"}'):
+            yield part
+
+    async def ask(service: Running) -> int:
+        return (await service.client.post("/predict", content=in_parts())).status_code
+
+    assert in_service(shared_model, ask, SMALL) == 200
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(shared_model: Path) -> None:
+    async def slow() -> AsyncIterator[bytes]:
+        yield b'{"text": '
+        await asyncio.sleep(30)
+        yield b'"fish"}'
+
+    async def ask(service: Running) -> None:
+        answer = await service.client.post("/predict", content=slow())
+        assert error_of(answer) == (408, "slow_body")
+
+    in_service(shared_model, ask, ServiceSettings(body_timeout=0.1))

@@ -1,0 +1,114 @@
+"""The pages on the product work as written: every command of theirs runs, in order, on a small model at runs/demo."""
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import umpteen
+from quick_command import quick_umpteen
+from test_docs import ROOT, SHELL, blocks_of
+from umpteen.data.convert import write_native
+from umpteen.data.dataset import open_dataset
+from umpteen.lab.cutting import cut
+from umpteen.lab.training import TINY
+from umpteen.recipes import resolve
+
+PAGES = ["calibrate", "predict", "manage-labels", "choose-an-index", "serve"]
+ELSEWHERE = re.compile(r"umpteen (demo|bench|index build .*--uri http)")  # long, or in need of a cluster
+
+
+@pytest.fixture(scope="session")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a part of wordnet-nouns under its own name, and a model of it where the pages have theirs."""
+    folder = tmp_path_factory.mktemp("start")
+    write_native(cut(open_dataset("wordnet-nouns"), 700, 10), folder / "wordnet-nouns")
+    # Small, yet good enough that nine of ten labels can be right: MiniLM's table, the ten most frequent labels.
+    settings = [setting for setting in TINY.settings if "random_weights" not in setting and "dimension" not in setting]
+    settings += ["training.epochs=3", "optimizer.learning_rate=0.01", "data.fit_on=train+validation"]
+    settings += [f"data.source={folder / 'wordnet-nouns'}"]
+    umpteen.train(resolve("wordnet-nouns", settings), output=folder / "runs" / "demo")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def command(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with quick_umpteen(tmp_path_factory.mktemp("command")) as folder:
+        yield folder
+
+
+class Terminal:
+    """A page's blocks one after the other; what serves goes on beside the next ones."""
+
+    def __init__(self, folder: Path, command: Path) -> None:
+        self.folder = folder
+        self.environment = {**os.environ, "PATH": f"{command}:{os.environ['PATH']}"}
+        self.service: subprocess.Popen[str] | None = None
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+
+    def run(self, block: str) -> None:
+        lines = [line for line in block.splitlines() if not ELSEWHERE.match(line)]
+        serving = [line for line in lines if "umpteen serve" in line]
+        rest = "\n".join(line for line in lines if line not in serving).replace(":8000", f":{self.port}")
+        if rest.strip():
+            self._call(rest)
+        for line in serving:
+            self._serve(line.partition("#")[0])
+
+    def _call(self, script: str) -> None:
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", script],
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, f"{script}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+
+    def _serve(self, line: str) -> None:
+        self.close()
+        line = re.sub(r" --(open|port \d+|host \S+)", "", line).strip().removesuffix("&")
+        # The real command: its workers are processes that start anew.
+        line = line.replace("umpteen serve", f"exec {sys.executable} -m umpteen serve", 1)
+        self.service = subprocess.Popen(
+            ["bash", "-c", f"{line} --port {self.port}"],
+            cwd=self.folder,
+            env=self.environment,
+            text=True,
+        )
+        for _ in range(300):
+            with socket.socket() as line_in:
+                if line_in.connect_ex(("127.0.0.1", self.port)) == 0:
+                    return
+            assert self.service.poll() is None, f"{line} ended by itself"
+            time.sleep(0.1)
+        pytest.fail(f"{line} does not answer")
+
+    def close(self) -> None:
+        if self.service is not None:
+            self.service.terminate()
+            self.service.wait(30)
+            self.service = None
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_works_as_written(page: str, start: Path, command: Path, tmp_path: Path) -> None:
+    shutil.copytree(start, tmp_path, dirs_exist_ok=True)
+    terminal = Terminal(tmp_path, command)
+    try:
+        for block in blocks_of(ROOT / "docs" / f"{page}.md"):
+            if block.language in SHELL:
+                terminal.run(block.text)
+    finally:
+        terminal.close()

@@ -1,0 +1,229 @@
+"""A model folder with an index: built, certified, opened by the classifier, told of changed labels, synced, removed."""
+
+import json
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from miniature import command, flip_a_byte, listing, refused
+from tiny import WORDS, tiny_tokenizer
+from umpteen.classifier import Classifier, verify
+from umpteen.data.labels import LabelCatalogue
+from umpteen.encoders.static import StaticEncoder
+from umpteen.encoders.towers import Towers
+from umpteen.errors import BadInput, DamagedModel
+from umpteen.index_building import build_index
+from umpteen.index_sample import Sample, of_file, of_label_texts
+from umpteen.index_sync import sync_index
+from umpteen.indexing import KINDS, certificate_of, remove_index, settings_of
+from umpteen.retrieval.milvus_connection import InUse, MilvusConnection
+from umpteen.storage import can_hold
+
+COUNT = 300
+
+
+def label_texts(count: int = COUNT) -> dict[str, str]:
+    chance = random.Random(0)
+    return {f"L{row}": " ".join(chance.choices([*WORDS, *"abcdefghijkl"], k=4)) for row in range(count)}
+
+
+QUERIES = list(label_texts(40).values())
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("saved")
+    texts = label_texts()
+    tower = StaticEncoder.random(tiny_tokenizer(folder / "tokenizer"), 16, seed=0)
+    classifier = Classifier.build(Towers(tower).eval(), LabelCatalogue(texts.keys(), texts.values()))
+    classifier.save(folder / "model")
+    return folder / "model"
+
+
+@pytest.fixture
+def model(saved: Path, tmp_path: Path) -> Path:
+    shutil.copytree(saved, tmp_path / "model")
+    return tmp_path / "model"
+
+
+def answers(model: Path, *, index: bool = True) -> list[list[tuple[str, float]]]:
+    classifier = Classifier.load(model, index=index)
+    found = classifier.predict(QUERIES, 5)
+    classifier.index.close()
+    return [[(label.text, round(label.score, 5)) for label in labels] for labels in found]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_answers_through_its_index_as_it_did_without(kind: str, model: Path) -> None:
+    before = answers(model)
+    certificate = build_index(model, kind, recall=0.99)
+    assert certificate.kind == kind and certificate.recall >= 0.99 and certificate.k == 10
+    assert certificate.queries + certificate.queries_tuned_on == COUNT
+    assert certificate.queries_per_second["index"] > 0 and certificate.queries_per_second["exact"] > 0
+    assert certificate.bytes["exact"] == COUNT * 16 * 4 and (certificate.bytes["index"] or 0) > 0
+    assert certificate_of(model) == certificate
+    opened = Classifier.load(model)
+    assert opened.index.kind == kind
+    opened.index.close()
+    assert answers(model) == before
+    assert verify(model) == []
+    remove_index(model)
+    assert Classifier.load(model).index.kind == "exact" and settings_of(model) is None
+    assert answers(model) == before
+
+
+@pytest.mark.parametrize("kind", ["exact", "faiss-hnsw", "milvus"])
+def test_labels_that_change_after_and_before_the_index_was_built_are_found(kind: str, model: Path) -> None:
+    early = Classifier.load(model)
+    early.add_labels({"early": "fish fish tree"})
+    early.rename_labels({"L7": "tax tax network"})
+    early.retire_labels(["L9"])
+    build_index(model, kind, recall=0.9)
+    changing = Classifier.load(model)
+    changing.add_labels({"late": "dog dog library"})
+    changing.rename_labels({"L8": "book book law", "L7": "law law law"})
+    changing.retire_labels(["early", "L10"])
+    changing.add_labels({"L9": label_texts()["L9"]})
+    changing.index.close()
+    assert answers(model) == answers(model, index=False)
+    opened = Classifier.load(model)
+    assert opened.index.kind == kind
+    assert [label[0].key for label in opened.predict(["dog dog library", "book book law", "law law law"], 1)] == [
+        "late",
+        "L8",
+        "L7",
+    ]
+    opened.index.close()
+
+    assert sync_index(model) == 6
+    assert settings_of(model)["catalogue_version"] == Classifier.load(model, index=False).version  # type: ignore[index]
+    assert sync_index(model) == 0
+    assert answers(model) == answers(model, index=False)
+    assert verify(model) == []
+
+
+def test_a_recall_that_cannot_be_reached_changes_nothing(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build_index(model, "faiss-flat", recall=0.9)
+    before = listing(model)
+    from umpteen.retrieval.effort import Effort
+    from umpteen.retrieval.faiss_structures import Structure
+
+    monkeypatch.setattr(Structure, "efforts", lambda self, k: [Effort(k, 1, k)])
+    outcome = command("index", "build", model, "--kind", "faiss-ivfpq", "--recall", "1", "--json")
+    refused(outcome, "recall@10", "at most here, not 1")
+    assert listing(model) == before
+
+
+def test_milvus_that_cannot_be_reached_changes_nothing(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("umpteen.retrieval.milvus_connection._WAITS", (0.01, 0.01, 0.01))
+    before = listing(model)
+    outcome = command("index", "build", model, "--kind", "milvus", "--uri", "http://127.0.0.1:9")
+    refused(outcome, "127.0.0.1:9", "is it running")
+    assert listing(model) == before
+
+
+def test_the_command_builds_shows_syncs_and_removes(model: Path, tmp_path: Path) -> None:
+    queries = tmp_path / "queries.txt"
+    queries.write_text("\n".join(QUERIES) + "\n", encoding="utf-8")
+    asked = ("--kind", "faiss-hnsw", "--recall", "0.9", "--k", "5", "--queries", queries, "--sample", "30", "--json")
+    built = json.loads(command("index", "build", model, *asked).out)
+    assert built["sample"] == "texts of queries.txt" and built["queries"] == 15 and built["k"] == 5
+    assert json.loads(command("index", "show", model, "--json").out) == built
+    shown = command("index", "show", model).out
+    assert "searches with faiss-hnsw" in shown and "recall@5" in shown and "texts of queries.txt" in shown
+    assert command("index", "sync", model).out == "nothing to do\n"
+    answer = json.loads(command("predict", model, "fish law", "--json").out)
+    assert len(answer["labels"]) == 5
+    assert command("index", "remove", model).out == f"{model} searches exactly\n"
+    assert "has no index" in command("index", "show", model).out
+    refused(command("index", "remove", model), "has no index to remove")
+    refused(command("index", "sync", model), "umpteen index build")
+
+
+def test_what_cannot_be_asked_for_is_refused(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="no kind of index; there are exact, faiss-flat"):
+        build_index(model, "annoy")
+    with pytest.raises(BadInput, match=r"recall of 1\.5"):
+        build_index(model, "exact", recall=1.5)
+    with pytest.raises(BadInput, match="k is 0"):
+        build_index(model, "exact", k=0)
+    with pytest.raises(BadInput, match="is for the kind milvus"):
+        build_index(model, "exact", uri="http://somewhere:19530")
+    with pytest.raises(BadInput, match=r"ends in \.db"):
+        build_index(model, "milvus", uri=str(tmp_path / "labels"))
+    refused(command("index", "build", model, "--kind", "exact", "--queries", "a", "--data", "b"), "give one of them")
+    (tmp_path / "one.txt").write_text("alone\n")
+    with pytest.raises(BadInput, match=r"one\.txt: holds 1 texts"):
+        of_file(tmp_path / "one.txt")
+    refused(command("index", "show", tmp_path), "umpteen.json is missing")
+
+
+def test_a_damaged_index_is_refused_by_name_and_can_be_removed(model: Path) -> None:
+    build_index(model, "faiss-flat")
+    flip_a_byte(model / "index" / "index.faiss")
+    with pytest.raises(DamagedModel, match=r"index\.faiss: was altered"):
+        Classifier.load(model)
+    assert any("index.faiss" in problem for problem in verify(model))
+    remove_index(model)
+    assert answers(model)
+
+
+def test_an_index_of_another_model_is_refused(model: Path, tmp_path: Path) -> None:
+    other = Classifier.load(model)
+    other.rename_labels({"L1": "law"})
+    other.save(tmp_path / "other")
+    build_index(tmp_path / "other", "faiss-flat")
+    shutil.copytree(tmp_path / "other" / "index", model / "index")
+    with pytest.raises(DamagedModel, match="belongs to another model"):
+        Classifier.load(model)
+
+
+def test_an_index_of_labels_that_are_not_there_any_more_is_refused(model: Path) -> None:
+    Classifier.load(model).add_labels({"more": "fish"})
+    build_index(model, "faiss-flat")
+    shutil.rmtree(model / "catalogue")
+    with pytest.raises(DamagedModel, match="version 1 of the labels, but they are at version 0"):
+        Classifier.load(model)
+
+
+def test_an_embedded_milvus_in_use_is_neither_replaced_nor_removed(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_index(model, "milvus", recall=0.9)
+    before = listing(model / "index")
+
+    def in_use(uri: str) -> None:
+        raise InUse(f"{uri}: another process has it open")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("umpteen.retrieval.milvus_connection._own", in_use)
+        for work in (lambda: build_index(model, "exact"), lambda: remove_index(model), lambda: sync_index(model)):
+            with pytest.raises(InUse):
+                work()
+    assert listing(model / "index").keys() == before.keys()
+    assert MilvusConnection(str(model / "index" / "milvus" / "labels.db")).embedded
+
+
+def test_milvus_outside_the_folder_is_left_without_the_old_collection(model: Path, tmp_path: Path) -> None:
+    where = tmp_path / "elsewhere.db"
+    first = build_index(model, "milvus", recall=0.9, uri=str(where))
+    build_index(model, "milvus", recall=0.9, uri=str(where))
+    settings = settings_of(model)
+    assert settings is not None and first.kind == "milvus"
+    connection = MilvusConnection(str(where))
+    assert connection.call(lambda client: client.list_collections()) == [settings["collection"]]
+    connection.close()
+    assert remove_index(model) is None
+    connection = MilvusConnection(str(where))
+    assert connection.call(lambda client: client.list_collections()) == []
+    connection.close()
+
+
+def test_samples_say_where_they_come_from_and_leave_retired_labels_out(model: Path) -> None:
+    classifier = Classifier.load(model)
+    classifier.retire_labels([f"L{row}" for row in range(1, COUNT)])
+    sample = of_label_texts(classifier.labels, 9)
+    assert sample == Sample([label_texts()["L0"]], "the labels' own texts, encoded as queries")
+    assert can_hold(model, "umpteen.json")
