@@ -10,6 +10,7 @@ import pytest
 from miniature import command, flip_a_byte, listing, refused
 from tiny import WORDS, tiny_tokenizer
 from umpteen.classifier import Classifier, verify
+from umpteen.compacting import compact
 from umpteen.data.labels import LabelCatalogue
 from umpteen.encoders.static import StaticEncoder
 from umpteen.encoders.towers import Towers
@@ -102,6 +103,38 @@ def test_labels_that_change_after_and_before_the_index_was_built_are_found(kind:
     assert sync_index(model) == 0
     assert answers(model) == answers(model, index=False)
     assert verify(model) == []
+
+
+@pytest.mark.parametrize("kind", ["exact", "faiss-hnsw"])
+def test_labels_that_came_and_went_trouble_no_index(kind: str, model: Path) -> None:
+    def come_and_go(key: str) -> None:
+        classifier = Classifier.load(model)
+        classifier.add_labels({key: QUERIES[0]})
+        classifier.retire_labels([key])
+
+    before = answers(model)
+    come_and_go("early")
+    build_index(model, kind, k=5, sample=of_label_texts(Classifier.load(model).labels, 100))
+    come_and_go("early")  # again, after the index was built
+    come_and_go("late")
+    assert answers(model) == before
+    sync_index(model)
+    assert answers(model) == before
+    compact(model)
+    assert answers(model) == before and verify(model) == []
+    build_index(model, kind, k=5, sample=of_label_texts(Classifier.load(model).labels, 100))
+    come_and_go("later still")
+    assert answers(model) == before
+
+
+def test_the_unfinished_work_of_others_never_becomes_part_of_a_model(model: Path) -> None:
+    Classifier.load(model).add_labels({"new": "a new label"})
+    left = model / ".index.partial.here.1.x"
+    left.mkdir()
+    (left / "half").write_text("half")
+    compact(model)
+    shutil.rmtree(left, ignore_errors=True)
+    assert verify(model) == [] and Classifier.load(model).labels.count() == COUNT + 1
 
 
 def test_a_recall_that_cannot_be_reached_changes_nothing(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -178,7 +178,7 @@ class Classifier:
         if self.calibration is None:
             if (min_probability, precision, rule) != (None, None, None):
                 raise BadInput("the model gives no probabilities yet; `umpteen calibrate` fits them")
-            return self.rank(texts, USUAL_K if k is None else k, progress=progress), None
+            return self.rank(texts, min(USUAL_K, self.labels.count()) if k is None else k, progress=progress), None
         line = self.calibration.line(min_probability=min_probability, precision=precision, rule=rule)
         most = min(line.at_most or USUAL_K, self.labels.count())
         ranking = self.rank(texts, most if k is None else k, progress=progress)

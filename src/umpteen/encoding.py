@@ -20,6 +20,7 @@ from umpteen.errors import BadInput
 Progress = Callable[[int, int], None]
 
 NEW = -1  # in place of the row of a label that the tower was not trained with
+_SMALLEST_BUDGET = 256  # padded tokens; fewer do not fill a core
 _TEXTS_AT_A_TIME = 16_384  # token ids of more texts than this never stand in memory together
 
 
@@ -50,7 +51,7 @@ def encode_tokens(
     done = 0
     try:
         with torch.no_grad():
-            for rows in micro_batches(table.lengths, token_budget or encoder.token_budget):
+            for rows in micro_batches(table.lengths, token_budget or _suitable_budget(encoder, table)):
                 ids, offsets = table.batch(rows)
                 found = encoder(ids.to(device), offsets.to(device))
                 if done == 0:
@@ -62,6 +63,13 @@ def encode_tokens(
     finally:
         encoder.train(trains)
     return vectors if done else torch.empty(0, encoder.dimension, device=device)
+
+
+def _suitable_budget(encoder: Encoder, table: TokenTable) -> int:
+    """Of a few texts, three micro-batches of like length: padding all to the longest costs more than two calls."""
+    if not encoder.pads:
+        return encoder.token_budget
+    return min(encoder.token_budget, max(_SMALLEST_BUDGET, int(table.lengths.sum()) // 3))
 
 
 def label_tokens(tower: Encoder, texts: Texts, rows: NDArray[np.int64], progress: Progress | None = None) -> TokenTable:

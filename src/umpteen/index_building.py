@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from umpteen.catalogue.lock import locked
 from umpteen.classifier import Classifier
 from umpteen.encoding import encode_texts
 from umpteen.errors import BadInput
@@ -69,7 +70,7 @@ def build_index(
         sample = of_label_texts(classifier.labels, sample)
     queries = encode_texts(classifier.towers.query, sample.texts).float().cpu()
     k = min(k or usual_k(classifier), labels.count())
-    with _not_in_use(model, before), atomic_folder(model / INDEX) as folder, ExitStack() as undo:
+    with _not_in_use(model, before), ExitStack() as held, atomic_folder(model / INDEX) as folder, ExitStack() as undo:
         begun = time.perf_counter()
         index: Kind
         about: dict[str, Any] = {}
@@ -102,6 +103,7 @@ def build_index(
         )
         save_certificate(certificate, folder)
         write_part(folder, checksum, settings, classifier.version, living=LIVING)
+        held.enter_context(locked(model))  # until the index is in its place: the model must not be replaced meanwhile
         if read_manifest(model)["checksum"] != checksum:
             raise BadInput(f"{model}: was replaced while its index was built; nothing was changed, build it again")
         undo.pop_all()

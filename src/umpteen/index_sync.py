@@ -74,7 +74,7 @@ def _tell_milvus(model: Path, settings: dict[str, Any]) -> int:
 
 def differing(old: LiveVectors, new: LiveVectors) -> NDArray[np.bool_]:
     """Which rows are not as they were: gone, back, new, or with another vector."""
-    differs = np.ones(len(new), dtype=np.bool_)
+    differs = np.ones(len(new), dtype=np.bool_)  # rows only come, so the new ones are no fewer
     differs[: len(old)] = old.active != new.active[: len(old)]
     both = np.union1d(old.changed, new.changed)
     both = both[both < len(old)]

@@ -36,9 +36,14 @@ def write_manifest(folder: Path, settings: dict[str, Any]) -> str:
         "umpteen_version": __version__,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "settings": settings,
-        "files": _listed(folder, [path for path in files if path.relative_to(folder).parts[0] not in ADDED_LATER]),
+        "files": _listed(folder, [path for path in files if _is_of_the_base(path.relative_to(folder))]),
     }
     return _write_sealed(folder / MANIFEST, content)
+
+
+def _is_of_the_base(path: Path) -> bool:
+    """Neither a part nor the unfinished work of somebody else, which has a hidden name."""
+    return path.parts[0] not in ADDED_LATER and not path.parts[0].startswith(".")
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

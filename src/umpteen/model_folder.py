@@ -216,6 +216,7 @@ def copied_without_labels(path: Path, folder: Path) -> None:
 
     def ignored(directory: str, names: list[str]) -> set[str]:
         here = Path(directory) == path
-        return {name for name in names if here and (name in left_out or name.startswith("labels."))}
+        # Hidden names are the unfinished work of others.
+        return {name for name in names if here and (name in left_out or name.startswith((".", "labels.")))}
 
     shutil.copytree(path, folder, dirs_exist_ok=True, ignore=ignored)

@@ -202,6 +202,11 @@ def _retrieve(
             progress("retrieving candidates", stop, len(train))
 
 
+def _hidden_in(model: Path) -> Callable[[str, list[str]], set[str]]:
+    """What others have unfinished in the model folder itself."""
+    return lambda directory, names: {name for name in names if Path(directory) == model and name.startswith(".")}
+
+
 def _replace(model: Path, ranker: Ranker | None) -> None:
     """The model folder with this ranker, or with none; all other files stay as they are, but for the model card."""
     with locked(model), atomic_folder(model) as folder:
@@ -209,7 +214,7 @@ def _replace(model: Path, ranker: Ranker | None) -> None:
         manifest = read_manifest(model)
         settings: dict[str, Any] = manifest["settings"]
         settings.pop(RANKER, None)
-        shutil.copytree(model, folder, dirs_exist_ok=True)
+        shutil.copytree(model, folder, dirs_exist_ok=True, ignore=_hidden_in(model))
         for name in (RANKER, CATALOGUE, CALIBRATION):  # scores are others now, so the calibration is of no use
             shutil.rmtree(folder / name, ignore_errors=True)
         if ranker is not None:

@@ -134,6 +134,8 @@ def check_key(key: str) -> None:
     _check_key_type(key)
     if not key.strip():
         raise BadInput("a label's key is empty; give it one")
+    if key in (".", ".."):
+        raise BadInput(f"label key {key!r} would be a way through folders in an address; choose another")
     if key != key.strip():
         raise BadInput(f"label key {key!r} begins or ends with blanks; remove them")
     if len(key) > _LONGEST_KEY:

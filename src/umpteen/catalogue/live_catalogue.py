@@ -52,8 +52,7 @@ class LiveCatalogue:
         steps = [step for later in self.versions if later.number > version for step in later.steps]
         rows = np.array([self.labels.find(key) for key in dict.fromkeys(step.key for step in steps)], dtype=np.int64)
         active = self.labels.active[rows]
-        known = rows < len(self.labels) - sum(step.do == "add" for step in steps)
-        return rows[active], rows[~active & known]
+        return rows[active], rows[~active]
 
     def change(self, changes: Sequence[Change], encode: Encode, note: str = "") -> None:
         """One new version with all of these changes, or none if they change nothing."""

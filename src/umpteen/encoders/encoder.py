@@ -21,6 +21,11 @@ class Encoder(nn.Module):
     tokenizer: TextTokenizer
 
     @property
+    def pads(self) -> bool:
+        """Whether texts encoded together each take as long as the longest of them."""
+        return False
+
+    @property
     @abstractmethod
     def token_budget(self) -> int:
         """Padded tokens a micro-batch should hold on the encoder's device: more take memory, not less time."""

@@ -88,6 +88,10 @@ class TransformerEncoder(Encoder):
         )
 
     @property
+    def pads(self) -> bool:
+        return next(self.parameters()).device.type == "cpu"  # a GPU would rather pad than be called again
+
+    @property
     def token_budget(self) -> int:
         # A CPU gains nothing beyond this: padding grows, and memory for larger states is fetched anew for each layer.
         return 4_096 if next(self.parameters()).device.type == "cpu" else 16_384

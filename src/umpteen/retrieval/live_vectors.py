@@ -80,10 +80,11 @@ class LiveVectors:
         return LiveVectors(self.base, active, changed[order], everything[torch.from_numpy(order)])
 
     def without(self, rows: Rows) -> "LiveVectors":
-        """These rows are found no more."""
-        if len(rows) and not 0 <= rows.min() <= rows.max() < len(self):
-            raise BadInput(f"row {int(rows.max())} is to be removed, but there are {len(self):,} rows")
-        active = self.active.copy()
+        """These rows are found no more; one that was never here came and went meanwhile, and takes its place."""
+        if len(rows) and rows.min() < 0:
+            raise BadInput(f"row {int(rows.min())} is to be removed; rows count from 0")
+        missing = max(0, int(rows.max()) + 1 - len(self)) if len(rows) else 0
+        active = np.concatenate([self.active, np.zeros(missing, dtype=np.bool_)])
         active[rows] = False
         keep = active[self.changed]
         return LiveVectors(self.base, active, self.changed[keep], self.vectors[torch.from_numpy(keep)])
@@ -106,6 +107,8 @@ class LiveVectors:
     def open(cls, path: Path, base: Tensor) -> "LiveVectors":
         """What was saved, over the same base."""
         found = load_file(path)
+        if found["rows"][0] < len(base):
+            raise BadInput(f"{path}: knows {int(found['rows'][0]):,} of {len(base):,} labels; build the index again")
         active = np.ones(int(found["rows"][0]), dtype=np.bool_)
         active[found["removed"]] = False
         return cls(base, active, found["changed"], torch.from_numpy(found["vectors"]))

@@ -87,6 +87,8 @@ class MilvusIndex:
         labels, fresh, _ = self._state
         queries = checked_queries(queries, labels.dimension, k)
         candidates = self._found(queries, self.effort.for_k(k), labels)
+        if len(fresh.changed):  # Milvus may have them by now, but nobody is to be named twice
+            candidates = np.where(np.isin(candidates, fresh.changed), NO_LABEL, candidates)
         scores = exact_scores(queries, candidates, labels)
         if len(fresh.changed):
             new, new_scores = changed_best(queries, fresh, k)

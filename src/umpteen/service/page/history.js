@@ -24,8 +24,14 @@ export async function load() {
   at("history").hidden = versions.length === 0;
   at("history").querySelector("ol").replaceChildren(
     ...versions.slice(0, MOST).map((entry, position) => line(entry, position === 0, editable)),
-    ...(versions.length && versions.length <= MOST ? [line({ version: 0, note: "as trained" }, false, editable)] : []),
+    ...(versions.length && versions.length <= MOST ? [line(first(versions), false, editable)] : []),
   );
+}
+
+// What the model was written with; its labels have had versions before if it was compacted.
+function first(versions) {
+  const version = versions.at(-1).version - 1;
+  return { version, note: version ? "as compacted" : "as trained" };
 }
 
 function line(entry, newest, editable) {
