@@ -14,7 +14,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from umpteen.errors import BadFile, DamagedModel
-from umpteen.storage import sha256_of
+from umpteen.storage import is_unfinished, sha256_of
 from umpteen.version import __version__
 
 FORMAT_VERSION = 2
@@ -42,8 +42,8 @@ def write_manifest(folder: Path, settings: dict[str, Any]) -> str:
 
 
 def _is_of_the_base(path: Path) -> bool:
-    """Neither a part nor the unfinished work of somebody else, which has a hidden name."""
-    return path.parts[0] not in ADDED_LATER and not path.parts[0].startswith(".")
+    """Neither a part nor the unfinished work of somebody else."""
+    return path.parts[0] not in ADDED_LATER and not is_unfinished(path.parts[0])
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from umpteen.manifest import (
 from umpteen.model_card import model_card
 from umpteen.ranker.ranker import Ranker
 from umpteen.retrieval.exact import require_finite
-from umpteen.storage import atomic_folder, can_hold
+from umpteen.storage import atomic_folder, can_hold, is_unfinished
 
 RANKER = "ranker"  # its folder in a model folder, and its entry in the manifest
 MILVUS = "milvus"  # the kind of index that keeps nothing but its address in the folder, or a living engine
@@ -212,11 +212,14 @@ def verify(path: Path | str, progress: Progress | None = None) -> list[str]:
 
 def copied_without_labels(path: Path, folder: Path) -> None:
     """All of a model folder but what depends on its labels, into another one."""
-    left_out = {*ADDED_LATER, MANIFEST, VECTORS, RANKER}
+    labels = {file.name for file in path.glob("labels.*")}
+    copied_without({*ADDED_LATER, MANIFEST, VECTORS, RANKER, *labels}, path, folder)
+
+
+def copied_without(left_out: set[str], path: Path, folder: Path) -> None:
+    """A model folder into another one, without these files and folders of its own and others' unfinished work."""
 
     def ignored(directory: str, names: list[str]) -> set[str]:
-        here = Path(directory) == path
-        # Hidden names are the unfinished work of others.
-        return {name for name in names if here and (name in left_out or name.startswith((".", "labels.")))}
+        return {name for name in names if Path(directory) == path and (name in left_out or is_unfinished(name))}
 
     shutil.copytree(path, folder, dirs_exist_ok=True, ignore=ignored)

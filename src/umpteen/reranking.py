@@ -25,7 +25,7 @@ from umpteen.evaluating import in_rows_of, propensity_of_recipe
 from umpteen.judge import Judge
 from umpteen.manifest import CALIBRATION, CATALOGUE, INDEX, read_manifest, tie_part, write_manifest
 from umpteen.model_card import with_ranker
-from umpteen.model_folder import has_changed_labels, require_no_milvus
+from umpteen.model_folder import copied_without, has_changed_labels, require_no_milvus
 from umpteen.ranker.features import TextFeatures
 from umpteen.ranker.fitting import fit_weights
 from umpteen.ranker.fusion import fuse
@@ -202,11 +202,6 @@ def _retrieve(
             progress("retrieving candidates", stop, len(train))
 
 
-def _hidden_in(model: Path) -> Callable[[str, list[str]], set[str]]:
-    """What others have unfinished in the model folder itself."""
-    return lambda directory, names: {name for name in names if Path(directory) == model and name.startswith(".")}
-
-
 def _replace(model: Path, ranker: Ranker | None) -> None:
     """The model folder with this ranker, or with none; all other files stay as they are, but for the model card."""
     with locked(model), atomic_folder(model) as folder:
@@ -214,9 +209,8 @@ def _replace(model: Path, ranker: Ranker | None) -> None:
         manifest = read_manifest(model)
         settings: dict[str, Any] = manifest["settings"]
         settings.pop(RANKER, None)
-        shutil.copytree(model, folder, dirs_exist_ok=True, ignore=_hidden_in(model))
-        for name in (RANKER, CATALOGUE, CALIBRATION):  # scores are others now, so the calibration is of no use
-            shutil.rmtree(folder / name, ignore_errors=True)
+        # Scores are others now, so the calibration is of no use.
+        copied_without({RANKER, CATALOGUE, CALIBRATION}, model, folder)
         if ranker is not None:
             ranker.save(folder / RANKER)
             settings[RANKER] = ranker.describe()

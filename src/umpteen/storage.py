@@ -91,6 +91,11 @@ def _explained(target: Path) -> Iterator[None]:
         raise NotSaved(f"{target}: could not be written: {reason}; {before}") from error
 
 
+def is_unfinished(name: str) -> bool:
+    """Whether a file or folder of this name is somebody's work on its way to its place, or what a kill left of it."""
+    return name.startswith(".")
+
+
 def _sibling(target: Path) -> Path:
     """A fresh hidden name beside the target; siblings left by killed processes of this machine are removed."""
     target.parent.mkdir(parents=True, exist_ok=True)
