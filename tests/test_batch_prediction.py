@@ -232,6 +232,32 @@ def test_an_unfinished_prediction_goes_on_only_with_the_same_input_settings_and_
     assert len(read(output)) == 24
 
 
+@pytest.mark.parametrize("name", ["t.jsonl", "t.csv"])
+def test_blank_lines_at_the_end_are_no_reason_to_begin_again(
+    name: str, classifier: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, output = write(tmp_path / name), tmp_path / "out.jsonl"
+    source.write_bytes(source.read_bytes() + b"\n  \n\n" if name == "t.jsonl" else source.read_bytes() + b"\r\n\r\n")
+
+    def dying(work: Any, labels: int | None) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(umpteen.batch_prediction.Work, "finish", dying)
+        with pytest.raises(Killed):
+            predict_file(classifier, source, output, Wanted())
+    assert predict_file(classifier, source, output, Wanted(), resume=True) is not None
+    assert len(read(output)) == 23
+
+
+def test_a_list_of_bad_rows_goes_with_the_output_it_belongs_to(classifier: Classifier, tmp_path: Path) -> None:
+    source, output = write(tmp_path / "t.txt", [*TEXTS, ""]), tmp_path / "out.jsonl"
+    predict_file(classifier, source, output, Wanted(skip_bad=True))
+    assert bad_rows_of(output).exists()
+    predict_file(classifier, write(source), output, Wanted(), overwrite=True)
+    assert len(read(output)) == 23 and not bad_rows_of(output).exists()
+
+
 def test_an_output_that_is_there_is_never_lost(classifier: Classifier, tmp_path: Path) -> None:
     source, output = write(tmp_path / "t.txt"), tmp_path / "out.jsonl"
     output.write_text("precious\n")

@@ -3,23 +3,35 @@
 import json
 import random
 import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from miniature import command, flip_a_byte, listing, refused
 from tiny import WORDS, tiny_tokenizer
+from umpteen.catalogue.lock import locked
 from umpteen.classifier import Classifier, verify
 from umpteen.compacting import compact
 from umpteen.data.labels import LabelCatalogue
 from umpteen.encoders.static import StaticEncoder
 from umpteen.encoders.towers import Towers
-from umpteen.errors import BadInput, DamagedModel
+from umpteen.errors import BadInput, DamagedModel, NotSaved
 from umpteen.index_building import build_index
 from umpteen.index_sample import Sample, of_file, of_label_texts
 from umpteen.index_sync import sync_index
-from umpteen.indexing import KINDS, certificate_of, remove_index, settings_of
-from umpteen.retrieval.milvus_connection import InUse, MilvusConnection
+from umpteen.indexing import KINDS, certificate_of, open_index, remove_index, settings_of
+from umpteen.manifest import read_manifest
+from umpteen.retrieval import milvus_engine
+from umpteen.retrieval.faiss_index import FaissIndex
+from umpteen.retrieval.milvus_connection import MilvusConnection
+from umpteen.retrieval.milvus_engine import InUse
+from umpteen.retrieval.milvus_index import MilvusIndex
+from umpteen.stamps import NOTHING_THERE, file_stamp
 from umpteen.storage import can_hold
 
 COUNT = 300
@@ -186,6 +198,8 @@ def test_what_cannot_be_asked_for_is_refused(model: Path, tmp_path: Path) -> Non
         build_index(model, "exact", uri="http://somewhere:19530")
     with pytest.raises(BadInput, match=r"ends in \.db"):
         build_index(model, "milvus", uri=str(tmp_path / "labels"))
+    with pytest.raises(BadInput, match=r"there is no folder .*nowhere; make it"):
+        build_index(model, "milvus", uri=str(tmp_path / "nowhere" / "labels.db"))
     refused(command("index", "build", model, "--kind", "exact", "--queries", "a", "--data", "b"), "give one of them")
     (tmp_path / "one.txt").write_text("alone\n")
     with pytest.raises(BadInput, match=r"one\.txt: holds 1 texts"):
@@ -193,12 +207,15 @@ def test_what_cannot_be_asked_for_is_refused(model: Path, tmp_path: Path) -> Non
     refused(command("index", "show", tmp_path), "umpteen.json is missing")
 
 
-def test_a_damaged_index_is_refused_by_name_and_can_be_removed(model: Path) -> None:
+def test_a_damaged_index_is_refused_by_name_and_can_be_removed_or_built_again(model: Path) -> None:
     build_index(model, "faiss-flat")
     flip_a_byte(model / "index" / "index.faiss")
     with pytest.raises(DamagedModel, match=r"index\.faiss: was altered"):
         Classifier.load(model)
     assert any("index.faiss" in problem for problem in verify(model))
+    build_index(model, "faiss-flat")
+    assert verify(model) == []
+    flip_a_byte(model / "index" / "index.faiss")
     remove_index(model)
     assert answers(model)
 
@@ -221,22 +238,197 @@ def test_an_index_of_labels_that_are_not_there_any_more_is_refused(model: Path) 
         Classifier.load(model)
 
 
-def test_an_embedded_milvus_in_use_is_neither_replaced_nor_removed(
-    model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    build_index(model, "milvus", recall=0.9)
-    before = listing(model / "index")
+@contextmanager
+def open_elsewhere(engine: Path) -> Iterator[None]:
+    """Another process has this embedded engine open."""
+    program = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.flock(f, fcntl.LOCK_EX); print(); sys.stdin.read()"
+    started = (sys.executable, "-c", program, f"{engine}.lock")
+    with subprocess.Popen(started, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdin is not None and other.stdout is not None
+        other.stdout.readline()
+        yield
+        other.stdin.close()
 
-    def in_use(uri: str) -> None:
-        raise InUse(f"{uri}: another process has it open")
+
+def collections(engine: Path) -> list[str]:
+    connection = MilvusConnection(str(engine))
+    try:
+        return list(connection.call(lambda client: client.list_collections()))
+    finally:
+        connection.close()
+
+
+def never(*_: object) -> Any:
+    raise AssertionError("this comes too early")
+
+
+@pytest.mark.parametrize("outside", [False, True], ids=["in the folder", "elsewhere"])
+def test_an_embedded_milvus_in_use_is_neither_replaced_nor_removed(
+    outside: bool, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = tmp_path / "elsewhere.db" if outside else model / "index" / "milvus" / "labels.db"
+    build_index(model, "milvus", recall=0.9, uri=str(engine) if outside else None)
+    Classifier.load(model, index=False).add_labels({"late": "dog dog library"})
+    held, before = collections(engine), listing(model)
+    works: list[Callable[[], Any]] = [
+        lambda: build_index(model, "exact"),
+        lambda: build_index(model, "milvus", uri=str(tmp_path / "another.db")),
+        lambda: remove_index(model),
+        lambda: sync_index(model),
+    ]
+    with open_elsewhere(engine), monkeypatch.context() as patch:
+        patch.setattr("umpteen.index_building.labels_now", never)  # nobody computes for long, only to be refused
+        patch.setattr("umpteen.index_sync.labels_now", never)
+        for work in works:
+            with pytest.raises(InUse, match=rf"{engine.name}: .*stop that one.*Nothing was changed"):
+                work()
+    assert collections(engine) == held and len(held) == 1
+    assert {name: content for name, content in listing(model).items() if "/milvus/" not in name} == {
+        name: content for name, content in before.items() if "/milvus/" not in name
+    }
+    remove_index(model)
+
+
+def test_nothing_is_built_into_an_engine_that_another_process_has_open(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = listing(model)
+    monkeypatch.setattr("umpteen.index_building.labels_now", never)
+    with open_elsewhere(tmp_path / "elsewhere.db"):
+        outcome = command("index", "build", model, "--kind", "milvus", "--uri", tmp_path / "elsewhere.db")
+    refused(outcome, "elsewhere.db", "stop that one", "Nothing was changed")
+    assert listing(model) == before
+
+
+def test_a_folder_that_cannot_be_removed_keeps_its_index_in_milvus(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = tmp_path / "elsewhere.db"
+    build_index(model, "milvus", recall=0.9, uri=str(engine))
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
 
     with monkeypatch.context() as patch:
-        patch.setattr("umpteen.retrieval.milvus_connection._own", in_use)
-        for work in (lambda: build_index(model, "exact"), lambda: remove_index(model), lambda: sync_index(model)):
-            with pytest.raises(InUse):
-                work()
-    assert listing(model / "index").keys() == before.keys()
-    assert MilvusConnection(str(model / "index" / "milvus" / "labels.db")).embedded
+        patch.setattr(Path, "replace", refuse)
+        with pytest.raises(NotSaved, match="Permission denied; it is as it was"):
+            remove_index(model)
+    assert len(collections(engine)) == 1 and answers(model)
+
+
+@pytest.mark.parametrize("kind", ["faiss-flat", "milvus"])
+def test_who_changes_the_folder_waits_for_others_who_do(
+    kind: str, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_index(model, kind, recall=0.9)
+    Classifier.load(model, index=False).add_labels({"late": "dog dog library"})
+    part = model / "index" / "part.json"
+    stamp = file_stamp(part)
+    monkeypatch.setattr("umpteen.catalogue.lock.PATIENCE", 0.05)
+    with locked(model):
+        for work in (remove_index, sync_index):
+            with pytest.raises(NotSaved, match="nothing was changed, try again later"):
+                work(model)
+    assert file_stamp(part) == stamp != NOTHING_THERE
+    assert sync_index(model) == 1
+    assert file_stamp(part) != stamp
+    remove_index(model)
+    assert file_stamp(part) == NOTHING_THERE
+
+
+def test_a_sync_leaves_an_index_alone_that_was_built_meanwhile(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_index(model, "milvus", recall=0.9, uri=str(tmp_path / "elsewhere.db"))
+    Classifier.load(model, index=False).add_labels({"late": "dog dog library"})
+    catch_up = MilvusIndex.catch_up
+
+    def meanwhile(index: MilvusIndex, *, anyway: bool = False) -> None:
+        catch_up(index, anyway=anyway)
+        build_index(model, "exact")
+
+    monkeypatch.setattr(MilvusIndex, "catch_up", meanwhile)
+    with pytest.raises(BadInput, match=r"replaced meanwhile.*sync it again"):
+        sync_index(model)
+    assert Classifier.load(model).index.kind == "exact" and verify(model) == []
+
+
+def test_of_two_builds_at_once_none_leaves_a_collection_behind(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = tmp_path / "elsewhere.db"
+    from umpteen.index_building import save_certificate
+
+    def meanwhile(*written: Any) -> None:
+        save_certificate(*written)
+        monkeypatch.setattr("umpteen.index_building.save_certificate", save_certificate)
+        build_index(model, "milvus", recall=0.9, uri=str(engine))
+
+    monkeypatch.setattr("umpteen.index_building.save_certificate", meanwhile)
+    with pytest.raises(BadInput, match="replaced while this index was built; nothing was changed"):
+        build_index(model, "milvus", recall=0.9, uri=str(engine))
+    settings = settings_of(model)
+    assert settings is not None and collections(engine) == [settings["collection"]]
+
+
+def test_an_index_that_never_reached_its_place_leaves_no_collection(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("umpteen.storage._flush_to_disk", full)
+    with pytest.raises(NotSaved, match="No space left"):
+        build_index(model, "milvus", recall=0.9, uri=str(tmp_path / "elsewhere.db"))
+    assert collections(tmp_path / "elsewhere.db") == [] and settings_of(model) is None
+
+
+@pytest.mark.parametrize("then", ["faiss-sq", None], ids=["replaced", "removed"])
+def test_an_index_that_changes_while_it_is_opened_is_opened_as_it_is_now(
+    then: str | None, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_index(model, "faiss-flat")
+    classifier = Classifier.load(model, index=False)
+    opening = FaissIndex.open
+
+    def meanwhile(*asked: Any) -> FaissIndex:
+        monkeypatch.setattr(FaissIndex, "open", opening)
+        if then is None:
+            remove_index(model)
+        else:
+            build_index(model, then)
+        return opening(*asked)
+
+    monkeypatch.setattr(FaissIndex, "open", meanwhile)
+    opened = open_index(model, read_manifest(model)["checksum"], classifier.vectors, lambda: classifier.labels)
+    assert (opened and opened[0].kind) == then
+
+
+def test_an_embedded_milvus_is_opened_again_after_it_was_replaced_and_after_it_was_synced(model: Path) -> None:
+    def opened() -> Classifier:
+        found = Classifier.load(model)
+        assert found.predict(QUERIES[:1], 1) and found.index.absence is None  # type: ignore[attr-defined]
+        return found
+
+    before = answers(model)
+    build_index(model, "milvus", recall=0.9)
+    first = opened()
+    build_index(model, "milvus", recall=0.9)  # this process has the old one open
+    second = opened()
+    second.index.close()
+    first.index.close()
+    assert answers(model) == before
+
+    third = opened()
+    third.add_labels({"late": "dog dog library"})
+    sync_index(model)
+    fourth = opened()
+    assert fourth.predict(["dog dog library"], 1)[0][0].key == "late" and fourth.index.waiting() == 0  # type: ignore[attr-defined]
+    remove_index(model)
+    assert fourth.predict(["dog dog library"], 1)[0][0].key == "late"  # exactly now
+    for classifier in (third, fourth):
+        classifier.index.close()
+    assert not milvus_engine._OWNED and Classifier.load(model).index.kind == "exact"
 
 
 def test_milvus_outside_the_folder_is_left_without_the_old_collection(model: Path, tmp_path: Path) -> None:

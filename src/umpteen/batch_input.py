@@ -37,7 +37,10 @@ class BadRow(NamedTuple):
 
 
 class InputRows:
-    """Iterates over the rows of a file; `digest` is of all lines read so far, `position` and `size` are in bytes."""
+    """Iterates over the rows of a file; `position` and `size` are in bytes.
+
+    `digest` is of all lines up to the last one that is not blank: blank lines at the end may be read early or late.
+    """
 
     def __init__(self, path: Path, *, field: str = "text", name_field: str | None = None) -> None:
         self.path = path
@@ -48,6 +51,7 @@ class InputRows:
         self._name_field = name_field
         self._digest = hashlib.sha256()
         self._line = 0
+        self._blank_lines = 0  # that are not in the digest yet
 
     @property
     def digest(self) -> str:
@@ -129,7 +133,7 @@ class InputRows:
             with self.path.open("rb") as file:
                 for line in _unpacked(file, self.path):
                     self._line += 1
-                    self._digest.update(line)
+                    self._take_into_digest(line)
                     self.position = file.tell()
                     text = line.decode("utf-8", errors="surrogateescape")
                     yield text.removeprefix(_BYTE_ORDER_MARK) if self._line == 1 else text
@@ -138,6 +142,13 @@ class InputRows:
             raise BadFile(self.path, problem, line=self._line + 1) from None
         except OSError as error:
             raise BadFile(self.path, f"cannot be read: {error.strerror or error}") from error
+
+    def _take_into_digest(self, line: bytes) -> None:
+        if line.isspace():
+            self._blank_lines += 1
+        else:
+            self._digest.update(b"\n" * self._blank_lines + line)
+            self._blank_lines = 0
 
 
 def kind_of(path: Path) -> str:

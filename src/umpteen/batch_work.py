@@ -79,6 +79,8 @@ class Work:
             self.advance()
         if (self.folder / BAD).exists():
             _move(self.folder / BAD, bad_rows_of(self.output))
+        elif self.state.replaces and self.state.bad == 0:
+            bad_rows_of(self.output).unlink(missing_ok=True)  # of the output that is replaced now
         made = self.folder / self._answers()
         if made.exists():
             _move(made, self.output)

@@ -22,13 +22,22 @@ from umpteen.encoders.towers import Towers
 from umpteen.encoding import encode_texts
 from umpteen.errors import BadInput, DamagedModel, NotSaved
 from umpteen.evaluation.report import Report
-from umpteen.indexing import open_index
+from umpteen.followed_folder import FollowedFolder
+from umpteen.index_in_use import IndexInUse
+from umpteen.manifest import CALIBRATION, INDEX, read_manifest
+from umpteen.model_folder import (
+    PARTS,
+    Model,
+    part_stamps,
+    read_calibration,
+    read_model,
+    require_index_that_comes_along,
+    write_model,
+)
 from umpteen.model_folder import RANKER as RANKER
-from umpteen.model_folder import Model, read_model, write_model
 from umpteen.model_folder import verify as verify
 from umpteen.ranker.ranker import Ranker
 from umpteen.retrieval.exact import top_k
-from umpteen.retrieval.exact_index import ExactIndex
 from umpteen.retrieval.index import LabelIndex
 from umpteen.retrieval.ranking import NO_LABEL, Ranking
 
@@ -84,12 +93,11 @@ class Classifier:
         self.path = None if journal is None else journal.model
         self._is_whole = True  # False: loaded without its ranker
         self._opens_index = False
+        self._folder: FollowedFolder | None = None  # that it was loaded from
         self._ranker = ranker  # of the labels as they were at first
         self._current_ranker: tuple[int, Ranker] | None = None  # for which version
         self._catalogue = LiveCatalogue(LiveLabels.of(labels), vectors, journal)
-        self.index: LabelIndex = ExactIndex(vectors, self._catalogue.start.active)
-        self._indexed = self._catalogue.start.version  # the version of the labels that the index knows
-        self._tell_index()
+        self._in_use = IndexInUse(self._catalogue)
 
     @classmethod
     def build(
@@ -121,6 +129,11 @@ class Classifier:
     def vectors(self) -> Tensor:
         """The labels' vectors, retired rows included; mapped while no label has changed, else held in memory."""
         return self._catalogue.vectors.all(len(self.labels))  # [rows, d]
+
+    @property
+    def index(self) -> LabelIndex:
+        """What finds the best labels of a vector."""
+        return self._in_use.index
 
     @property
     def hidden(self) -> NDArray[np.int64]:
@@ -234,18 +247,19 @@ class Classifier:
         return self._changed(lambda: self._catalogue.undo(to_version, note))
 
     def refresh(self) -> bool:
-        """Takes in what other processes have written to the folder; a look at the disk if there is nothing."""
-        journal = self._catalogue.journal
-        if journal is None:
+        """Takes in what other processes have done to the folder; a few looks at the disk if there is nothing.
+
+        That is: changed labels, another index or calibration, or a whole new model. What cannot be used is an error,
+        and what was in use before stays in use; an index or a calibration is told of once.
+        """
+        if self._folder is None:
             return False
-        if journal.is_replaced():
-            self._load_again()
+        parts = part_stamps(self._folder.path)  # before the look for another model, so that they are this one's
+        if self._take_in_model():
             return True
-        if not self._catalogue.is_behind():
-            return False
-        self._catalogue.refresh()
-        self._tell_index()
-        return True
+        changed = self._take_in_versions()
+        ways = {CALIBRATION: self._read_calibration, **({INDEX: self._in_use.open_again} if self._opens_index else {})}
+        return self._folder.take_in_parts(parts, ways, self._catalogue.is_behind) or changed
 
     def history(self) -> list[VersionSummary]:
         """What happened to the labels since the model was written, oldest first."""
@@ -253,25 +267,18 @@ class Classifier:
 
     def _changed(self, change: Callable[[], None]) -> int:
         for _ in range(_TRIES):
-            self.refresh()
+            self._take_in_model()
+            self._take_in_versions()
             with suppress(Replaced):
                 try:
                     change()
                 finally:  # even if it was refused: other processes' changes may have come in meanwhile
-                    self._tell_index()
+                    self._in_use.tell()
                 return self.version
         raise NotSaved(f"{self.path}: is being replaced again and again; nothing was changed, try again later")
 
     def _encode(self, texts: list[str]) -> Tensor:
         return encode_texts(self.towers.label, texts).float().cpu()
-
-    def _tell_index(self) -> None:
-        put, gone = self._catalogue.since(self._indexed)
-        if len(put):
-            self.index.add(put, self._catalogue.vectors.of(put).numpy())
-        if len(gone):
-            self.index.remove(gone)
-        self._indexed = self.version
 
     def save(
         self,
@@ -286,13 +293,17 @@ class Classifier:
         """Writes the model folder, whole or not at all; a model that stood there is replaced.
 
         `data` (name, fingerprint, licence…) and `training` go into the manifest and the model card. What is not given
-        is what the classifier was loaded with. The labels are written as they are now; their history stays behind.
+        is what the classifier was loaded with. The labels are written as they are now; their history stays behind. Over
+        its own folder it is refused if the folder's index would be lost.
         """
         path = Path(path)
         own = self.path is not None and path.resolve() == self.path.resolve()
         with locked(path) if own else nullcontext():
             if own:
-                self.refresh()
+                self._take_in_model()
+                self._take_in_versions()
+                remove = f"remove it (`umpteen index remove {path}`) and build it afterwards"
+                require_index_that_comes_along(path, self.version, instead=remove)
             model = Model(
                 self.towers,
                 self.labels,
@@ -303,48 +314,57 @@ class Classifier:
                 training or self.training,
                 self.ranker,
             )
-            write_model(model, path, extra_files=extra_files, parts_of=self.path if self._is_whole else None)
+            parts = PARTS if self._is_whole else (INDEX,)  # without the ranker scores are others
+            parts_of = self.path if self._folder is not None and self._folder.is_there() else None
+            write_model(model, path, extra_files=extra_files, parts_of=parts_of, parts=parts)
 
     @classmethod
     def load(cls, path: Path | str, *, ranker: bool = True, index: bool = True) -> "Classifier":
-        """The classifier of a model folder, its labels as they are now; large files are checked by size and header.
+        """The classifier of a model folder, its labels as they are now; large files are hashed once after a change.
 
         Without its ranker, if it has one, the dual encoder ranks alone; without its index it searches exactly.
         """
         while True:
+            parts = part_stamps(Path(path))
             model, journal = read_model(Path(path), ranker=ranker)
             try:
                 classifier = cls(**vars(model), journal=journal)
-                classifier._is_whole = ranker
+                classifier._is_whole, classifier._folder = ranker, FollowedFolder(journal, parts)
                 if index:
-                    classifier._open_index()
+                    classifier._opens_index = True
+                    classifier._in_use.open()
                 return classifier
             except DamagedModel:
-                if not journal.is_replaced():
-                    raise  # else parts of two models were read
+                if part_stamps(Path(path)) == parts and not journal.is_replaced():
+                    raise  # else parts of two models were read, or of two indexes
 
-    def _open_index(self) -> None:
-        """Searches with the folder's index, if it has one; what has changed since it was made, it is told."""
-        journal = self._catalogue.journal
-        assert journal is not None
-        self._opens_index = True
-        opened = open_index(journal.model, journal.belongs_to, self._catalogue.vectors.first, lambda: self.labels)
-        if opened is not None:
-            self.index, self._indexed = opened
-            self._tell_index()
-
-    def _load_again(self) -> None:
-        """Another model has taken the folder's place: this object becomes that one."""
+    def _read_calibration(self) -> None:
         assert self.path is not None
-        opens_index = self._opens_index
-        self.index.close()
+        self.calibration = read_calibration(self.path, read_manifest(self.path), with_ranker=self._is_whole)
+
+    def _take_in_versions(self) -> bool:
+        """The labels as other processes have changed them."""
+        if not self._catalogue.is_behind():
+            return False
+        self._catalogue.refresh()
+        self._in_use.tell()
+        return True
+
+    def _take_in_model(self) -> bool:
+        """Another model has taken the folder's place: this object becomes that one."""
+        if self._folder is None or not self._folder.has_another_model():
+            return False
         try:
-            self.__dict__.update(vars(Classifier.load(self.path, ranker=self._is_whole, index=False)))
-            if opens_index:
-                self._open_index()
-        except BaseException:
-            self.index, self._indexed = ExactIndex(self.vectors, self.labels.active), self.version
+            new = Classifier.load(self._folder.path, ranker=self._is_whole, index=False)
+        except Exception as error:
+            self._folder.refuse(error)
             raise
+        self._in_use.close()
+        new._opens_index = self._opens_index
+        self.__dict__.update(vars(new))
+        if self._opens_index:
+            self._in_use.open()
+        return True
 
 
 def _check_texts(texts: Sequence[str]) -> None:

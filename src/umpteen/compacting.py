@@ -5,8 +5,7 @@ from typing import NamedTuple
 
 from umpteen.catalogue.live_catalogue import LiveCatalogue
 from umpteen.catalogue.lock import locked
-from umpteen.errors import BadInput
-from umpteen.manifest import INDEX, write_manifest
+from umpteen.manifest import write_manifest
 from umpteen.model_card import with_labels
 from umpteen.model_folder import (
     CARD,
@@ -15,6 +14,7 @@ from umpteen.model_folder import (
     copied_without_labels,
     has_older_index,
     read_model,
+    require_index_that_comes_along,
     require_no_milvus,
     write_labels_and_vectors,
 )
@@ -42,13 +42,11 @@ def compact(path: Path, *, drop_index: bool = False) -> Compacted:
         versions = len(catalogue.versions)
         if versions == 0:
             return Compacted(0, labels.version, labels.count(), False)
-        require_no_milvus(path)
+        if drop_index:
+            require_no_milvus(path)
+        else:
+            require_index_that_comes_along(path, labels.version, instead="give --drop-index and build it afterwards")
         is_old = has_older_index(path, labels.version)
-        if is_old and not drop_index:
-            raise BadInput(
-                f"{path / INDEX} was built of older labels and cannot come along; build it again first "
-                f"(`umpteen index build {path}`), or give --drop-index and build it afterwards"
-            )
         ranker = model.ranker and model.ranker.with_later(len(labels), labels.changed())
         new = Model(
             model.towers,

@@ -2,8 +2,8 @@
 
 import secrets
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,26 +16,15 @@ from umpteen.classifier import Classifier
 from umpteen.encoding import encode_texts
 from umpteen.errors import BadInput
 from umpteen.index_sample import USUAL, Sample, of_label_texts
-from umpteen.indexing import (
-    EMBEDDED,
-    EXACT,
-    KINDS,
-    LIVING,
-    MILVUS,
-    connection_of,
-    forget,
-    save_certificate,
-    settings_of,
-    size_of,
-)
+from umpteen.indexing import EXACT, KINDS, MILVUS, save_certificate, size_of
 from umpteen.manifest import INDEX, read_manifest, write_part
 from umpteen.retrieval.certificate import Certificate, interval, queries_per_second
 from umpteen.retrieval.effort import Effort
 from umpteen.retrieval.exact_index import ExactIndex
 from umpteen.retrieval.faiss_index import FaissIndex
 from umpteen.retrieval.live_vectors import LiveVectors
-from umpteen.retrieval.milvus_collection import MilvusCollection
-from umpteen.retrieval.milvus_connection import is_embedded
+from umpteen.retrieval.milvus_claim import INSIDE, LIVING, connection_of, forget, replacing
+from umpteen.retrieval.milvus_engine import is_embedded
 from umpteen.retrieval.milvus_index import MilvusIndex
 from umpteen.retrieval.tuned_effort import Tuned, tune
 from umpteen.storage import atomic_folder
@@ -58,58 +47,70 @@ def build_index(
 ) -> Certificate:
     """Builds an index over the labels as they are now, tunes it, certifies it and puts it into the model folder.
 
-    If the recall cannot be reached, nothing is changed. Where the sample of queries is a number, so many of the labels'
-    own texts are the queries; `k` is 10, or as many as the ranker looks at; `uri` says where Milvus is.
+    If the recall cannot be reached, or another process has an embedded Milvus open that is written to or goes, nothing
+    is changed. Where the sample of queries is a number, so many of the labels' own texts are the queries; `k` is 10, or
+    as many as the ranker looks at; `uri` says where Milvus is.
     """
     model = Path(model)
     _check(kind, recall, k, uri)
     tell = progress or (lambda name, done, total: None)
-    checksum, before = read_manifest(model)["checksum"], settings_of(model)
-    classifier, labels = labels_now(model)
-    if isinstance(sample, int):
-        sample = of_label_texts(classifier.labels, sample)
-    queries = encode_texts(classifier.towers.query, sample.texts).float().cpu()
-    k = min(k or usual_k(classifier), labels.count())
-    with _not_in_use(model, before), ExitStack() as held, atomic_folder(model / INDEX) as folder, ExitStack() as undo:
-        begun = time.perf_counter()
-        index: Kind
-        about: dict[str, Any] = {}
-        if kind == MILVUS:
-            index, about = _in_milvus(folder, checksum, classifier, labels, uri, undo, partial(tell, "building"))
-        else:
-            index = _in_files(kind, labels, partial(tell, "building"))
-        seconds = time.perf_counter() - begun
-        tuned = _tuned(index, queries, k, recall)
-        speeds = [queries_per_second(side, queries, k) for side in (index, ExactIndex.of(labels))]
-        settings = {**index.save(folder), **about}
-        index.close()
-        certificate = Certificate(
-            kind=kind,
-            k=k,
-            target=recall,
-            recall=float(tuned.recalls.mean()),
-            recall_interval=interval(tuned.recalls),
-            effort=tuned.effort.to_dict(),
-            queries=len(tuned.recalls),
-            queries_tuned_on=tuned.tuned_on,
-            sample=sample.origin,
-            labels=labels.count(),
-            dimension=labels.dimension,
-            catalogue_version=classifier.version,
-            queries_per_second={"index": speeds[0], "exact": speeds[1]},
-            bytes={"index": _bytes(folder, settings), "exact": labels.count() * labels.dimension * 4},
-            build_seconds=seconds,
-            attempts=tuned.attempts,
-        )
-        save_certificate(certificate, folder)
-        write_part(folder, checksum, settings, classifier.version, living=LIVING)
-        held.enter_context(locked(model))  # until the index is in its place: the model must not be replaced meanwhile
-        if read_manifest(model)["checksum"] != checksum:
-            raise BadInput(f"{model}: was replaced while its index was built; nothing was changed, build it again")
+    checksum = read_manifest(model)["checksum"]
+    where = INSIDE if uri is None else str(Path(uri).resolve()) if is_embedded(uri) else uri
+    with replacing(model / INDEX, checksum, where) as old, ExitStack() as undo:
+        classifier, labels = labels_now(model)
+        if isinstance(sample, int):
+            sample = of_label_texts(classifier.labels, sample)
+        queries = encode_texts(classifier.towers.query, sample.texts).float().cpu()
+        k = min(k or usual_k(classifier), labels.count())
+        with ExitStack() as held, atomic_folder(model / INDEX) as folder, ExitStack() as opened:
+            begun = time.perf_counter()
+            index: Kind
+            about: dict[str, Any] = {}
+            if kind == MILVUS:
+                (folder / LIVING).mkdir()  # before the engine that may lie in it
+                connection = connection_of(folder, {"uri": where})
+                opened.callback(connection.close)
+                connection.connect(attempts=4)
+                name = f"umpteen_{checksum[:16]}_{secrets.token_hex(4)}"
+                undo.callback(forget, folder, {"uri": where, "collection": name, "structure": ""})
+                index = MilvusIndex.build(connection, name, labels, classifier.labels, partial(tell, "building"))
+                about = {"uri": where}
+            else:
+                index = _in_files(kind, labels, partial(tell, "building"))
+            seconds = time.perf_counter() - begun
+            tuned = _tuned(index, queries, k, recall)
+            speeds = [queries_per_second(side, queries, k) for side in (index, ExactIndex.of(labels))]
+            settings = {**index.save(folder), **about}
+            index.close()
+            certificate = Certificate(
+                kind=kind,
+                k=k,
+                target=recall,
+                recall=float(tuned.recalls.mean()),
+                recall_interval=interval(tuned.recalls),
+                effort=tuned.effort.to_dict(),
+                queries=len(tuned.recalls),
+                queries_tuned_on=tuned.tuned_on,
+                sample=sample.origin,
+                labels=labels.count(),
+                dimension=labels.dimension,
+                catalogue_version=classifier.version,
+                queries_per_second={"index": speeds[0], "exact": speeds[1]},
+                bytes={"index": _bytes(folder, settings), "exact": labels.count() * labels.dimension * 4},
+                build_seconds=seconds,
+                attempts=tuned.attempts,
+            )
+            save_certificate(certificate, folder)
+            write_part(folder, checksum, settings, classifier.version, living=LIVING)
+            held.enter_context(locked(model))  # until the index is in its place
+            if read_manifest(model)["checksum"] != checksum or not old.is_still_there():
+                raise BadInput(
+                    f"{model}: the model, or its index in Milvus, was replaced while this index was built; nothing was "
+                    "changed, build it again"
+                )
+            old.make_way()
         undo.pop_all()
-    if before is not None and before["kind"] == MILVUS and before["uri"] != EMBEDDED:
-        forget(collection_of(model, before))  # an unreachable Milvus keeps what nobody asks for any more
-    return certificate
+    return certificate  # an unreachable Milvus keeps what nobody asks for any more
 
 
 def labels_now(model: Path) -> tuple[Classifier, LiveVectors]:
@@ -125,32 +126,8 @@ def usual_k(classifier: Classifier) -> int:
     return USUAL_K if ranker is None else max(USUAL_K, ranker.settings.candidates)
 
 
-def collection_of(model: Path, settings: dict[str, Any]) -> MilvusCollection:
-    """The collection of a Milvus index."""
-    return MilvusCollection(connection_of(model / INDEX, settings), settings["collection"], settings["structure"])
-
-
 def _in_files(kind: str, labels: LiveVectors, progress: Callable[[int, int], None]) -> ExactIndex | FaissIndex:
     return ExactIndex.of(labels) if kind == EXACT else FaissIndex.build(kind, labels, Effort(1, 1, 1), progress)
-
-
-def _in_milvus(
-    folder: Path,
-    checksum: str,
-    classifier: Classifier,
-    labels: LiveVectors,
-    uri: str | None,
-    undo: ExitStack,
-    progress: Callable[[int, int], None],
-) -> tuple[MilvusIndex, dict[str, Any]]:
-    """A new collection, which goes again if anything goes wrong, and where it is."""
-    (folder / LIVING).mkdir()
-    where = EMBEDDED if uri is None else str(Path(uri).resolve()) if is_embedded(uri) else uri
-    connection = connection_of(folder, {"uri": where})
-    connection.connect(attempts=4)
-    name = f"umpteen_{checksum[:16]}_{secrets.token_hex(4)}"
-    undo.callback(lambda: forget(MilvusCollection(connection, name, "")))
-    return MilvusIndex.build(connection, name, labels, classifier.labels, progress), {"uri": where}
 
 
 def _tuned(index: Kind, queries: Tensor, k: int, recall: float) -> Tuned:
@@ -161,23 +138,9 @@ def _tuned(index: Kind, queries: Tensor, k: int, recall: float) -> Tuned:
 
 def _bytes(folder: Path, settings: dict[str, Any]) -> int | None:
     """What the index itself takes; None if it is elsewhere."""
-    if settings["kind"] != MILVUS or settings["uri"] == EMBEDDED:
+    if settings["kind"] != MILVUS or settings["uri"] == INSIDE:
         return size_of(folder)
     return size_of(Path(settings["uri"])) if is_embedded(settings["uri"]) else None
-
-
-@contextmanager
-def _not_in_use(model: Path, settings: dict[str, Any] | None) -> Iterator[None]:
-    """Refuses if another process has the embedded engine of the index that is to be replaced open."""
-    if settings is None or settings["kind"] != MILVUS or settings["uri"] != EMBEDDED:
-        yield
-        return
-    connection = connection_of(model / INDEX, settings)
-    try:
-        connection.own()
-        yield
-    finally:
-        connection.close()
 
 
 def _check(kind: str, recall: float, k: int | None, uri: str | None) -> None:
@@ -194,3 +157,5 @@ def _check(kind: str, recall: float, k: int | None, uri: str | None) -> None:
             f"{uri}: the embedded Milvus keeps its files in a folder whose name ends in .db; a cluster has "
             "an address that starts with http:// or https://"
         )
+    if uri is not None and is_embedded(uri) and not Path(uri).resolve().parent.is_dir():
+        raise BadInput(f"{uri}: there is no folder {Path(uri).resolve().parent}; make it, or give another --uri")

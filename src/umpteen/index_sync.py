@@ -8,12 +8,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from umpteen.catalogue.lock import locked
+from umpteen.classifier import Classifier
 from umpteen.errors import BadInput
 from umpteen.index_building import Progress, build_index, labels_now
 from umpteen.index_sample import USUAL, Sample
-from umpteen.indexing import LIVING, MILVUS, certificate_of, connection_of, settings_of
+from umpteen.indexing import MILVUS, certificate_of, settings_of
 from umpteen.manifest import INDEX, PART, read_manifest, write_part
-from umpteen.retrieval.live_vectors import LiveVectors
+from umpteen.retrieval.live_vectors import LiveVectors, Rows
+from umpteen.retrieval.milvus_claim import INSIDE, LIVING, claimed, connection_of
 from umpteen.retrieval.milvus_collection import HNSW
 from umpteen.retrieval.milvus_index import LABELS, MilvusIndex, all_of_length_1
 from umpteen.storage import atomic_folder
@@ -26,12 +29,13 @@ def sync_index(model: Path | str, *, sample: Sample | int = USUAL, progress: Pro
     recall that they were built for, and get a new certificate.
     """
     model = Path(model)
+    checksum = read_manifest(model)["checksum"]
     settings, certificate = settings_of(model), certificate_of(model)
     if settings is None or certificate is None:
         raise BadInput(f"{model} has no index; `umpteen index build` makes one")
-    _, now = labels_now(model)
     if settings["kind"] == MILVUS:
-        return _tell_milvus(model, settings)
+        return _sync_milvus(model, checksum, settings)
+    _, now = labels_now(model)
     behind = int(differing(LiveVectors.open(model / INDEX / LABELS, now.base), now).sum())
     if behind:
         build_index(
@@ -40,14 +44,35 @@ def sync_index(model: Path | str, *, sample: Sample | int = USUAL, progress: Pro
     return behind
 
 
-def _tell_milvus(model: Path, settings: dict[str, Any]) -> int:
-    checksum = read_manifest(model)["checksum"]
-    classifier, now = labels_now(model)
+def _sync_milvus(model: Path, checksum: str, settings: dict[str, Any]) -> int:
+    engine = connection_of(model / INDEX, settings)
+    with claimed(engine):
+        classifier, now = labels_now(model)
+        rows, index = _tell_milvus(model, settings, classifier, now)
+        if len(rows):
+            with locked(model):
+                if read_manifest(model)["checksum"] != checksum or settings_of(model) != settings:
+                    raise BadInput(
+                        f"{model}: the model or its index was replaced meanwhile; what stands there now is as it was, "
+                        "sync it again"
+                    )
+                if settings["uri"] == INSIDE:
+                    engine.rest()
+                _remember(model / INDEX, checksum, settings, classifier.version, index)
+    return len(rows)
+
+
+def _tell_milvus(
+    model: Path, settings: dict[str, Any], classifier: Classifier, now: LiveVectors
+) -> tuple[Rows, MilvusIndex]:
+    """Which rows were not yet in Milvus, and the index that holds them now."""
     folder = model / INDEX
     connection = connection_of(folder, settings)
     try:
         connection.connect(attempts=4)
-        index = MilvusIndex.open(folder, now.base, settings, connection, lambda: classifier.labels)
+        index = MilvusIndex.open(
+            folder, now.base, settings, connection, lambda: classifier.labels, settings["catalogue_version"]
+        )
         rows = np.flatnonzero(differing(index.labels, now))
         put, gone = rows[now.active[rows]], rows[~now.active[rows]]
         if index.collection.structure == HNSW and not all_of_length_1(now, put):
@@ -60,16 +85,18 @@ def _tell_milvus(model: Path, settings: dict[str, Any]) -> int:
         index.catch_up(anyway=True)
     finally:
         connection.close()
-    if len(rows) == 0:
-        return 0
+    return rows, index
+
+
+def _remember(folder: Path, checksum: str, settings: dict[str, Any], version: int, index: MilvusIndex) -> None:
+    """The index folder knows which labels Milvus holds now; the engine's files, if they are in it, come along."""
     with atomic_folder(folder) as fresh:
         shutil.copytree(folder, fresh, dirs_exist_ok=True, copy_function=os.link)  # a database may be large
         for name in (LABELS, PART):
             (fresh / name).unlink()
         index.save(fresh)
         kept = {name: value for name, value in settings.items() if name != "catalogue_version"}
-        write_part(fresh, checksum, kept, classifier.version, living=LIVING)
-    return len(rows)
+        write_part(fresh, checksum, kept, version, living=LIVING)
 
 
 def differing(old: LiveVectors, new: LiveVectors) -> NDArray[np.bool_]:

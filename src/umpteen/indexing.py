@@ -4,13 +4,15 @@ import json
 import secrets
 import shutil
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
 from torch import Tensor
 
-from umpteen.errors import BadInput, DamagedModel, NotSaved
+from umpteen.catalogue.lock import locked
+from umpteen.errors import BadInput, DamagedModel, NotSaved, UmpteenError
 from umpteen.manifest import CATALOGUE, INDEX, PART, read_manifest, read_part
 from umpteen.retrieval.certificate import Certificate
 from umpteen.retrieval.exact_index import ExactIndex
@@ -18,15 +20,14 @@ from umpteen.retrieval.faiss_index import FaissIndex
 from umpteen.retrieval.faiss_structures import KINDS as FAISS_KINDS
 from umpteen.retrieval.fallback_index import FallbackIndex
 from umpteen.retrieval.index import LabelIndex
-from umpteen.retrieval.milvus_collection import MilvusCollection, NamedRows
-from umpteen.retrieval.milvus_connection import MilvusAway, MilvusConnection, is_embedded
+from umpteen.retrieval.milvus_claim import connection_of, replacing
+from umpteen.retrieval.milvus_collection import NamedRows
 from umpteen.retrieval.milvus_index import MilvusIndex
+from umpteen.stamps import file_stamp
 
 EXACT, MILVUS = ExactIndex.kind, MilvusIndex.kind
 KINDS = (EXACT, *FAISS_KINDS, MILVUS)
 CERTIFICATE = "certificate.json"
-LIVING = "milvus"  # the embedded engine's folder in index/, which changes in use
-EMBEDDED = f"{LIVING}/labels.db"
 
 
 def open_index(
@@ -36,19 +37,35 @@ def open_index(
 
     `base` holds the vectors that the model was written with, `checksum` is of its manifest, `catalogue` gives its
     labels as they are now. What has changed since that version the caller tells the index.
+
+    Another process may replace or remove the index at any moment: it is read whole, as it was or as it is.
     """
     folder = Path(model) / INDEX
-    if not folder.is_dir():
-        return None
+    while True:
+        stamp = file_stamp(folder / PART)
+        if not folder.is_dir():
+            return None
+        try:
+            opened = _open(folder, checksum, base, catalogue)
+        except (UmpteenError, OSError):
+            if file_stamp(folder / PART) == stamp:
+                raise
+            continue  # parts of two indexes were read, or of one that is gone
+        if file_stamp(folder / PART) == stamp:
+            return opened
+        opened[0].close()
+
+
+def _open(folder: Path, checksum: str, base: Tensor, catalogue: Callable[[], NamedRows]) -> tuple[LabelIndex, int]:
     part = read_part(folder, checksum)
-    settings = part["settings"]
-    if part["catalogue_version"] > catalogue().version:
+    version, now = int(part["catalogue_version"]), catalogue().version
+    if version > now:
         raise DamagedModel(
-            f"{folder}: was made with version {part['catalogue_version']} of the labels, but they are at version "
-            f"{catalogue().version}; was {CATALOGUE}/ not copied? Build the index again, or remove it"
+            f"{folder}: was made with version {version} of the labels, but they are at version {now}; "
+            f"was {CATALOGUE}/ not copied? Build the index again, or remove it"
         )
     try:
-        return _opened(folder, settings, base, catalogue), int(part["catalogue_version"])
+        return _opened(folder, part["settings"], base, catalogue, version), version
     except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
         raise DamagedModel(
             f"{folder}: cannot be opened although its files are whole ({error}); "
@@ -56,21 +73,18 @@ def open_index(
         ) from error
 
 
-def _opened(folder: Path, settings: dict[str, Any], base: Tensor, catalogue: Callable[[], NamedRows]) -> LabelIndex:
+def _opened(
+    folder: Path, settings: dict[str, Any], base: Tensor, catalogue: Callable[[], NamedRows], version: int
+) -> LabelIndex:
     kind = settings["kind"]
     if kind == EXACT:
         return ExactIndex.open(folder, base)
     if kind in FAISS_KINDS:
         return FaissIndex.open(folder, base, settings)
     if kind == MILVUS:
-        return FallbackIndex(MilvusIndex.open(folder, base, settings, connection_of(folder, settings), catalogue))
+        connection = connection_of(folder, settings)
+        return FallbackIndex(MilvusIndex.open(folder, base, settings, connection, catalogue, version))
     raise BadInput(f"{folder}: {kind!r} is no kind of index that this version knows; there are {', '.join(KINDS)}")
-
-
-def connection_of(folder: Path, settings: dict[str, Any]) -> MilvusConnection:
-    """The way to the Milvus of an index folder; an embedded engine moves with it."""
-    uri = settings["uri"]
-    return MilvusConnection(str((folder / uri).resolve()) if is_embedded(uri) else uri)
 
 
 def settings_of(model: Path) -> dict[str, Any] | None:
@@ -97,44 +111,30 @@ def certificate_of(model: Path) -> Certificate | None:
 def remove_index(model: Path) -> str | None:
     """The model searches exactly from now on; returns what was left behind elsewhere, if something was.
 
-    A damaged index is removed, too.
+    A damaged index is removed, too. Who has its embedded Milvus open keeps it from being removed.
     """
-    folder = Path(model) / INDEX
-    read_manifest(Path(model))
-    if not folder.is_dir():
+    model = Path(model)
+    folder = model / INDEX
+    _require_index(model)
+    with ExitStack() as held:
+        with locked(model):
+            _require_index(model)  # nobody else has removed it while we waited
+            old = held.enter_context(replacing(folder, read_manifest(model)["checksum"]))
+            old.make_way()
+            aside = folder.with_name(f".{INDEX}.removed.{secrets.token_hex(4)}")
+            try:
+                folder.replace(aside)
+            except OSError as error:
+                raise NotSaved(f"{folder}: could not be removed: {error.strerror}; it is as it was") from error
+        # The index is gone; what follows tidies up, and nobody has to wait for it.
+        shutil.rmtree(aside, ignore_errors=True)
+    return old.left_behind
+
+
+def _require_index(model: Path) -> None:
+    read_manifest(model)
+    if not (model / INDEX).is_dir():
         raise BadInput(f"{model} has no index to remove; it searches exactly")
-    left_behind = _drop_collection(folder)
-    aside = folder.with_name(f".{INDEX}.removed.{secrets.token_hex(4)}")
-    try:
-        folder.replace(aside)
-    except OSError as error:
-        raise NotSaved(f"{folder}: could not be removed: {error.strerror}; it is as it was") from error
-    shutil.rmtree(aside, ignore_errors=True)
-    return left_behind
-
-
-def _drop_collection(folder: Path) -> str | None:
-    """Milvus forgets the index; refused while another process has an embedded engine open."""
-    try:
-        settings = json.loads((folder / PART).read_text(encoding="utf-8"))["settings"]
-        if settings["kind"] != MILVUS:
-            return None
-        connection = connection_of(folder, settings)
-        collection = MilvusCollection(connection, settings["collection"], settings["structure"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return forget(collection)
-
-
-def forget(collection: MilvusCollection) -> str | None:
-    """Drops a collection, and says what is left behind if Milvus cannot be reached."""
-    try:
-        collection.drop()
-    except MilvusAway as away:
-        return f"the collection {collection.name} may still be there: {away}"
-    finally:
-        collection.connection.close()
-    return None
 
 
 def save_certificate(certificate: Certificate, folder: Path) -> None:

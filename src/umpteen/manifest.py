@@ -14,6 +14,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from umpteen.errors import BadFile, DamagedModel
+from umpteen.stamps import VERIFIED, Verified, file_stamp
 from umpteen.storage import is_unfinished, sha256_of
 from umpteen.version import __version__
 
@@ -25,7 +26,7 @@ PART_FORMAT_VERSION = 1
 CATALOGUE, CALIBRATION, INDEX = "catalogue", "calibration", "index"
 ADDED_LATER = (CATALOGUE, CALIBRATION, INDEX)  # folders that come and go while the trained files stay as they are
 _FOR_PEOPLE = "README.md"
-_ALWAYS_HASHED = 8 * 2**20  # bytes; larger files are judged by their size, arrays by their header, too
+_ALWAYS_HASHED = 8 * 2**20  # bytes; larger files are hashed once after a change, else judged by size and header
 
 
 def write_manifest(folder: Path, settings: dict[str, Any]) -> str:
@@ -77,10 +78,11 @@ def write_part(
     `catalogue_version` is the version of the labels that the part was made with. The subfolder `living` changes in use
     (a database), so nothing in it is listed.
     """
+    unlisted = (folder / PART, folder / VERIFIED)
     files = sorted(
         path
         for path in folder.rglob("*")
-        if path.is_file() and path != folder / PART and (living is None or not path.is_relative_to(folder / living))
+        if path.is_file() and path not in unlisted and (living is None or not path.is_relative_to(folder / living))
     )
     content = {
         "format_version": PART_FORMAT_VERSION,
@@ -95,7 +97,7 @@ def write_part(
 def read_part(folder: Path, base_checksum: str, *, arrays: bool = False) -> dict[str, Any]:
     """A part's manifest, if its files are whole and it belongs to the model with this checksum.
 
-    Large files are judged by size and header, unless `arrays` asks for every byte.
+    Large files are hashed once after a change, unless `arrays` asks for every byte now.
     """
     content = _read_part(folder)
     if content["belongs_to"] != base_checksum:
@@ -141,29 +143,45 @@ def problems(
 ) -> list[str]:
     """What is not as the manifest says, one line for each file.
 
-    Small files are hashed; large ones are if `arrays` says so, else judged by size and header. Progress counts bytes.
+    Small files are hashed, large ones if they have changed since they last were or if `arrays` says so; else these are
+    judged by size and header, as they are where nobody could remember that they were hashed. Progress counts bytes.
     """
     found = []
+    verified = Verified(folder)
     total = sum(expected["bytes"] for expected in manifest["files"].values())
     done = 0
     for name, expected in manifest["files"].items():
-        problem = _problem(folder / name, expected, hashed=arrays or expected["bytes"] <= _ALWAYS_HASHED)
+        problem = _problem(folder, name, expected, verified, every_byte=arrays)
         if problem is not None:
             found.append(f"{folder / name}: {problem}; {advice}")
         done += expected["bytes"]
         if progress is not None:
             progress(done, total)
+    verified.keep()
     return found
 
 
-def _problem(path: Path, expected: dict[str, Any], *, hashed: bool) -> str | None:
+def _problem(folder: Path, name: str, expected: dict[str, Any], verified: Verified, *, every_byte: bool) -> str | None:
+    path, is_large = folder / name, expected["bytes"] > _ALWAYS_HASHED
     if not path.is_file():
         return "is missing"
-    size = path.stat().st_size
-    if size != expected["bytes"]:
-        return f"has {size:,} bytes instead of {expected['bytes']:,}"
-    if hashed:
-        return None if sha256_of(path) == expected["sha256"] else "was altered, its SHA-256 does not match"
+    stamp = file_stamp(path)  # before it is read: what is written to it meanwhile gives it another
+    if stamp.size != expected["bytes"]:
+        return f"has {stamp.size:,} bytes instead of {expected['bytes']:,}"
+    if is_large:
+        problem = _header_problem(path)
+        if problem is not None:
+            return problem
+        if not every_byte and (verified.knows(name, expected["sha256"]) or not verified.can_be_kept):
+            return None
+    if sha256_of(path) != expected["sha256"]:
+        return "was altered, its SHA-256 does not match"
+    if is_large:
+        verified.add(name, stamp, expected["sha256"])
+    return None
+
+
+def _header_problem(path: Path) -> str | None:
     if path.suffix == ".safetensors":
         try:
             with safe_open(path, framework="pt"):
@@ -174,9 +192,16 @@ def _problem(path: Path, expected: dict[str, Any], *, hashed: bool) -> str | Non
 
 
 def _listed(folder: Path, files: list[Path]) -> dict[str, dict[str, Any]]:
-    return {
-        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256_of(path)} for path in files
-    }
+    """The files' sizes and hashes; the first load need not hash again what was hashed here."""
+    listed, verified = {}, Verified(folder)
+    for path in files:
+        name, stamp = path.relative_to(folder).as_posix(), file_stamp(path)
+        sha256 = sha256_of(path)
+        listed[name] = {"bytes": stamp.size, "sha256": sha256}
+        if stamp.size > _ALWAYS_HASHED:
+            verified.add(name, stamp, sha256)
+    verified.keep()
+    return listed
 
 
 def _write_sealed(path: Path, content: dict[str, Any]) -> str:

@@ -23,6 +23,7 @@ from umpteen.manifest import (
     CALIBRATION,
     INDEX,
     MANIFEST,
+    PART,
     problems,
     read_manifest,
     read_part,
@@ -32,11 +33,13 @@ from umpteen.manifest import (
 from umpteen.model_card import model_card
 from umpteen.ranker.ranker import Ranker
 from umpteen.retrieval.exact import require_finite
+from umpteen.stamps import VERIFIED, Stamp, file_stamp
 from umpteen.storage import atomic_folder, can_hold, is_unfinished
 
 RANKER = "ranker"  # its folder in a model folder, and its entry in the manifest
 MILVUS = "milvus"  # the kind of index that keeps nothing but its address in the folder, or a living engine
 REPORT, RECIPE, CARD = "report.json", "recipe.toml", "README.md"
+PARTS = (CALIBRATION, INDEX)
 
 Progress = Callable[[int, int], None]
 
@@ -74,10 +77,17 @@ class Model:
         return settings
 
 
-def write_model(model: Model, path: Path, *, extra_files: Iterable[Path] = (), parts_of: Path | None = None) -> None:
+def write_model(
+    model: Model,
+    path: Path,
+    *,
+    extra_files: Iterable[Path] = (),
+    parts_of: Path | None = None,
+    parts: Iterable[str] = PARTS,
+) -> None:
     """Writes the folder, whole or not at all; a model that stood there is replaced.
 
-    Calibration and index come along from the folder `parts_of`.
+    Calibration and index, or the given ones of them, come along from the folder `parts_of`.
     """
     if not can_hold(path, MANIFEST):
         raise BadInput(f"{path} exists and is not a model folder; nothing was written, choose another path")
@@ -95,7 +105,7 @@ def write_model(model: Model, path: Path, *, extra_files: Iterable[Path] = (), p
         (folder / CARD).write_text(model_card(settings, model.report, model.recipe), encoding="utf-8")
         checksum = write_manifest(folder, settings)
         if parts_of is not None:
-            carry_parts(parts_of, folder, checksum, model.labels.version)
+            carry_parts(parts_of, folder, checksum, model.labels.version, parts)
 
 
 def write_labels_and_vectors(model: Model, folder: Path) -> None:
@@ -107,17 +117,17 @@ def write_labels_and_vectors(model: Model, folder: Path) -> None:
         model.ranker.save(folder / RANKER)
 
 
-def carry_parts(source: Path, folder: Path, checksum: str, version: int) -> None:
-    """Copies calibration and index to a model that gives the same scores.
+def carry_parts(source: Path, folder: Path, checksum: str, version: int, parts: Iterable[str] = PARTS) -> None:
+    """Copies parts to a model for which they hold, too: calibration and index to one that gives the same scores.
 
     An index of other labels stays behind, and one in Milvus, which two folders cannot share.
     """
     belongs_to = read_manifest(source)["checksum"]
-    for name in (CALIBRATION, INDEX):
+    for name in parts:
         if (source / name).is_dir():
             part = read_part(source / name, belongs_to)
             if name != INDEX or (part["catalogue_version"] == version and part["settings"].get("kind") != MILVUS):
-                shutil.copytree(source / name, folder / name)
+                shutil.copytree(source / name, folder / name, ignore=shutil.ignore_patterns(VERIFIED))
                 tie_part(folder / name, checksum)
 
 
@@ -127,6 +137,16 @@ def require_no_milvus(path: Path) -> None:
         raise BadInput(
             f"the index of {path} is kept by Milvus and belongs to the files as they are; "
             f"`umpteen index remove {path}` first, and build it again afterwards"
+        )
+
+
+def require_index_that_comes_along(path: Path, version: int, *, instead: str) -> None:
+    """Refuses to rewrite a folder with this version of the labels if its index would be lost; `instead` is advice."""
+    require_no_milvus(path)
+    if has_older_index(path, version):
+        raise BadInput(
+            f"{path / INDEX} was built of older labels and cannot come along; build it again first "
+            f"(`umpteen index build {path}`), or {instead}"
         )
 
 
@@ -140,19 +160,22 @@ def _index_part(path: Path) -> dict[str, Any]:
 
 
 def read_model(path: Path, *, ranker: bool = True) -> tuple[Model, Journal]:
-    """The model of a folder, and the journal of its labels; files are checked, large ones by size and header."""
+    """The model of a folder, and the journal of its labels; files are checked, large ones in full after a change."""
     while True:
-        stamp = stamp_of(path)
+        stamp, parts = stamp_of(path), part_stamps(path)
         try:
             manifest = read_manifest(path)
             damage = problems(path, manifest, arrays=False)
             if damage:
                 raise DamagedModel(damage[0])
-            return _read(path, manifest, ranker), Journal(path, manifest["checksum"], stamp)
-        except DamagedModel:
-            if stamp_of(path) == stamp:
+            model = _read(path, manifest, ranker)
+        except (DamagedModel, OSError):
+            if (stamp_of(path), part_stamps(path)) == (stamp, parts):
                 raise
-            # Replaced while it was read: what was found belongs to two models.
+        else:
+            if (stamp_of(path), part_stamps(path)) == (stamp, parts):
+                return model, Journal(path, manifest["checksum"], stamp)
+        # Replaced while it was read: what was found belongs to two models, even if it fits together.
 
 
 def _read(path: Path, manifest: dict[str, Any], with_ranker: bool) -> Model:
@@ -168,7 +191,7 @@ def _read(path: Path, manifest: dict[str, Any], with_ranker: bool) -> Model:
             data=settings["data"],
             training=settings["training"],
             ranker=Ranker.load(path / RANKER) if with_ranker and RANKER in settings else None,
-            calibration=_read_calibration(path, manifest, with_ranker),
+            calibration=read_calibration(path, manifest, with_ranker=with_ranker),
         )
     except DamagedModel:
         raise
@@ -176,13 +199,18 @@ def _read(path: Path, manifest: dict[str, Any], with_ranker: bool) -> Model:
         raise DamagedModel(f"{path}: cannot be loaded although its files are whole: {error}") from error
 
 
-def _read_calibration(path: Path, manifest: dict[str, Any], with_ranker: bool) -> Calibration | None:
+def read_calibration(path: Path, manifest: dict[str, Any], *, with_ranker: bool) -> Calibration | None:
     """None if there is none, or if the scores it was fitted on are the ranker's, which is left out."""
     folder = path / CALIBRATION
     if not folder.is_dir() or (RANKER in manifest["settings"] and not with_ranker):
         return None
     read_part(folder, manifest["checksum"])
     return Calibration.load(folder)
+
+
+def part_stamps(path: Path) -> dict[str, Stamp]:
+    """Change whenever a part is made again or removed: one look at the disk for each."""
+    return {name: file_stamp(path / name / PART) for name in PARTS}
 
 
 def has_changed_labels(path: Path) -> bool:
@@ -196,7 +224,7 @@ def verify(path: Path | str, progress: Progress | None = None) -> list[str]:
     path = Path(path)
     manifest = read_manifest(path)
     found = problems(path, manifest, arrays=True, progress=progress)
-    for name in (CALIBRATION, INDEX):
+    for name in PARTS:
         if (path / name).is_dir():
             try:
                 read_part(path / name, manifest["checksum"], arrays=True)

@@ -6,6 +6,8 @@ from playwright.sync_api import Locator, Page, expect
 
 from browser.serving import TOKEN, Running
 from browser.watching import Watched
+from umpteen.compacting import compact
+from umpteen.service.settings import ServiceSettings
 
 
 def row(page: Page, text: str) -> Locator:
@@ -88,6 +90,55 @@ def test_changes_are_undone_step_by_step_and_by_version(watched: Watched, servic
     page.get_by_role("button", name="Back to version 0").click()
     expect(row(page, "network")).to_be_visible()
     expect(page.locator("#history li").first).to_contain_text("Version 4")
+
+
+def test_labels_without_a_history_offer_no_undo(watched: Watched, service: Running) -> None:
+    watched.expected = re.compile("status of 409")
+    page = watched(f"{service.url}/#/labels?search=L1")
+    row(page, "fish").get_by_role("button", name="Retire").click()
+    give_token(page)
+    expect(page.locator("#undo")).to_be_visible()
+    compact(service.folder)
+    page.locator("#undo").click()  # this page does not know yet
+    expect(page.locator("#notice")).to_contain_text("nothing to undo")
+    expect(page.locator("#undo")).to_be_hidden()
+    other = watched(f"{service.url}/#/labels?search=L2")
+    expect(row(other, "tax law")).to_be_visible()
+    expect(other.locator("#labels-facts")).to_have_text("127 labels · version 1")
+    other.wait_for_load_state("networkidle")
+    expect(other.locator("#undo")).to_be_hidden()
+    row(other, "tax law").get_by_role("button", name="Retire").click()
+    give_token(other)
+    expect(other.locator("#undo")).to_be_visible()
+
+
+WATCH_TIMEOUTS = """
+const whole = AbortSignal.timeout;
+window.waits = [];
+AbortSignal.timeout = (ms) => (window.waits.push(ms), whole.call(AbortSignal, ms));
+"""
+
+
+def test_a_change_is_waited_for_as_long_as_the_service_may_take_and_its_reason_is_told(
+    watched: Watched, shared: Running
+) -> None:
+    watched.expected = re.compile("status of 503")
+    page = watched("about:blank")
+    page.add_init_script(WATCH_TIMEOUTS)
+    reason = "another process has been changing the labels for 5 s; nothing was changed, try again in a moment"
+    page.route(
+        "**/labels/L1",
+        lambda route: route.fulfill(
+            status=503, json={"error": {"code": "locked", "reason": reason}}, headers={"Retry-After": "5"}
+        ),
+    )
+    page.goto(f"{shared.url}/#/labels?search=L1")
+    row(page, "fish").get_by_role("button", name="Retire").click()
+    give_token(page)
+    expect(row(page, "fish").locator(".trouble")).to_have_text(f"A{reason[1:]}.")
+    waits = page.evaluate("window.waits")
+    settings = ServiceSettings()
+    assert waits[-1] > 1000 * settings.change_timeout and 1000 * settings.timeout < min(waits) < waits[-1]
 
 
 def test_a_wrong_token_is_told_and_asked_for_again(watched: Watched, service: Running) -> None:

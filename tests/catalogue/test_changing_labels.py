@@ -11,6 +11,7 @@ import torch
 from small_catalogue import LABELS
 
 from umpteen import classifier as classifier_module
+from umpteen.catalogue import folder
 from umpteen.catalogue.changes import Add, Rename, Retire
 from umpteen.classifier import Classifier, verify
 from umpteen.data.labels import LabelCatalogue
@@ -181,6 +182,22 @@ def test_a_model_replaced_between_look_and_lock_is_loaded_again_before_the_chang
     one._encode = meanwhile  # type: ignore[method-assign]
     assert one.add_labels({"m": "more"}) == 2
     assert Classifier.load(model).labels.count() == 7
+
+
+def test_labels_and_vectors_of_two_models_are_never_taken_for_one(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = Classifier.load(model)
+    other.rename_labels({"f": "tree"})
+    read = folder.read_vectors
+
+    def replaced_before(path: Path) -> torch.Tensor:
+        if (model / "catalogue" / "00000001.json").exists():
+            other.save(model)
+        return read(path)
+
+    monkeypatch.setattr(folder, "read_vectors", replaced_before)
+    found = folder.open_catalogue(model)
+    assert found.start.texts[0] == "tree" and found.start.version == 1
+    torch.testing.assert_close(found.vectors.first[0], other.vectors[0])
 
 
 def test_touching_the_manifest_is_no_new_model(model: Path) -> None:

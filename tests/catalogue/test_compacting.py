@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -102,6 +103,38 @@ def test_an_index_of_older_labels_is_dropped_only_on_demand(changed: Path) -> No
 def test_an_index_in_milvus_has_to_be_removed_first(changed: Path) -> None:
     add_part(changed, INDEX, 2, kind="milvus")
     refused(command("labels", "compact", changed, "--drop-index"), "kept by Milvus", "umpteen index remove")
+
+
+def test_saving_over_the_own_folder_never_loses_an_index(changed: Path) -> None:
+    def save(**how: bool) -> None:
+        Classifier.load(changed, index=False, **how).save(changed)
+
+    for version, kind, told in (
+        (1, "exact", rf"older labels.*umpteen index build {changed}.*umpteen index remove {changed}"),
+        (2, "milvus", rf"kept by Milvus.*umpteen index remove {changed}"),
+    ):
+        add_part(changed, INDEX, version, kind=kind)
+        before = listing(changed)
+        with pytest.raises(BadInput, match=told):
+            save()
+        assert listing(changed) == before
+        shutil.rmtree(changed / INDEX)
+    add_part(changed, INDEX, 2)
+    for how in ({}, {"ranker": False}):
+        save(**how)
+        assert read_part(changed / INDEX, read_manifest(changed)["checksum"])["catalogue_version"] == 2
+
+
+def test_parts_of_a_model_that_has_taken_the_place_of_this_one_are_not_taken_for_its_own(
+    changed: Path, tmp_path: Path
+) -> None:
+    classifier = Classifier.load(changed)
+    other = Classifier.load(changed)
+    other.rename_labels({"f": "fish of the tax"})
+    other.save(changed)
+    add_part(changed, INDEX, classifier.version)
+    classifier.save(tmp_path / "saved")
+    assert not (tmp_path / "saved" / INDEX).exists() and verify(tmp_path / "saved") == []
 
 
 def test_a_part_that_is_altered_or_of_another_model_is_refused_by_name(model: Path) -> None:

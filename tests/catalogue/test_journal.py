@@ -11,6 +11,7 @@ import torch
 from forked import on_a_small_disk
 from safetensors.torch import load_file
 
+from umpteen import manifest
 from umpteen.catalogue import lock
 from umpteen.catalogue.changes import Add, Rename, Retire
 from umpteen.catalogue.lock import locked
@@ -162,7 +163,10 @@ def test_a_disk_that_really_fills_up_leaves_the_last_version(model: Path, tmp_pa
     on_a_small_disk(place, fill)
 
 
-def test_a_read_only_folder_is_read_and_not_changed(model: Path, tmp_path: Path) -> None:
+def test_a_read_only_folder_is_read_and_not_changed(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manifest, "_ALWAYS_HASHED", 100)  # so that there are large files, whose check is remembered
     place = tmp_path / "disk"
     place.mkdir()
 

@@ -41,7 +41,7 @@ def test_more_recall_takes_more_effort() -> None:
 
 def test_each_kind_tries_the_least_effort_first_and_ends_with_everything() -> None:
     assert built(FLAT).efforts(10) == [Effort(10, 0, 16)]
-    assert [effort.breadth for effort in built(HNSW).efforts(10)][:4] == [16, 24, 32, 48]
+    assert [effort.breadth for effort in built(HNSW).efforts(10)][:5] == [16, 19, 23, 27, 32]
     assert built(HNSW).efforts(10)[-1].breadth == COUNT
     lists = built(IVFPQ).efforts(10)
     assert lists[0] == Effort(10, 1, 16) and lists[-1] == Effort(10, 62, COUNT)

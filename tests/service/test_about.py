@@ -48,6 +48,7 @@ def test_the_model_says_what_it_is_and_what_it_allows(shared_model: Path) -> Non
     assert (about["version"], about["calibrated"], about["editable"]) == (0, False, True)
     assert about["index"] == {"kind": "exact", "certificate": None, "away": None}
     assert about["limits"]["k"] == 7 and about["limits"]["text_characters"] > 0
+    assert about["timeouts"] == {"answer": settings.timeout, "change": settings.change_timeout}
     assert "secret" not in json.dumps(about)
 
 

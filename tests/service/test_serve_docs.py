@@ -50,3 +50,7 @@ def test_the_limits_of_the_page_are_the_limits() -> None:
     text = PAGE.read_text(encoding="utf-8")
     for number in (limits.characters, limits.answers, limits.labels):
         assert f"{number:,} " in text
+    words = " ".join(text.split())
+    assert f"{limits.waiting_searches} of them and {limits.waiting_changes} changes may wait" in words
+    assert f"waits up to {settings.lock_timeout:g} seconds" in words
+    assert f"a change may take {settings.change_timeout:g} seconds" in words

@@ -66,3 +66,20 @@ def test_another_model_in_the_folder_is_served_and_measured_again(model: Path, t
         raise AssertionError("the new model is not served, or not measured")
 
     in_service(model, ask, ServiceSettings(refresh=0.02))
+
+
+def test_an_index_that_is_built_meanwhile_is_searched_and_measured(model: Path) -> None:
+    from umpteen.index_building import build_index
+
+    async def ask(service: Running) -> None:
+        kept: Service = service.service
+        assert kept.classifier.index.kind == "exact"
+        await asyncio.to_thread(build_index, model, "faiss-flat", recall=1, k=1)
+        for _ in range(200):
+            if kept.classifier.index.kind == "faiss-flat" and kept.is_measured:
+                assert await service.keys("fish", k=1) == ["L1"]
+                return
+            await asyncio.sleep(0.02)
+        raise AssertionError("the new index is not searched, or not measured")
+
+    in_service(model, ask, ServiceSettings(refresh=0.02))

@@ -41,18 +41,24 @@ def added(service: ChildService, key: str, text: str) -> Any:
 
 
 def test_a_service_that_is_told_to_stop_finishes_what_it_took(model: Path) -> None:
-    with umpteen_serve(model, token=TOKEN) as service:
-        with locked(model):  # so the change has to wait, and the texts behind it too
+    body = b'{"text": "food network"}'
+    head = f"POST /predict HTTP/1.1\r\nHost: service\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    with umpteen_serve(model, token=TOKEN) as service, socket.socket() as asking:
+        asking.settimeout(20)
+        asking.connect(("127.0.0.1", service.port))
+        asking.sendall(head + body[:5])
+        with locked(model):  # so the change has to wait
             changing, changed = in_background(lambda: added(service, "new", "food network"))
             time.sleep(0.3)
-            asking, asked = in_background(lambda: keys_of(service, "food network"))
-            time.sleep(0.3)
+            assert "new" not in keys_of(service, "food network")
             service.process.send_signal(signal.SIGTERM)
             time.sleep(0.3)
-            assert not changed and not asked and service.process.poll() is None
+            assert not changed and service.process.poll() is None
         changing.join(20)
-        asking.join(20)
-        assert changed == [{"version": 1}] and asked[0][0] == "new"
+        assert changed == [{"version": 1}]
+        asking.sendall(body[5:])
+        answer = b"".join(iter(lambda: asking.recv(65536), b""))
+        assert answer.startswith(b"HTTP/1.1 200") and b'"new"' in answer
         assert service.process.wait(20) == 0
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", service.port), timeout=5)

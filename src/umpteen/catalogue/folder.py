@@ -30,7 +30,9 @@ def open_catalogue(path: Path) -> LiveCatalogue:
         try:
             manifest = _whole(path, lambda name: name in (*LABEL_FILES, VECTORS))
             journal = Journal(path, manifest["checksum"], stamp)
-            return LiveCatalogue(read_labels(path, version_of(manifest)), read_vectors(path), journal)
+            found = LiveCatalogue(read_labels(path, version_of(manifest)), read_vectors(path), journal)
+            if stamp_of(path) == stamp:
+                return found  # else the model was replaced while it was read, even if all fits together
         except (DamagedModel, OSError, ValueError, KeyError, SafetensorError) as error:
             if stamp_of(path) != stamp:
                 continue  # the model was replaced while it was read

@@ -20,10 +20,8 @@ from umpteen.catalogue.changes import Step, Version
 from umpteen.catalogue.lock import LOCK, locked
 from umpteen.errors import DamagedModel, NotSaved
 from umpteen.manifest import CATALOGUE, MANIFEST, checksum_of, read_manifest
+from umpteen.stamps import NOTHING_THERE, Stamp, file_stamp
 from umpteen.storage import write_atomically
-
-Stamp = tuple[int, int, int]
-_NOTHING_THERE: Stamp = (0, 0, 0)
 
 _ADVICE = "copy the model folder again; without the catalogue folder it is the model as it was written"
 
@@ -60,7 +58,7 @@ class Journal:
     def is_replaced(self) -> bool:
         """Whether another model stands in the folder's place: one look at the disk."""
         stamp = stamp_of(self.model)
-        if stamp in (self.stamp, _NOTHING_THERE):
+        if stamp in (self.stamp, NOTHING_THERE):
             return False
         if read_manifest(self.model)["checksum"] != self.belongs_to:
             return True
@@ -177,11 +175,7 @@ class Journal:
 
 def stamp_of(model: Path) -> Stamp:
     """Changes whenever the model folder, or its manifest, is replaced."""
-    try:
-        found = (model / MANIFEST).stat()
-    except OSError:
-        return _NOTHING_THERE
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    return file_stamp(model / MANIFEST)
 
 
 def _written(step: Step) -> dict[str, str]:

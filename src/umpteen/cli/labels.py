@@ -44,10 +44,8 @@ def add(model: Path, key: str | None, text: str | None, file: Path | None, note:
     from umpteen.catalogue.files import additions
 
     _require_one_way(file, key, text)
-    if file is not None:
-        _change(model, partial(additions, file), note, as_json)
-    else:
-        _change(model, lambda _: [Add(str(key), str(text))], note, as_json)
+    one = [Add(str(key), str(text))]
+    _change(model, partial(additions, file) if file else lambda _: one, note, as_json)
 
 
 @labels.command()
@@ -63,10 +61,8 @@ def rename(model: Path, key: str | None, text: str | None, file: Path | None, no
     from umpteen.catalogue.files import renamings
 
     _require_one_way(file, key, text)
-    if file is not None:
-        _change(model, partial(renamings, file), note, as_json)
-    else:
-        _change(model, lambda _: [Rename(str(key), str(text))], note, as_json)
+    one = [Rename(str(key), str(text))]
+    _change(model, partial(renamings, file) if file else lambda _: one, note, as_json)
 
 
 @labels.command()
@@ -82,10 +78,8 @@ def retire(model: Path, keys: tuple[str, ...], file: Path | None, note: str, as_
 
     if bool(keys) == (file is not None):
         raise click.UsageError("give keys, or --from a file of them")
-    if file is not None:
-        _change(model, partial(retirements, file), note, as_json)
-    else:
-        _change(model, lambda _: [Retire(key) for key in keys], note, as_json)
+    named = [Retire(key) for key in keys]
+    _change(model, partial(retirements, file) if file else lambda _: named, note, as_json)
 
 
 @labels.command(name="import")

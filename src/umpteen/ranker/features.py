@@ -1,20 +1,21 @@
 """Texts as tf-idf of n-grams: learned from training texts, kept as plain lists and numbers, so loading runs no code.
 
 Each kind of n-gram, of words and of characters, has a vocabulary of its own; a text's features have length 1.
+scikit-learn is imported where it is used, and a stored vocabulary parsed with the first text: many who open a model
+never get there.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, hstack
-from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.preprocessing import normalize
 
-from umpteen.errors import BadInput
+from umpteen.errors import BadInput, DamagedModel
 from umpteen.ranker.settings import NGrams, RankerSettings
 
 VOCABULARY = "vocabulary.json"
@@ -24,8 +25,14 @@ _WORD = r"(?u)\b\w+\b"
 class TextFeatures:
     """Turns texts into rows of a sparse matrix."""
 
-    def __init__(self, vectorizers: dict[str, TfidfVectorizer]) -> None:
-        self._vectorizers = vectorizers  # by kind: words, characters
+    def __init__(self, count: int, vectorizers: Callable[[], dict[str, Any]]) -> None:
+        self._count = count
+        self._made = vectorizers
+
+    @cached_property
+    def _vectorizers(self) -> dict[str, Any]:
+        """scikit-learn's TfidfVectorizers by kind: words, characters."""
+        return self._made()
 
     @classmethod
     def fit(cls, texts: Iterable[str], settings: RankerSettings) -> "TextFeatures":
@@ -40,16 +47,18 @@ class TextFeatures:
                     f"no n-gram of {kind} is left of the training texts ({problem}); lower min_texts, "
                     f"which is {settings.min_texts:,}, or look at the texts with `umpteen data describe`"
                 ) from None
-        return cls(vectorizers)
+        return cls(sum(len(vectorizer.vocabulary_) for vectorizer in vectorizers.values()), lambda: vectorizers)
 
     def __len__(self) -> int:
-        return sum(len(vectorizer.vocabulary_) for vectorizer in self._vectorizers.values())
+        return self._count
 
     def transform(self, texts: Sequence[str]) -> csr_array:
         """One row a text; a text without a known n-gram is a row of zeros."""
         parts = [csr_array(vectorizer.transform(texts)) for vectorizer in self._vectorizers.values()]
         if len(parts) == 1:
             return parts[0]
+        from sklearn.preprocessing import normalize
+
         both: csr_array = normalize(csr_array(hstack(parts, format="csr")), copy=False)
         return both
 
@@ -68,17 +77,9 @@ class TextFeatures:
     @classmethod
     def load(cls, folder: Path, idf: NDArray[np.float32]) -> "TextFeatures":
         """What `save` wrote."""
-        content = json.loads((folder / VOCABULARY).read_text(encoding="utf-8"))
-        vectorizers, start = {}, 0
-        for kind, part in content.items():
-            ngrams = part["ngrams"]
-            vectorizer = _vectorizer(kind, tuple(part["lengths"]), vocabulary=ngrams)
-            vectorizer.idf_ = idf[start : start + len(ngrams)]
-            vectorizers[kind] = vectorizer
-            start += len(ngrams)
-        if start != len(idf):
-            raise BadInput(f"{folder / VOCABULARY} has {start:,} n-grams, but {len(idf):,} have a frequency")
-        return cls(vectorizers)
+        path = folder / VOCABULARY
+        stored = path.read_bytes()  # now: another model may stand in the folder's place when the first text comes
+        return cls(len(idf), lambda: _stored_vectorizers(path, stored, idf))
 
 
 def _kinds(settings: RankerSettings) -> dict[str, NGrams]:
@@ -86,6 +87,24 @@ def _kinds(settings: RankerSettings) -> dict[str, NGrams]:
     return kinds if settings.characters is None else kinds | {"characters": settings.characters}
 
 
-def _vectorizer(kind: str, lengths: NGrams, **settings: Any) -> TfidfVectorizer:
+def _stored_vectorizers(path: Path, stored: bytes, idf: NDArray[np.float32]) -> dict[str, Any]:
+    vectorizers, start = {}, 0
+    try:
+        for kind, part in json.loads(stored).items():
+            ngrams = part["ngrams"]
+            vectorizer = _vectorizer(kind, tuple(part["lengths"]), vocabulary=ngrams)
+            vectorizer.idf_ = idf[start : start + len(ngrams)]
+            vectorizers[kind] = vectorizer
+            start += len(ngrams)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedModel(f"{path}: is no list of n-grams ({error!r}); copy the model again") from error
+    if start != len(idf):
+        raise DamagedModel(f"{path}: has {start:,} n-grams, but {len(idf):,} have a frequency; copy the model again")
+    return vectorizers
+
+
+def _vectorizer(kind: str, lengths: NGrams, **settings: Any) -> Any:
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
     how = {"words": {"analyzer": "word", "token_pattern": _WORD}, "characters": {"analyzer": "char_wb"}}[kind]
     return TfidfVectorizer(ngram_range=lengths, sublinear_tf=True, dtype=np.float32, **how, **settings)

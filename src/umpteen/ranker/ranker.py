@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors.numpy import load_file, save_file
+from safetensors import safe_open
+from safetensors.numpy import save_file
 from scipy.sparse import csr_array
 
 from umpteen.errors import BadInput
@@ -122,13 +123,22 @@ class Ranker:
 
     @classmethod
     def load(cls, folder: Path) -> "Ranker":
-        """What `save` wrote."""
+        """What `save` wrote; the weights are mapped, not read."""
         content = json.loads((folder / "ranker.json").read_text(encoding="utf-8"))
-        arrays = load_file(folder / "weights.safetensors")
+        arrays = _mapped(folder / "weights.safetensors")
         settings = RankerSettings.of(content["settings"])
         features = TextFeatures.load(folder, arrays["idf"])
         columns = len(features) + content["dense_dimension"]
         shape = (len(arrays["intercepts"]), columns)
-        weights = csr_array((arrays["values"], arrays["columns"], arrays["starts"]), shape=shape)
+        starts = arrays["starts"]
+        if len(arrays["columns"]) <= np.iinfo(np.int32).max:
+            starts = starts.astype(np.int32)  # as the columns: of two kinds, scipy would copy these
+        weights = csr_array((arrays["values"], arrays["columns"], starts), shape=shape)
         chosen = {name: content[name] for name in ("weight", "rare", "origin")}
         return cls(features, weights, arrays["intercepts"], arrays["texts"], settings, **chosen)
+
+
+def _mapped(path: Path) -> dict[str, NDArray[Any]]:
+    """The arrays of a file, which come into memory where they are looked at; torch maps them, numpy would read them."""
+    with safe_open(path, framework="pt") as file:
+        return {name: file.get_tensor(name).numpy() for name in file.keys()}  # noqa: SIM118 - no dictionary

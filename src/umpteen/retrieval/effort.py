@@ -28,12 +28,9 @@ class Effort:
         return cls(int(content["k"]), int(content["breadth"]), int(content["rescored"]))
 
 
-def doubling(first: int, last: int, *, halves: bool = False) -> list[int]:
-    """first, 2 · first, 4 · first … last; with steps of about √2 between if asked for."""
-    found = []
-    while first < last:
-        found.append(first)
-        if halves and first + first // 2 < last:
-            found.append(first + first // 2)
-        first *= 2
-    return [*found, max(last, 1)]
+def doubling(first: int, last: int, *, steps: int = 1) -> list[int]:
+    """From first to last, each 2^(1/steps) times the one before, about."""
+    last = max(last, 1)
+    count = math.ceil(steps * math.log2(max(last / first, 1)))
+    between = {round(first * 2 ** (number / steps)) for number in range(count)}
+    return [*sorted(value for value in between if value < last), last]

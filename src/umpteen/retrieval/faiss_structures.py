@@ -21,12 +21,13 @@ FLAT, HNSW, IVFPQ, SQ = "faiss-flat", "faiss-hnsw", "faiss-ivfpq", "faiss-sq"
 KINDS = (FLAT, HNSW, IVFPQ, SQ)
 
 _NEIGHBOURS = 32  # M of HNSW
-_CARE = 100  # efConstruction of HNSW
+_CARE = 200  # efConstruction of HNSW
 _BITS = 8
 _NUMBERS_A_CODE = 4  # of a vector, in each byte of IVF-PQ
 _TRAINING_VECTORS_A_LIST = 64
 _MORE = 6  # candidates beyond k, at least
 _WIDEST = 16_384  # efSearch
+_STEPS = 4  # of it that are tried in a doubling
 _MOST_RESCORED = 4096
 _WIDTH = 16  # FAISS is several times faster where halves come in such groups
 
@@ -104,7 +105,7 @@ class Structure:
         count = len(self)
         few = k + max(_MORE, k // 2)  # coarse scores may put one that belongs to the k best a little behind them
         if self.kind == HNSW:
-            return [Effort(k, breadth, few) for breadth in doubling(max(16, k), min(count, _WIDEST), halves=True)]
+            return [Effort(k, breadth, few) for breadth in doubling(max(16, k), min(count, _WIDEST), steps=_STEPS)]
         more = [few, *doubling(2 * few, min(count, max(_MOST_RESCORED, 2 * few)))]
         if self.kind == IVFPQ:
             lists = int(self._index.nlist)

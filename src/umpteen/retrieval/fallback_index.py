@@ -82,7 +82,8 @@ class FallbackIndex:
 
     def close(self) -> None:
         self._ending.set()
-        keeper = self._keeper
+        with self._keeping:
+            keeper = self._keeper
         if keeper is not None:
             keeper.join(timeout=_PATIENCE)
         self.milvus.close()

@@ -4,36 +4,29 @@ Every failure is a MilvusAway, which names the address, the reason and the next 
 the environment and is written nowhere.
 """
 
-import fcntl
 import logging
 import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 from threading import Lock
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 from umpteen.errors import BadInput
+from umpteen.retrieval import milvus_engine
+from umpteen.retrieval.milvus_engine import is_embedded
 
 TOKEN = "UMPTEEN_MILVUS_TOKEN"  # user:password, or an API key
 _WAITS = (0.5, 1.0, 2.0)  # seconds between attempts to connect
 
 Result = TypeVar("Result")
 
-_OWNED: dict[str, tuple[IO[str], int]] = {}  # engines open in this process: their locks, and how many use them
-_OWNING = Lock()
-
 
 class MilvusAway(BadInput):
     """Milvus cannot be reached, or refuses what it is asked for."""
 
 
-class InUse(BadInput):
-    """Another process has opened the embedded engine."""
-
-
 class MilvusConnection:
-    """Connects when it is first used, and again after it was lost."""
+    """Connects when it is first used, and again after it was lost. Threads share it: their calls run side by side."""
 
     def __init__(self, uri: str, *, timeout: float = 5.0) -> None:
         self.uri = uri
@@ -41,6 +34,9 @@ class MilvusConnection:
         self.embedded = is_embedded(uri)
         self._client: Any = None
         self._owns_files = False
+        self._rests = False
+        self._closed = False
+        self._opening = Lock()  # around coming and going, never around a call
 
     def connect(self, attempts: int = 1) -> None:
         """Makes sure of the connection, with back-off between several attempts."""
@@ -56,86 +52,85 @@ class MilvusConnection:
 
     def call(self, work: Callable[[Any], Result]) -> Result:
         """What the work gives with the client of pymilvus; a failed call closes the connection."""
+        _library()
+        from grpc import FutureTimeoutError, RpcError  # type: ignore[import-untyped]
         from pymilvus.exceptions import MilvusException
 
+        client = None
         try:
-            if self._client is None:
-                self._client = self._open()
-            return work(self._client)
-        except (MilvusException, ValueError, OSError) as error:
-            reason = getattr(error, "message", None) or str(error)
-            self.drop()
-            raise MilvusAway(f"Milvus at {self.uri}: {reason}; {self._advice()}") from error
+            client = self._connected()
+            return work(client)
+        except (MilvusException, RpcError, FutureTimeoutError, ValueError, OSError) as error:
+            self._drop(client)
+            raise self._away(error) from error
 
     def own(self) -> None:
         """Keeps other processes from the embedded engine, without opening it."""
-        if not self._owns_files:
-            _own(self.uri)
-            self._owns_files = True
+        with self._opening:
+            self._own()
 
-    def drop(self) -> None:
-        """Forgets the connection; the next call makes a new one."""
-        client, self._client = self._client, None
-        if client is not None:
-            try:
-                client.close()
-            except Exception:  # it is broken, or closed already
-                logging.getLogger(__name__).debug("closing the connection to Milvus failed", exc_info=True)
+    def rest(self) -> None:
+        """Stops the embedded engine that this owns; nobody starts it, and its files are still, until this is closed."""
+        if self._owns_files:
+            self._rests = True
+            milvus_engine.rest(self.uri)
 
     def close(self) -> None:
-        """Lets go of the connection, and of the embedded engine's files."""
-        self.drop()
-        if self._owns_files:
-            self._owns_files = False
-            _release(self.uri)
+        """Lets go of the connection, and of the embedded engine's files, for good."""
+        with self._opening:
+            self._closed = True
+            owned, self._owns_files = self._owns_files, False
+        self._drop(self._client)
+        if self._rests:
+            self._rests = False
+            milvus_engine.wake(self.uri)
+        if owned:
+            milvus_engine.release(self.uri)
+
+    def _connected(self) -> Any:
+        with self._opening:
+            if self._closed:  # a thread that was still at work
+                raise OSError("the connection is closed")
+            if self._client is None:
+                self._client = self._open()
+            return self._client
+
+    def _drop(self, client: Any) -> None:
+        """Closes this client; one that another thread has opened since then stays."""
+        with self._opening:
+            if client is None or self._client is not client:
+                return
+            self._client = None
+        try:
+            client.close()
+        except Exception:  # it is broken, or closed already
+            logging.getLogger(__name__).debug("closing the connection to Milvus failed", exc_info=True)
+
+    def _own(self) -> None:
+        if not self._owns_files:
+            try:
+                milvus_engine.own(self.uri)
+            except OSError as error:
+                raise self._away(error) from error
+            self._owns_files = True
 
     def _open(self) -> Any:
         library = _library()
         # Its errors come as exceptions, which are told by those who can do something about them.
         logging.getLogger("pymilvus").setLevel(logging.CRITICAL)
         if self.embedded:
-            self.own()
-            return library.MilvusClient(self.uri)
+            self._own()
+            with milvus_engine.starting(self.uri):
+                return library.MilvusClient(self.uri)
         return library.MilvusClient(self.uri, token=os.environ.get(TOKEN, ""), timeout=self.timeout)
 
-    def _advice(self) -> str:
+    def _away(self, error: Exception) -> MilvusAway:
+        reason = getattr(error, "message", None) or str(error)
         if self.embedded:
-            return "`umpteen index build` makes the index again, `umpteen index remove` goes back to exact search"
-        return f"is it running, and is its token in {TOKEN}? `umpteen index remove` goes back to exact search"
-
-
-def _own(uri: str) -> None:
-    """The embedded engine belongs to one process: the first one that opens it, as often as it likes."""
-    with _OWNING:
-        lock, users = _OWNED.get(uri, (None, 0))
-        if lock is None:
-            lock = Path(f"{uri}.lock").open("w")  # noqa: SIM115 - open as long as the engine is
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                lock.close()
-                raise InUse(
-                    f"{uri}: the embedded Milvus belongs to one process, and another one has it open; stop that one, "
-                    "run a single worker, or build the index with --uri and the address of a cluster"
-                ) from None
-        _OWNED[uri] = lock, users + 1
-
-
-def _release(uri: str) -> None:
-    from milvus_lite.server_manager import server_manager_instance
-
-    with _OWNING:
-        lock, users = _OWNED.pop(uri)
-        if users > 1:
-            _OWNED[uri] = lock, users - 1
+            advice = "`umpteen index build` makes the index again, `umpteen index remove` goes back to exact search"
         else:
-            server_manager_instance.release_server(uri)
-            lock.close()
-
-
-def is_embedded(uri: str) -> bool:
-    """Whether this is the path of an embedded engine and not a cluster's address."""
-    return "://" not in uri
+            advice = f"is it running, and is its token in {TOKEN}? `umpteen index remove` goes back to exact search"
+        return MilvusAway(f"Milvus at {self.uri}: {reason}; {advice}")
 
 
 def _library() -> Any:

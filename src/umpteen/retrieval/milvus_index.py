@@ -31,6 +31,7 @@ _ALIKE = 1e-3  # lengths that differ from 1 by no more are all 1
 _ROWS_AT_A_TIME = 16_384
 _LISTS_EMBEDDED = 128  # nlist of milvus-lite
 _MORE = 6  # candidates beyond k, at least
+_STEPS = 2  # of a graph's search effort that are tried in a doubling
 
 Progress = Callable[[int, int], None]
 
@@ -41,6 +42,7 @@ class State(NamedTuple):
     labels: LiveVectors  # all there is to find, with exact vectors
     fresh: LiveVectors  # of these, what has changed since the index was opened
     waiting: Rows  # rows that Milvus has not heard of yet, sorted
+    version: int  # of the catalogue: all of its changes are among these labels, perhaps some of the next version's, too
 
 
 class MilvusIndex:
@@ -49,12 +51,17 @@ class MilvusIndex:
     kind = "milvus"
 
     def __init__(
-        self, collection: MilvusCollection, labels: LiveVectors, effort: Effort, catalogue: Callable[[], NamedRows]
+        self,
+        collection: MilvusCollection,
+        labels: LiveVectors,
+        effort: Effort,
+        catalogue: Callable[[], NamedRows],
+        version: int,
     ) -> None:
         self.collection = collection
         self.effort = effort
         self._catalogue = catalogue
-        self._state = State(labels, LiveVectors(torch.empty(0, labels.dimension)), np.empty(0, dtype=np.int64))
+        self._state = State(labels, LiveVectors(torch.empty(0, labels.dimension)), np.empty(0, dtype=np.int64), version)
         self._changing = Lock()
         self._writing = Lock()
 
@@ -76,7 +83,7 @@ class MilvusIndex:
             if progress is not None:
                 progress(min(start + _ROWS_AT_A_TIME, len(rows)), len(rows))
         collection.mark(catalogue.version, labels.dimension)
-        return cls(collection, labels, Effort(1, 1, 1), lambda: catalogue)
+        return cls(collection, labels, Effort(1, 1, 1), lambda: catalogue, catalogue.version)
 
     @property
     def labels(self) -> LiveVectors:
@@ -84,7 +91,7 @@ class MilvusIndex:
         return self._state.labels
 
     def search(self, queries: Tensor, k: int) -> Ranking:
-        labels, fresh, _ = self._state
+        labels, fresh, _, _ = self._state
         queries = checked_queries(queries, labels.dimension, k)
         candidates = self._found(queries, self.effort.for_k(k), labels)
         if len(fresh.changed):  # Milvus may have them by now, but nobody is to be named twice
@@ -115,25 +122,31 @@ class MilvusIndex:
         if self.collection.structure == AUTO:
             return [Effort(k, 0, few)]
         if self.collection.structure == HNSW:
-            return [Effort(k, width, few) for width in doubling(max(16, few), min(count, MOST_RESULTS), halves=True)]
+            return [Effort(k, width, few) for width in doubling(max(16, few), min(count, MOST_RESULTS), steps=_STEPS)]
         # The embedded engine does not hear how many lists are wanted; of those it makes, it cannot search too many.
         most = max(_lists(count), _LISTS_EMBEDDED) if self.collection.connection.embedded else _lists(count)
         return [Effort(k, lists, few) for lists in doubling(1, most)]
 
     def add(self, rows: NDArray[np.int64], vectors: NDArray[np.float32]) -> None:
         with self._changing:
-            labels, fresh, waiting = self._state
+            labels, fresh, waiting, _ = self._state
             labels.check(rows, vectors)
             differs = labels.differing(rows, vectors)
             rows, vectors = rows[differs], vectors[differs]
             labels, fresh = labels.with_rows(rows, vectors), fresh.with_rows(rows, vectors)
-            self._state = State(labels, fresh, np.union1d(waiting, rows))
+            self._tell(labels, fresh, np.union1d(waiting, rows))
 
     def remove(self, rows: NDArray[np.int64]) -> None:
         with self._changing:
-            labels, fresh, waiting = self._state
+            labels, fresh, waiting, _ = self._state
             fresh = fresh.without(rows[rows < len(fresh)])
-            self._state = State(labels.without(rows), fresh, np.union1d(waiting, rows))
+            self._tell(labels.without(rows), fresh, np.union1d(waiting, rows))
+
+    def _tell(self, labels: LiveVectors, fresh: LiveVectors, waiting: Rows) -> None:
+        """A version is told in up to two steps, its new vectors first: it is all here when the same rows are active."""
+        catalogue = self._catalogue()
+        whole = np.array_equal(labels.active, catalogue.active)
+        self._state = State(labels, fresh, waiting, catalogue.version if whole else self._state.version)
 
     def waiting(self) -> int:
         """How many rows Milvus has not heard of yet."""
@@ -142,18 +155,20 @@ class MilvusIndex:
     def catch_up(self, *, anyway: bool = False) -> None:
         """Tells Milvus of everything that has changed, its version last; safe to repeat after any interruption.
 
-        Another process may have told it; that is taken on trust, unless it is to be told `anyway`.
+        Another process may have told it; that is taken on trust, unless it is to be told `anyway`. While the catalogue
+        is ahead of what was told here, everything goes on waiting: the marker never names rows that are not there.
         """
         with self._writing:
             with self._changing:
-                labels, fresh, waiting = self._state
-                self._state = State(labels, fresh, waiting[:0])
-            try:
+                labels, _, waiting, version = self._state
                 catalogue = self._catalogue()
+                if catalogue.version == version:
+                    self._state = self._state._replace(waiting=waiting[:0])
+            try:
                 held = self.collection.version()
-                if anyway or held is None or held < catalogue.version:
+                if catalogue.version == version and (anyway or held is None or held < version):
                     self.collection.write(np.arange(len(labels)) if held is None else waiting, labels, catalogue)
-                    self.collection.mark(catalogue.version, labels.dimension)
+                    self.collection.mark(version, labels.dimension)
             except BaseException:
                 with self._changing:
                     self._state = self._state._replace(waiting=np.union1d(self._state.waiting, waiting))
@@ -180,11 +195,12 @@ class MilvusIndex:
         settings: dict[str, Any],
         connection: MilvusConnection,
         catalogue: Callable[[], NamedRows],
+        version: int,
     ) -> "MilvusIndex":
-        """The index as it was saved; Milvus is asked when something is searched for."""
+        """The index as it was saved with this version of the labels; Milvus is asked when something is searched for."""
         collection = MilvusCollection(connection, settings["collection"], settings["structure"])
         labels = LiveVectors.open(folder / LABELS, base)
-        return cls(collection, labels, Effort.from_dict(settings["effort"]), catalogue)
+        return cls(collection, labels, Effort.from_dict(settings["effort"]), catalogue, version)
 
 
 def all_of_length_1(labels: LiveVectors, rows: Rows) -> bool:

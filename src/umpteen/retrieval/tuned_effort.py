@@ -3,6 +3,7 @@
 Queries of one half choose it, those of the other half certify it.
 """
 
+from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -53,7 +54,7 @@ def tune(index: Tunable, queries: Tensor, k: int, target: float, *, seed: int = 
     chosen = _first_good(index, choosing, exact_search(choosing, index.labels, k), efforts, target)
     exact = exact_search(certifying, index.labels, k)
     best = 0.0
-    for attempt, place in enumerate(range(chosen, len(efforts)), 1):
+    for attempt, place in enumerate(_from(chosen, len(efforts)), 1):
         index.effort = efforts[place]
         found = recalls(index.search(certifying, k), exact)
         if found.mean() >= target:
@@ -65,10 +66,19 @@ def tune(index: Tunable, queries: Tensor, k: int, target: float, *, seed: int = 
     )
 
 
-def _first_good(index: Tunable, queries: Tensor, exact: Ranking, efforts: list[Effort], target: float) -> int:
-    """The place of the first effort with half the misses that are allowed: other queries are not quite as these.
+def _from(first: int, count: int) -> Iterator[int]:
+    """Places from this one to the last in growing steps: many small ones would end where chance is kind."""
+    step = 1
+    while first < count - 1:
+        yield first
+        first, step = first + step, step + 1
+    yield count - 1
 
-    If there is none, of the first that reaches the target; if there is none of these either, the last.
+
+def _first_good(index: Tunable, queries: Tensor, exact: Ranking, efforts: list[Effort], target: float) -> int:
+    """The place of the first effort that reaches the target by a standard error: other queries are not quite as these.
+
+    If there is none, of the first that reaches it at all; if there is none of these either, the last.
     """
     places: dict[int, list[int]] = {}
     for place, effort in enumerate(efforts):
@@ -80,9 +90,9 @@ def _first_good(index: Tunable, queries: Tensor, exact: Ranking, efforts: list[E
         hits = np.cumsum(as_good(exact_scores(queries, candidates, index.labels), exact), axis=1, dtype=np.int64)
         for place in group:
             last = min(efforts[place].rescored, hits.shape[1]) - 1
-            reached = share(hits[:, last], exact).mean() if last >= 0 else 0.0
-            if 1 - reached <= (1 - target) / 2:
+            found = share(hits[:, last], exact) if last >= 0 else np.zeros(len(queries))
+            if found.mean() - found.std() / len(found) ** 0.5 >= target:
                 return place
-            if reached >= target and enough is None:
+            if found.mean() >= target and enough is None:
                 enough = place
     return len(efforts) - 1 if enough is None else enough

@@ -46,6 +46,7 @@ def add_about(app: FastAPI, service: Service) -> None:
             ),
             editable=settings.editable,
             limits=asdict(settings.limits),
+            timeouts={"answer": settings.timeout, "change": settings.change_timeout},
         )
 
     @app.get("/report", summary="How good the model is")

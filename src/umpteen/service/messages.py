@@ -131,6 +131,7 @@ class ModelAbout(BaseModel):
     index: IndexAbout
     editable: bool
     limits: dict[str, int]
+    timeouts: dict[str, float] = Field(description="Seconds until an `answer`, and until a `change` is made.")
 
 
 class Figure(BaseModel):

@@ -42,6 +42,11 @@ def too_busy(reason: str) -> Refusal:
     return Refusal(429, "too_busy", reason, headers={"Retry-After": "1"})
 
 
+def locked_out(reason: str) -> Refusal:
+    """Another process is at the labels, perhaps for a while."""
+    return Refusal(503, "locked", reason, headers={"Retry-After": "5"})
+
+
 def refusal_of(problem: Exception) -> Refusal | None:
     """What a known problem means to whoever asked; None for one that nobody foresaw."""
     if isinstance(problem, Refusal):

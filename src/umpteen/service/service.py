@@ -10,11 +10,13 @@ import torch
 from umpteen.classifier import Classifier
 from umpteen.encoders.towers import Towers
 from umpteen.parallel.world import cores
+from umpteen.retrieval.index import LabelIndex
 from umpteen.service.batching import SHORT, Batcher
+from umpteen.service.changing import Changing
 from umpteen.service.inference import InferenceThread
 from umpteen.service.log import Log
+from umpteen.service.lookups import Lookups
 from umpteen.service.metrics import Metrics
-from umpteen.service.refusals import Refusal
 from umpteen.service.settings import ServiceSettings
 from umpteen.service.trial import MANY, Trial
 from umpteen.service.watching import watch
@@ -32,8 +34,10 @@ class Service:
         self.log = Log(on=settings.access_log, texts=settings.log_texts)
         self.thread = InferenceThread()
         self.batcher = Batcher(classifier, settings, self.metrics, self.thread)
+        self.lookups = Lookups(settings)
         self.ready = False
-        self._measured: Towers | None = None
+        self._changing = Changing(classifier.path, settings, self.batcher)
+        self._measured: tuple[Towers, LabelIndex] | None = None
         self._watching: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -46,7 +50,7 @@ class Service:
 
     async def measure(self) -> None:
         """Brings the vectors into memory, and finds out how answers come fastest: short ones from one thread alone."""
-        self._measured = self.classifier.towers
+        self._measured = self.classifier.towers, self.classifier.index
         self.batcher.short_texts = 0
         threads = self.settings.threads or 1
         torch.set_num_threads(threads)  # for this thread, in which short work is done
@@ -61,8 +65,9 @@ class Service:
 
     @property
     def is_measured(self) -> bool:
-        """False once another model has taken the place of the one that was measured."""
-        return self._measured is self.classifier.towers
+        """False once another model or index has taken the place of the one that was measured."""
+        towers, index = self._measured or (None, None)
+        return towers is self.classifier.towers and index is self.classifier.index
 
     async def stop(self) -> None:
         """Finishes what was taken, then closes the index."""
@@ -72,29 +77,25 @@ class Service:
             with suppress(asyncio.CancelledError):
                 await self._watching
             self._watching = None
+        self.lookups.stop()
         await asyncio.to_thread(self.thread.stop)
         self.classifier.index.close()
         self.log.event("stopped")
 
     async def change(self, work: Callable[[], Result]) -> Result:
         """A change of the labels, between two batches; when this returns, the next request finds it."""
-        changing = asyncio.ensure_future(self.batcher.alone(work))
-        await asyncio.wait({changing}, timeout=self.settings.change_timeout)
-        if not changing.done():
-            changing.add_done_callback(lambda late: late.cancelled() or late.exception())
-            seconds = self.settings.change_timeout
-            reason = f"the change is not done after {seconds:g} s and may still be made; look at GET /labels/history"
-            raise Refusal(504, "timeout", reason)
-        result = changing.result()
+        result = await self._changing.make(work)
         self.show_labels()
         self.log.event("labels", version=self.classifier.version, labels=self.classifier.labels.count())
         return result
 
     async def _refresh(self) -> None:
-        """Takes in what other processes did to the labels, or the model that has taken the place of this one."""
-        changed = self.classifier.path is not None and await self.batcher.alone(self.classifier.refresh)
-        if changed and not self.is_measured:
-            await self.measure()
+        """Takes in what other processes did to the folder: other labels, another index, calibration or model."""
+        try:
+            changed = self.classifier.path is not None and await self.batcher.alone(self.classifier.refresh)
+        finally:  # a new model may be here, even if its index cannot be used
+            if not self.is_measured:
+                await self.measure()
         self.show_labels()
         if changed:
             self.log.event("labels", version=self.classifier.version, labels=self.classifier.labels.count())

@@ -20,6 +20,7 @@ class Limits:
     waiting_texts: int = 2_048  # in the queue of a worker
     waiting_characters: int = 20_000_000  # of these texts
     waiting_changes: int = 16
+    waiting_searches: int = 32  # of labels or their history
 
     def __post_init__(self) -> None:
         for name, value in ((found.name, getattr(self, found.name)) for found in fields(self)):
@@ -37,6 +38,7 @@ class ServiceSettings:
     timeout: float = 10.0  # seconds from a whole request to its answer
     body_timeout: float = 10.0  # seconds for a request to arrive
     change_timeout: float = 60.0  # seconds for a change of labels
+    lock_timeout: float = 5.0  # of these, for another process that changes the same folder
     shutdown_timeout: float = 10.0  # seconds for requests taken before the end
     batch_texts: int = 64  # texts of several requests in one call of the encoder
     gather: float = 0.002  # seconds a batch may wait for more texts while requests keep coming, or a tenth of the last
@@ -47,8 +49,8 @@ class ServiceSettings:
     log_texts: bool = False
 
     def __post_init__(self) -> None:
-        clocks = ("timeout", "body_timeout", "change_timeout", "shutdown_timeout", "refresh", "batch_texts", "workers")
-        for name in clocks:
+        clocks = ("timeout", "body_timeout", "change_timeout", "lock_timeout", "shutdown_timeout", "refresh")
+        for name in (*clocks, "batch_texts", "workers"):
             if not getattr(self, name) > 0:
                 raise BadConfig(f"{name} is {getattr(self, name)}; it must be more than 0")
         if self.gather < 0 or (self.threads is not None and self.threads < 1):

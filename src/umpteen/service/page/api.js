@@ -1,6 +1,12 @@
 // The service over HTTP. Addresses are relative to the page, so that it also works behind a proxy under a path.
 
-const TIMEOUT = 20_000; // ms
+const ON_THE_WAY = 10_000; // ms that a question and its answer may travel: the service itself says first if it gives up
+const patience = { answer: 10_000, change: 60_000 }; // ms, until the service has told how long it may take
+
+/** How many seconds the service may take, as GET /model tells. */
+export function wait(seconds = {}) {
+  for (const [what, given] of Object.entries(seconds)) patience[what] = 1000 * given;
+}
 
 /** The service refused, or did not answer; `passes` says whether asking again later can help. */
 export class ServiceError extends Error {
@@ -25,11 +31,11 @@ const REASONS = {
 };
 
 /** What the service answers, as an object; throws ServiceError, or AbortError when `signal` said so. */
-export async function ask(path, { method = "GET", body, token, signal } = {}) {
+export async function ask(path, { method = "GET", body, token, signal, what = "answer" } = {}) {
   const headers = { Accept: "application/json" };
   if (body !== undefined) headers["Content-Type"] = "application/json";
   if (token) headers.Authorization = `Bearer ${token}`;
-  const limit = AbortSignal.timeout(TIMEOUT);
+  const limit = AbortSignal.timeout(patience[what] + ON_THE_WAY);
   let response;
   let content;
   try {
@@ -44,7 +50,8 @@ export async function ask(path, { method = "GET", body, token, signal } = {}) {
     content = await response.json().catch(() => null);
   } catch (error) {
     if (signal?.aborted) throw error;
-    throw new ServiceError(limit.aborted ? 504 : 0);
+    const reason = what === "change" ? "The service has not answered; the change may still be made" : "";
+    throw limit.aborted ? new ServiceError(504, { reason }) : new ServiceError(0);
   }
   if (signal?.aborted) throw new DOMException("a newer question was asked", "AbortError");
   if (response.ok && content !== null) return content;
@@ -61,10 +68,10 @@ export const history = (signal) => ask("labels/history", { signal });
 export const model = (signal) => ask("model", { signal });
 export const report = (signal) => ask("report", { signal });
 
-export const add = (key, text, token) => ask("labels", { method: "POST", body: { labels: [{ key, text }] }, token });
-export const rename = (key, text, token) => ask(label(key), { method: "PATCH", body: { text }, token });
-export const retire = (key, token) => ask(label(key), { method: "DELETE", token });
-export const undo = (version, token) =>
-  ask("labels/undo", { method: "POST", body: version === null ? {} : { to_version: version }, token });
+export const add = (key, text, token) => change("labels", "POST", token, { labels: [{ key, text }] });
+export const rename = (key, text, token) => change(label(key), "PATCH", token, { text });
+export const retire = (key, token) => change(label(key), "DELETE", token);
+export const undo = (version, token) => change("labels/undo", "POST", token, version === null ? {} : { to_version: version });
 
+const change = (path, method, token, body) => ask(path, { method, body, token, what: "change" });
 const label = (key) => `labels/${encodeURIComponent(key)}`;

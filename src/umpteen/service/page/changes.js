@@ -29,6 +29,7 @@ export async function undo(version = null) {
     return await changed((token) => api.undo(version, token), said, false);
   } catch (error) {
     notice([told(error, null), ""], false);
+    if (error.code === "nothing_to_undo") service.load(); // the labels were compacted meanwhile
     return false;
   }
 }

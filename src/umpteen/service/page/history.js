@@ -1,27 +1,31 @@
-// The catalogue's versions, newest first, each with what it changed and the way back to it.
+// The catalogue's versions, newest first, each with what it changed and the way back to it; without any, nothing to undo.
 
 import * as api from "./api.js";
 import * as changes from "./changes.js";
 import { at, el } from "./dom.js";
 import { count, time } from "./format.js";
+import { Latest } from "./latest.js";
 import { service } from "./service.js";
 
 const MOST = 30; // versions
+const STALE = 250; // ms
 
-export async function load() {
-  if (!service.version) {
-    at("history").hidden = true; // nothing was ever changed
-    return;
-  }
-  let versions;
-  try {
-    const answer = await api.history();
-    versions = [...(answer.versions ?? answer.history ?? answer)].sort((one, other) => other.version - one.version);
-  } catch {
-    return; // the list above tells of a service that is away
-  }
+const asking = new Latest({
+  send: (_, signal) => api.history(signal),
+  answered: ({ version, versions }) => (service.seen(version) ? render(versions) : asking.ask(null, STALE)),
+  failed: () => {}, // the list above tells of a service that is away
+});
+
+export function load() {
+  if (service.version) return asking.ask(null);
+  asking.cancel();
+  return render([]); // nothing was ever changed
+}
+
+function render(versions) {
   const editable = service.model?.editable ?? false;
   at("history").hidden = versions.length === 0;
+  at("undo").hidden = !editable || versions.length === 0; // labels that were compacted have a version, but no history
   at("history").querySelector("ol").replaceChildren(
     ...versions.slice(0, MOST).map((entry, position) => line(entry, position === 0, editable)),
     ...(versions.length && versions.length <= MOST ? [line(first(versions), false, editable)] : []),

@@ -63,7 +63,6 @@ function turn(to, delay = 0) {
 function facts() {
   const { labels, version } = service.model;
   say(at("labels-facts"), `${plural(labels, "label")} · ${version ? `version ${count(version)}` : "as trained"}`);
-  at("undo").hidden = !service.model.editable || !version;
 }
 
 /** Fills the list, but leaves a row alone in which someone is writing. */

@@ -18,6 +18,7 @@ class Service extends EventTarget {
     answered: (model) => {
       if (!this.seen(model.version)) return this.#asking.ask(null, STALE);
       this.model = model;
+      api.wait(model.timeouts);
       this.trouble = null;
       return this.dispatchEvent(new Event("model"));
     },

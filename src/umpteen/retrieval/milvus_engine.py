@@ -1,0 +1,98 @@
+"""The embedded Milvus belongs to one process: the first one that opens it, as often as it likes.
+
+Its lock lies beside its files, so it holds before the engine is started, and while its files are moved.
+"""
+
+import fcntl
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+from typing import IO
+
+from umpteen.errors import BadInput
+
+_OWNED: dict[str, tuple[IO[str], int]] = {}  # by path: the locks that this process has, and how many hold them
+_RESTING: set[str] = set()  # paths whose engine nobody starts
+_OWNING = Lock()
+
+
+class InUse(BadInput):
+    """Another process has opened the embedded engine."""
+
+
+def is_embedded(uri: str) -> bool:
+    """Whether this is the path of an embedded engine and not a cluster's address."""
+    return "://" not in uri
+
+
+def own(path: str) -> None:
+    """Keeps other processes from the engine; each call needs a `release`."""
+    with _OWNING:
+        lock, users = _OWNED.get(path, (None, 0))
+        if lock is None or not _lies_at(lock, path):
+            old, lock = lock, _locked(path)
+            if old is not None:  # of files that were replaced while this process had them open
+                old.close()
+        _OWNED[path] = lock, users + 1
+
+
+def release(path: str) -> None:
+    """The last one stops the engine and lets other processes have it."""
+    with _OWNING:
+        lock, users = _OWNED.pop(path)
+        if users > 1:
+            _OWNED[path] = lock, users - 1
+        else:
+            _stop(path)
+            lock.close()
+
+
+def rest(path: str) -> None:
+    """Stops the engine, whoever uses it in this process, until `wake`: its files are still and may be moved."""
+    with _OWNING:
+        _RESTING.add(path)
+        _stop(path)
+
+
+def wake(path: str) -> None:
+    """The engine may be started again."""
+    with _OWNING:
+        _RESTING.discard(path)
+
+
+@contextmanager
+def starting(path: str) -> Iterator[None]:
+    """One at a time, and not while the engine rests."""
+    with _OWNING:
+        if path in _RESTING:
+            raise OSError("its files are being moved")
+        yield
+
+
+def _locked(path: str) -> IO[str]:
+    lock = Path(f"{path}.lock").open("w")  # noqa: SIM115 - open as long as the engine is
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        raise InUse(
+            f"{path}: the embedded Milvus belongs to one process, and another one has it open; stop that one, "
+            "run a single worker, or build the index with --uri and the address of a cluster"
+        ) from None
+    return lock
+
+
+def _lies_at(lock: IO[str], path: str) -> bool:
+    try:
+        return os.path.samestat(os.fstat(lock.fileno()), Path(f"{path}.lock").stat())
+    except FileNotFoundError:
+        return False
+
+
+def _stop(path: str) -> None:
+    library = sys.modules.get("milvus_lite.server_manager")
+    if library is not None:  # else it never was started
+        library.server_manager_instance.release_server(path)

@@ -1,0 +1,87 @@
+"""Searches of the labels are limited in number and time, and nothing else waits for them."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from httpx import Response
+from service_cases import Running, error_of, in_service
+
+from umpteen.catalogue.live import LiveLabels
+from umpteen.classifier import Classifier
+from umpteen.service.lookups import THREADS
+from umpteen.service.settings import Limits, ServiceSettings
+
+
+class Slow:
+    """Searches and looks at the history last until they are released; matches come as long as somebody wants them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.release = threading.Event()
+        self.began = self.ended = 0
+        monkeypatch.setattr(LiveLabels, "find_rows", self.find_rows)
+        monkeypatch.setattr(Classifier, "history", lambda *_: self.release.wait(6) and [])
+
+    def find_rows(self, *_: object, **__: object) -> Iterator[int]:
+        self.began += 1
+        try:
+            while not self.release.wait(0.01):
+                yield 0
+        finally:
+            self.ended += 1
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
+    slow = Slow(monkeypatch)
+    yield slow
+    slow.release.set()
+
+
+def asking(service: Running, path: str) -> "asyncio.Task[Response]":
+    return asyncio.create_task(service.client.get(path))
+
+
+@pytest.mark.parametrize("path", ["/labels?search=fish", "/labels/history"])
+def test_a_search_too_many_is_told_to_come_back(shared_model: Path, slow: Slow, path: str) -> None:
+    async def ask(service: Running) -> None:
+        waiting = [asking(service, path) for _ in range(THREADS + 3)]
+        await asyncio.sleep(0.05)
+        refused = await service.client.get(path)
+        assert error_of(refused) == (429, "too_busy") and refused.headers["Retry-After"] == "1"
+        assert "3 searches" in refused.json()["error"]["reason"]
+        assert (await service.client.get("/labels")).status_code == 200  # browsing is no search
+        slow.release.set()
+        assert [answer.status_code for answer in await asyncio.gather(*waiting)] == [200] * (THREADS + 3)
+        assert (await service.client.get(path)).status_code == 200
+
+    in_service(shared_model, ask, ServiceSettings(limits=Limits(waiting_searches=3)))
+
+
+def test_a_search_that_takes_too_long_is_told_so_and_given_up(shared_model: Path, slow: Slow) -> None:
+    async def ask(service: Running) -> None:
+        late = await asyncio.gather(*(asking(service, "/labels?search=fish") for _ in range(THREADS + 1)))
+        assert [error_of(answer) for answer in late] == [(504, "timeout")] * (THREADS + 1)
+        for _ in range(200):
+            if slow.ended == slow.began:
+                break
+            await asyncio.sleep(0.01)
+        assert slow.ended == slow.began >= THREADS, "nobody waits for them, but they go on"
+        assert error_of(await service.client.get("/labels/history")) == (504, "timeout")
+
+    in_service(shared_model, ask, ServiceSettings(timeout=0.2))
+
+
+def test_the_end_of_a_service_waits_for_no_search(shared_model: Path, slow: Slow) -> None:
+    async def ask(service: Running) -> float:
+        for _ in range(40):  # more than asyncio's own threads, which the end needs
+            asking(service, "/labels/history")
+        await asyncio.sleep(0.05)
+        assert (await service.ask("fish")).status_code == 200
+        return time.perf_counter()
+
+    ended = in_service(shared_model, ask, ServiceSettings(limits=Limits(waiting_searches=100)))
+    assert time.perf_counter() - ended < 5
