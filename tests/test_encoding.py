@@ -1,5 +1,6 @@
 """Encoding in micro-batches gives each text the vector it has alone."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -50,6 +51,41 @@ def test_a_token_table_and_its_texts_give_the_same_vectors(encoder: Encoder) -> 
     vectors = encode_tokens(encoder, table, token_budget=12, progress=lambda done, total: seen.append((done, total)))
     torch.testing.assert_close(vectors, encode_texts(encoder, TEXTS), rtol=0, atol=1e-12)
     assert seen[-1] == (len(TEXTS), len(TEXTS)) and len(seen) > 1
+
+
+@pytest.fixture
+def three_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    assert torch.get_num_threads() == 3
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_threads_that_share_the_micro_batches_give_the_same_vectors(encoder: Encoder) -> None:
+    many = [f"{first} {second}" for first in TEXTS for second in TEXTS]
+    seen: list[int] = []
+    table = TokenTable.of(encoder.tokenizer(many), encoder.tokenizer.vocabulary_size)
+    vectors = encode_tokens(encoder, table, token_budget=16, progress=lambda done, _: seen.append(done))
+    alone = torch.cat([encoder.eval().encode([text]) for text in many])
+    torch.testing.assert_close(vectors, alone, rtol=0, atol=1e-12)
+    assert seen == sorted(seen) and seen[-1] == len(many)
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_a_failure_in_one_thread_ends_the_others(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = TokenTable.of(encoder.tokenizer(TEXTS * 20), encoder.tokenizer.vocabulary_size)
+    calls: list[int] = []
+
+    def failing(*_: object, **__: object) -> None:
+        calls.append(1)
+        raise RuntimeError("out of luck")
+
+    monkeypatch.setattr(encoder, "forward", failing)
+    with pytest.raises(RuntimeError, match="out of luck"):
+        encode_tokens(encoder, table, token_budget=1)
+    assert len(calls) <= 3
 
 
 def test_many_texts_are_tokenised_in_parts(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,8 +3,9 @@
 A label tower may know labels by their rows as well as, or instead of, by their texts; what it takes is decided here.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from threading import Lock
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from umpteen.data.tokens import TokenTable, tokenise
 from umpteen.encoders.encoder import Encoder
 from umpteen.encoders.label_table import FusedEncoder, LabelTable
 from umpteen.errors import BadInput
+from umpteen.parallel.threads import spread
 
 Progress = Callable[[int, int], None]
 
@@ -42,27 +44,42 @@ def encode_tokens(
 ) -> Tensor:
     """The vectors of all rows of a token table, in its order, without a graph and with dropout off.
 
-    Without a budget, micro-batches are as large as suits the encoder.
+    Without a budget, micro-batches are as large as suits the encoder. Where it pads, threads take them in turns: their
+    operations are too short to be divided.
     """
-    device = next(encoder.parameters()).device
-    vectors = torch.empty(0)
+    parameter = next(encoder.parameters())
+    parts = micro_batches(table.lengths, token_budget or _suitable_budget(encoder, table))
+    vectors = torch.empty(len(table), encoder.dimension, dtype=parameter.dtype, device=parameter.device)
+    unread, taking, done = iter(parts), Lock(), 0
+
+    def encode(_: int) -> None:
+        nonlocal unread, done
+        try:
+            while (rows := _next_of(unread, taking)) is not None:
+                ids, offsets = table.batch(rows)
+                found = encoder(ids.to(parameter.device), offsets.to(parameter.device))
+                vectors[torch.from_numpy(rows).to(parameter.device)] = found
+                with taking:
+                    done += len(rows)
+                    if progress is not None:
+                        progress(done, len(table))
+        except BaseException:
+            unread = iter(())  # the other threads stop, too
+            raise
+
     trains = encoder.training
     encoder.eval()
-    done = 0
     try:
         with torch.no_grad():
-            for rows in micro_batches(table.lengths, token_budget or _suitable_budget(encoder, table)):
-                ids, offsets = table.batch(rows)
-                found = encoder(ids.to(device), offsets.to(device))
-                if done == 0:
-                    vectors = found.new_empty(len(table), encoder.dimension)
-                vectors[torch.from_numpy(rows).to(device)] = found
-                done += len(rows)
-                if progress is not None:
-                    progress(done, len(table))
+            spread(encode, max(1, min(len(parts), torch.get_num_threads())) if encoder.pads else 1)
     finally:
         encoder.train(trains)
-    return vectors if done else torch.empty(0, encoder.dimension, device=device)
+    return vectors
+
+
+def _next_of(parts: Iterator[NDArray[np.int64]], taking: Lock) -> NDArray[np.int64] | None:
+    with taking:
+        return next(parts, None)
 
 
 def _suitable_budget(encoder: Encoder, table: TokenTable) -> int:

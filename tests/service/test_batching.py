@@ -64,6 +64,37 @@ def test_requests_that_wait_are_one_call_of_the_encoder(watched: Watched) -> Non
     assert [texts for texts, _ in watched.calls] == [list(LABELS.values())]
 
 
+def test_a_request_whose_sender_has_gone_away_is_dropped_from_the_queue(watched: Watched) -> None:
+    async def ask(service: Running) -> None:
+        release, holding = held(service)
+        body = [{"type": "http.request", "body": b'{"text": "fish"}', "more_body": False}]
+        left = asyncio.Event()
+        sent: list[Any] = []
+
+        async def receive() -> Any:
+            if body:
+                return body.pop()
+            await left.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope = {"type": "http", "method": "POST", "path": "/predict", "headers": [], "query_string": b""}
+        gone = asyncio.ensure_future(service.app(scope, receive, send))
+        stays = asyncio.ensure_future(service.keys("tax law", k=1))
+        await service.until_waiting(2)
+        watched.calls.clear()
+        left.set()
+        await asyncio.wait_for(gone, 5)  # while the thread is still at work on something else
+        release.set()
+        await holding
+        assert await stays == ["L2"] and sent[0]["status"] == 499
+
+    in_service(watched, ask)
+    assert [texts for texts, _ in watched.calls] == [["tax law"]]
+
+
 def test_a_batch_holds_no_more_texts_than_it_may_and_a_large_request_goes_alone(watched: Watched) -> None:
     async def ask(service: Running) -> None:
         release, holding = held(service)

@@ -78,6 +78,10 @@ class FusedEncoder(Encoder):
         self.tokenizer = text.tokenizer
 
     @property
+    def pads(self) -> bool:
+        return self.text.pads
+
+    @property
     def token_budget(self) -> int:
         return self.text.token_budget
 

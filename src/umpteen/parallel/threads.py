@@ -26,7 +26,7 @@ def undivided() -> Iterator[None]:
 
 
 def spread(work: Callable[[int], Result], shares: int) -> list[Result]:
-    """work(0) … work(shares − 1), each in a thread of its own, undivided."""
+    """work(0) … work(shares − 1), each in a thread of its own, undivided; the first in the one that calls."""
     if shares == 1:
         return [work(0)]
 
@@ -35,5 +35,8 @@ def spread(work: Callable[[int], Result], shares: int) -> list[Result]:
         with torch.no_grad():
             return work(share)
 
-    with undivided(), ThreadPoolExecutor(shares) as pool:
-        return list(pool.map(alone, range(shares)))
+    with undivided(), ThreadPoolExecutor(shares - 1) as pool:
+        others = [pool.submit(alone, share) for share in range(1, shares)]
+        with torch.no_grad():
+            first = work(0)
+        return [first, *(other.result() for other in others)]

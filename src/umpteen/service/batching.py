@@ -10,10 +10,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+from starlette.types import Receive
+
 from umpteen.classifier import Classifier
 from umpteen.service.answers import Found, find
 from umpteen.service.inference import InferenceThread
 from umpteen.service.metrics import Metrics
+from umpteen.service.presence import Presence
 from umpteen.service.refusals import Refusal, too_busy
 from umpteen.service.settings import ServiceSettings
 
@@ -67,8 +70,8 @@ class Batcher:
         self._seen_texts = 0  # that waited when it was last looked
         self._last_texts, self._last_seconds, self._last_end = 0, 0.0, 0.0  # of the last batch
 
-    async def predict(self, texts: Sequence[str], k: int) -> Found:
-        """The k best labels of each text, or fewer where there are fewer."""
+    async def predict(self, texts: Sequence[str], k: int, receive: Receive | None = None) -> Found:
+        """The k best labels of each text, or fewer where there are fewer; given up if whoever sends goes away."""
         loop = asyncio.get_running_loop()
         asked = _Asked(texts, k, loop.create_future())
         self._check_room(asked)
@@ -77,10 +80,13 @@ class Batcher:
         self.waiting_characters += asked.characters
         self._schedule(loop)
         timer = loop.call_later(self._settings.timeout, _expire, asked.future, self._settings.timeout)
+        presence = None if receive is None else Presence(asked.future, receive)
         try:
             return await asked.future
         finally:
             timer.cancel()
+            if presence is not None:
+                presence.forget()
 
     def _check_room(self, asked: _Asked) -> None:
         """An empty queue takes any request."""

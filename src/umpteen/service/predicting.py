@@ -31,7 +31,7 @@ def add_predict(app: FastAPI, service: Service) -> Route:
             scope["umpteen.about"]["asked"] = shortened(texts)
         wanted = _wanted(message, service)
         check_answers(len(texts), wanted.k, service.settings.limits)
-        found = await service.batcher.predict(texts, wanted.k)
+        found = await service.batcher.predict(texts, wanted.k, receive)
         await send_json(send, writer.write(found, wanted.least))
 
     @app.post(
