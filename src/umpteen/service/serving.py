@@ -52,8 +52,6 @@ def serve_here(
     from umpteen.service.app import create_app
 
     app = create_app(classifier, settings)
-    gc.collect()
-    gc.freeze()  # what is loaded by now stays; looking through it again and again took a fifth of a small answer
     server = _Server(uvicorn.Config(app, **uvicorn_settings(settings)), started)
 
     def stop(*_: Any) -> None:
@@ -88,5 +86,7 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)
+        gc.collect()
+        gc.freeze()  # what is loaded by now stays; looking through it again and again took a fifth of a small answer
         if self.started:
             self._told()

@@ -9,6 +9,7 @@ from umpteen.service.batching import Cost
 
 MANY = 16  # texts of the larger of two batches
 _TOO_LONG_TO_REPEAT = 0.2  # seconds
+_TURNS = 5
 _WORTH_A_THREAD = 0.8  # of the time without it: a machine that has other work makes threads wait for each other
 
 
@@ -33,10 +34,12 @@ class Trial:
 
     def choose_threads(self, most: int) -> int:
         """The work is divided among so many threads, if that takes clearly less time."""
-        alone = min(self._seconds(MANY)[1] for _ in range(3))
-        torch.set_num_threads(most)
-        if min(self._seconds(MANY)[1] for _ in range(3)) > _WORTH_A_THREAD * alone:
-            torch.set_num_threads(1)
+        seconds: dict[int, list[float]] = {1: [], most: []}
+        for _ in range(_TURNS):  # in turns, so that what slows the machine slows both
+            for threads, taken in seconds.items():
+                torch.set_num_threads(threads)
+                taken.append(self._seconds(MANY)[1])
+        torch.set_num_threads(most if min(seconds[most]) <= _WORTH_A_THREAD * min(seconds[1]) else 1)
         return torch.get_num_threads()
 
     def _seconds(self, count: int) -> tuple[float, float]:
