@@ -452,6 +452,21 @@ def test_memory_does_not_grow_with_the_file(
     assert peaks[1] < 2 * peaks[0] and peaks[1] < source.stat().st_size / 3
 
 
+def test_memory_does_not_grow_with_the_matrix(
+    classifier: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(umpteen.batch_prediction, "TEXTS_AT_A_TIME", 500)
+    peaks = []
+    for count in (1000, 20_000):
+        source, output = write(tmp_path / f"{count}.txt", TEXTS[:20] * (count // 20)), tmp_path / f"{count}.npz"
+        tracemalloc.start()
+        predict_file(classifier, source, output, Wanted(k=10))
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert scipy.sparse.load_npz(output).nnz == 200_000
+    assert peaks[1] < 1.5 * peaks[0]
+
+
 def test_long_texts_make_smaller_chunks(
     classifier: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,7 +1,4 @@
-"""Labels for the texts of a file, however many: read, answered and written chunk by chunk, at constant memory.
-
-Lines of JSON hold no more than a chunk in memory; a sparse matrix (.npz) is put together in memory at the end.
-"""
+"""Labels for the texts of a file, however many: read, answered and written chunk by chunk, at constant memory."""
 
 import itertools
 import json

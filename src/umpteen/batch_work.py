@@ -4,7 +4,6 @@ The output appears in one step at the end. A kill costs the chunk that was being
 """
 
 import fcntl
-import io
 import json
 import os
 import shutil
@@ -14,10 +13,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import scipy.sparse
+from scipy.sparse import csr_array
 
 from umpteen.errors import BadInput, NotSaved
 from umpteen.retrieval.ranking import Ranking
+from umpteen.retrieval.streamed_csr import write_csr
 from umpteen.storage import write_atomically
 
 ANSWERS, BAD, STATE, LOCK = "answers.jsonl", "bad.jsonl", "progress.json", "lock"
@@ -56,16 +57,14 @@ class Work:
         self.state.answers_bytes = self._extend(ANSWERS, self.state.answers_bytes, answers)
         self.state.bad_bytes = self._extend(BAD, self.state.bad_bytes, bad)
         if ranking is not None:
-            buffer = io.BytesIO()
-            np.savez(buffer, rows=ranking.rows, scores=ranking.scores)
-            write_atomically(self._chunk(self.state.chunks), buffer.getvalue())
+            ranking.save(self._chunk(self.state.chunks))
         self.state.chunks += 1
 
     def advance(self) -> None:
         write_atomically(self.folder / STATE, json.dumps(asdict(self.state)))
 
     def finish(self, labels: int | None) -> None:
-        """The output appears; with a number of labels it is the chunks' rankings as a sparse matrix."""
+        """The output appears; with a number of labels it is the chunks' matrices below each other."""
         if not self.state.finished:
             if self.output.exists() and not self.state.replaces:
                 raise NotSaved(
@@ -90,16 +89,10 @@ class Work:
         return f"answers{self.output.suffix}"
 
     def _join_chunks(self, labels: int) -> None:
-        rows, scores, start = np.empty((0, 0), np.int32), np.empty((0, 0), np.float32), 0
-        for number in range(self.state.chunks):
-            with np.load(self._chunk(number), allow_pickle=False) as chunk:
-                found = chunk["rows"]
-                if number == 0:
-                    shape = (self.state.rows, found.shape[1])
-                    rows, scores = np.empty(shape, np.int32), np.empty(shape, np.float32)
-                rows[start : start + len(found)], scores[start : start + len(found)] = found, chunk["scores"]
-                start += len(found)
-        Ranking(rows, scores, labels).save(self.folder / self._answers())
+        def parts() -> Iterator[csr_array]:
+            return (scipy.sparse.load_npz(self._chunk(number)) for number in range(self.state.chunks))
+
+        write_csr(self.folder / self._answers(), parts, (self.state.rows, labels), self.state.labels)
 
     def _chunk(self, number: int) -> Path:
         return self.folder / f"chunk-{number:08}.npz"

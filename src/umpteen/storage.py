@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from umpteen.errors import NotSaved, UmpteenError
 
@@ -22,12 +23,19 @@ _AT_CURRENT_FOLDER, _RENAME_EXCHANGE = -100, 2
 
 def write_atomically(path: Path, data: bytes | str) -> None:
     """`path` holds `data`, or what it held before if writing fails."""
+    with atomic_file(path) as file:
+        file.write(data.encode() if isinstance(data, str) else data)
+
+
+@contextmanager
+def atomic_file(path: Path) -> Iterator[BinaryIO]:
+    """What the body writes into the file it is given replaces `path` when the body ends well, and only then."""
     target = Path(path).resolve()
     with _explained(target):
         sibling = _sibling(target)
         try:
             with sibling.open("xb") as file:
-                file.write(data.encode() if isinstance(data, str) else data)
+                yield file
                 file.flush()
                 os.fsync(file.fileno())
             sibling.replace(target)

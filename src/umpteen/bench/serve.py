@@ -42,8 +42,9 @@ def run(
     """requests_per_second: single-text requests answered, the median of the turns; failed: of all that were sent.
 
     http_ratio: that ÷ the empty route's in the same turn, the median. p99_ms: at half that rate, sent on time whatever
-    the service does, the median of as many turns. batching_ratio: MiniLM's requests a second in batches ÷ one text at a time, same clients. `model`
-    takes the place of the static model over the labels of wordnet-nouns; with minilm_labels=0 MiniLM is left out.
+    the service does, the median of as many turns. batching_ratio: MiniLM's requests a second in batches ÷ one text at a
+    time, same clients. `model` takes the place of the static model over the labels of wordnet-nouns; with
+    minilm_labels=0 MiniLM is left out.
     """
     if min(seconds, repeats, clients, texts) <= 0:
         raise BadInput("the benchmark needs seconds, repeats, clients and texts of more than 0")
