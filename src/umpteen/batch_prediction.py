@@ -17,6 +17,7 @@ from umpteen.manifest import CALIBRATION, INDEX, PART, read_manifest
 from umpteen.retrieval.ranking import NO_LABEL, Ranking
 
 TEXTS_AT_A_TIME = 4096
+FORMAT = 2  # of the unfinished work
 CHARACTERS_AT_A_TIME = 2**24  # a chunk of long texts has fewer of them
 
 Progress = Callable[[int, int, str], None]
@@ -57,7 +58,7 @@ def predict_file(
     _check_output(source, output, wanted)
     rows = InputRows(source, field=wanted.field, name_field=wanted.id_field)
     asked = {name: value for name, value in asdict(wanted).items() if name != "skip_bad"}  # changes no answer
-    identity = {**asked, **_model_of(classifier)}
+    identity = {"format": FORMAT, **asked, **_model_of(classifier)}
     with opened(output, identity, resume=resume, overwrite=overwrite) as work:
         if work is None:
             return None

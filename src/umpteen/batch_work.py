@@ -90,7 +90,7 @@ class Work:
 
     def _join_chunks(self, labels: int) -> None:
         def parts() -> Iterator[csr_array]:
-            return (scipy.sparse.load_npz(self._chunk(number)) for number in range(self.state.chunks))
+            return (csr_array(scipy.sparse.load_npz(self._chunk(number))) for number in range(self.state.chunks))
 
         write_csr(self.folder / self._answers(), parts, (self.state.rows, labels), self.state.labels)
 

@@ -141,6 +141,10 @@ class Classifier:
         return np.flatnonzero(~self.labels.active)
 
     @property
+    def has_ranker(self) -> bool:
+        return self._ranker is not None
+
+    @property
     def ranker(self) -> Ranker | None:
         """What puts the dual encoder's first labels in order; None: the dual encoder ranks alone."""
         if self._ranker is None:
@@ -315,8 +319,7 @@ class Classifier:
                 self.ranker,
             )
             parts = PARTS if self._is_whole else (INDEX,)  # without the ranker scores are others
-            parts_of = self.path if self._folder is not None and self._folder.is_there() else None
-            write_model(model, path, extra_files=extra_files, parts_of=parts_of, parts=parts)
+            write_model(model, path, extra_files=extra_files, parts_of=self._catalogue.journal, parts=parts)
 
     @classmethod
     def load(cls, path: Path | str, *, ranker: bool = True, index: bool = True) -> "Classifier":
@@ -363,7 +366,11 @@ class Classifier:
         new._opens_index = self._opens_index
         self.__dict__.update(vars(new))
         if self._opens_index:
-            self._in_use.open()
+            try:
+                self._in_use.open()
+            except Exception:  # search is exact until it can be opened; the next `refresh` tells why it cannot
+                assert self._folder is not None
+                self._folder.missed(INDEX)
         return True
 
 

@@ -63,5 +63,5 @@ def compact(path: Path, *, drop_index: bool = False) -> Compacted:
             card = folder / CARD
             if card.is_file():
                 card.write_text(with_labels(card.read_text(encoding="utf-8"), settings), encoding="utf-8")
-            carry_parts(path, folder, write_manifest(folder, settings), labels.version)
+            carry_parts(journal, folder, write_manifest(folder, settings), labels.version)
     return Compacted(versions, labels.version, labels.count(), is_old)

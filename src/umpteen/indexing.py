@@ -1,7 +1,6 @@
 """A model folder's index/: opened for a classifier, shown, and removed. index_building.py makes it."""
 
 import json
-import secrets
 import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -24,6 +23,7 @@ from umpteen.retrieval.milvus_claim import connection_of, replacing
 from umpteen.retrieval.milvus_collection import NamedRows
 from umpteen.retrieval.milvus_index import MilvusIndex
 from umpteen.stamps import file_stamp
+from umpteen.storage import hidden_sibling
 
 EXACT, MILVUS = ExactIndex.kind, MilvusIndex.kind
 KINDS = (EXACT, *FAISS_KINDS, MILVUS)
@@ -121,8 +121,8 @@ def remove_index(model: Path) -> str | None:
             _require_index(model)  # nobody else has removed it while we waited
             old = held.enter_context(replacing(folder, read_manifest(model)["checksum"]))
             old.make_way()
-            aside = folder.with_name(f".{INDEX}.removed.{secrets.token_hex(4)}")
             try:
+                aside = hidden_sibling(folder)
                 folder.replace(aside)
             except OSError as error:
                 raise NotSaved(f"{folder}: could not be removed: {error.strerror}; it is as it was") from error

@@ -33,7 +33,7 @@ from umpteen.manifest import (
 from umpteen.model_card import model_card
 from umpteen.ranker.ranker import Ranker
 from umpteen.retrieval.exact import require_finite
-from umpteen.stamps import VERIFIED, Stamp, file_stamp
+from umpteen.stamps import NOTHING_THERE, VERIFIED, Stamp, file_stamp
 from umpteen.storage import atomic_folder, can_hold, is_unfinished
 
 RANKER = "ranker"  # its folder in a model folder, and its entry in the manifest
@@ -82,12 +82,12 @@ def write_model(
     path: Path,
     *,
     extra_files: Iterable[Path] = (),
-    parts_of: Path | None = None,
+    parts_of: Journal | None = None,
     parts: Iterable[str] = PARTS,
 ) -> None:
     """Writes the folder, whole or not at all; a model that stood there is replaced.
 
-    Calibration and index, or the given ones of them, come along from the folder `parts_of`.
+    Calibration and index, or the given ones of them, come along from the model `parts_of`, if it is still in its place.
     """
     if not can_hold(path, MANIFEST):
         raise BadInput(f"{path} exists and is not a model folder; nothing was written, choose another path")
@@ -117,18 +117,33 @@ def write_labels_and_vectors(model: Model, folder: Path) -> None:
         model.ranker.save(folder / RANKER)
 
 
-def carry_parts(source: Path, folder: Path, checksum: str, version: int, parts: Iterable[str] = PARTS) -> None:
+def carry_parts(source: Journal, folder: Path, checksum: str, version: int, parts: Iterable[str] = PARTS) -> None:
     """Copies parts to a model for which they hold, too: calibration and index to one that gives the same scores.
 
-    An index of other labels stays behind, and one in Milvus, which two folders cannot share.
+    An index of other labels stays behind, and one in Milvus, which two folders cannot share. So do all parts if another
+    model has taken the source's place meanwhile.
     """
-    belongs_to = read_manifest(source)["checksum"]
     for name in parts:
-        if (source / name).is_dir():
-            part = read_part(source / name, belongs_to)
-            if name != INDEX or (part["catalogue_version"] == version and part["settings"].get("kind") != MILVUS):
-                shutil.copytree(source / name, folder / name, ignore=shutil.ignore_patterns(VERIFIED))
-                tie_part(folder / name, checksum)
+        try:
+            _carry(source, folder, checksum, version, name)
+        except (DamagedModel, OSError):
+            if _is_in_place(source):
+                raise
+            shutil.rmtree(folder / name, ignore_errors=True)
+
+
+def _carry(source: Journal, folder: Path, checksum: str, version: int, name: str) -> None:
+    origin, copy = source.model / name, folder / name
+    if origin.is_dir() and _is_in_place(source):
+        part = read_part(origin, source.belongs_to)
+        if name != INDEX or (part["catalogue_version"] == version and part["settings"].get("kind") != MILVUS):
+            shutil.copytree(origin, copy, ignore=shutil.ignore_patterns(VERIFIED))
+            read_part(copy, source.belongs_to)  # still the one it was
+            tie_part(copy, checksum)
+
+
+def _is_in_place(source: Journal) -> bool:
+    return stamp_of(source.model) != NOTHING_THERE and not source.is_replaced()
 
 
 def require_no_milvus(path: Path) -> None:

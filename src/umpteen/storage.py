@@ -32,7 +32,7 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
     """What the body writes into the file it is given replaces `path` when the body ends well, and only then."""
     target = Path(path).resolve()
     with _explained(target):
-        sibling = _sibling(target)
+        sibling = hidden_sibling(target)
         try:
             with sibling.open("xb") as file:
                 yield file
@@ -51,7 +51,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     target = Path(path).resolve()
     put_back(target)
     with _explained(target):
-        sibling = _sibling(target)
+        sibling = hidden_sibling(target)
         try:
             sibling.mkdir()
             yield sibling
@@ -104,7 +104,7 @@ def is_unfinished(name: str) -> bool:
     return name.startswith(".")
 
 
-def _sibling(target: Path) -> Path:
+def hidden_sibling(target: Path) -> Path:
     """A fresh hidden name beside the target; siblings left by killed processes of this machine are removed."""
     target.parent.mkdir(parents=True, exist_ok=True)
     prefix = f".{target.name}.partial.{os.uname().nodename}."

@@ -93,7 +93,7 @@ def test_changes_are_undone_step_by_step_and_by_version(watched: Watched, servic
 
 
 def test_labels_without_a_history_offer_no_undo(watched: Watched, service: Running) -> None:
-    watched.expected = re.compile("status of 409")
+    watched.expected = re.compile("status of (404|409)")
     page = watched(f"{service.url}/#/labels?search=L1")
     row(page, "fish").get_by_role("button", name="Retire").click()
     give_token(page)
@@ -110,6 +110,11 @@ def test_labels_without_a_history_offer_no_undo(watched: Watched, service: Runni
     row(other, "tax law").get_by_role("button", name="Retire").click()
     give_token(other)
     expect(other.locator("#undo")).to_be_visible()
+    compact(service.folder)
+    other.locator("#history summary").click()
+    other.get_by_role("button", name="Back to version 1").click()
+    expect(other.locator("#notice")).to_contain_text("no version 1")
+    expect(other.locator("#undo")).to_be_hidden()
 
 
 WATCH_TIMEOUTS = """

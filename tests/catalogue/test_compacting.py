@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from miniature import command, listing, refused
+from umpteen import model_folder
 from umpteen.catalogue.changes import Add, Rename, Retire
 from umpteen.classifier import Classifier, verify
 from umpteen.compacting import compact
@@ -133,6 +134,24 @@ def test_parts_of_a_model_that_has_taken_the_place_of_this_one_are_not_taken_for
     other.rename_labels({"f": "fish of the tax"})
     other.save(changed)
     add_part(changed, INDEX, classifier.version)
+    classifier.save(tmp_path / "saved")
+    assert not (tmp_path / "saved" / INDEX).exists() and verify(tmp_path / "saved") == []
+
+
+def test_parts_of_a_model_that_comes_while_this_one_is_saved_are_not_taken_for_its_own(
+    changed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    classifier, other = Classifier.load(changed), Classifier.load(changed)
+    other.rename_labels({"f": "fish of the tax"})
+    real = model_folder.write_manifest
+
+    def meanwhile(folder: Path, settings: dict[str, object]) -> str:
+        monkeypatch.setattr(model_folder, "write_manifest", real)
+        other.save(changed)
+        add_part(changed, INDEX, classifier.version)
+        return real(folder, settings)
+
+    monkeypatch.setattr(model_folder, "write_manifest", meanwhile)
     classifier.save(tmp_path / "saved")
     assert not (tmp_path / "saved" / INDEX).exists() and verify(tmp_path / "saved") == []
 

@@ -52,6 +52,40 @@ def test_the_model_says_what_it_is_and_what_it_allows(shared_model: Path) -> Non
     assert "secret" not in json.dumps(about)
 
 
+def test_a_certificate_is_shown_with_the_index_it_is_of(model: Path) -> None:
+    async def ask(service: Running) -> None:
+        async def certificate() -> object:
+            return (await service.client.get("/model")).json()["index"]["certificate"]
+
+        (model / "index").mkdir()
+        for kind, shown in (("faiss-hnsw", False), ("exact", True)):
+            written = {"kind": kind, "recall": 0.99}
+            (model / "index" / "certificate.json").write_text(json.dumps(written))
+            assert await certificate() == (written if shown else None)
+        shutil.rmtree(model / "index")
+        assert await certificate() is None
+
+    in_service(model, ask, ServiceSettings(refresh=60))
+
+
+def test_a_file_that_goes_while_it_is_asked_for_is_none(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (model / "figures").mkdir()
+    (model / "figures" / "curve.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
+
+    def gone(file: Path) -> bytes:
+        raise FileNotFoundError(file)
+
+    async def ask(service: Running) -> None:
+        monkeypatch.setattr(Path, "is_file", lambda file: True)
+        monkeypatch.setattr(Path, "read_bytes", gone)
+        monkeypatch.setattr(Path, "read_text", lambda file, encoding=None: gone(file))
+        assert (await service.client.get("/model")).json()["index"]["certificate"] is None
+        assert (await service.client.get("/report")).json()["certificate"] is None
+        assert error_of(await service.client.get("/report/figures/curve.svg")) == (404, "unknown_figure")
+
+    in_service(model, ask, ServiceSettings(refresh=60))
+
+
 def test_the_report_shows_what_stands_in_the_folder(model: Path) -> None:
     (model / "calibration").mkdir()
     (model / "calibration" / "calibration.json").write_text('{"method": "isotonic"}')

@@ -14,7 +14,6 @@ from umpteen.classifier import Classifier
 from umpteen.errors import BadInput
 from umpteen.retrieval.ranking import Ranking
 from umpteen.service.batching import SHORT, Cost
-from umpteen.service.refusals import Refusal
 from umpteen.service.settings import Limits, ServiceSettings
 
 
@@ -186,20 +185,23 @@ def test_a_request_that_waits_too_long_is_told_so_and_never_encoded(watched: Wat
     in_service(watched, ask, ServiceSettings(timeout=0.1))
 
 
-def test_changes_that_wait_are_limited_and_history_is_told_meanwhile(shared_model: Path) -> None:
+@pytest.mark.parametrize("limits", [Limits(waiting_texts=3), Limits(waiting_characters=12)])
+def test_requests_that_were_given_up_leave_their_places_to_others(watched: Watched, limits: Limits) -> None:
     async def ask(service: Running) -> None:
+        batcher = service.service.batcher
         release, holding = held(service)
-        await asyncio.sleep(0.05)
-        waits = asyncio.ensure_future(service.service.batcher.alone(lambda: "done"))
-        await asyncio.sleep(0)
-        with pytest.raises(Refusal, match="wait already"):
-            await service.service.batcher.alone(lambda: "too late")
-        assert (await service.client.get("/labels/history")).status_code == 200
+        late = await asyncio.gather(*(service.ask("fish") for _ in range(3)))
+        assert [error_of(answer) for answer in late] == [(504, "timeout")] * 3
+        assert batcher.waiting_texts == batcher.waiting_characters == len(batcher._asked) == 0
+        watched.calls.clear()
+        asked = asyncio.ensure_future(batcher.predict(["dog", "law", "tax"], 1))
+        await service.until_waiting(3)
         release.set()
-        await holding
-        assert await waits == "done"
+        await asyncio.gather(holding, asked)
+        assert [texts for texts, _ in watched.calls] == [["dog", "law", "tax"]]
+        assert batcher.waiting_texts == batcher.waiting_characters == 0
 
-    in_service(shared_model, ask, ServiceSettings(limits=Limits(waiting_changes=1), refresh=60))
+    in_service(watched, ask, ServiceSettings(timeout=0.2, limits=limits, refresh=60))
 
 
 def test_texts_that_keep_coming_are_waited_for_and_a_lonely_one_is_not(watched: Watched) -> None:

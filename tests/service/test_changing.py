@@ -1,21 +1,27 @@
 """Another process may change the same folder for long: label changes wait for it, predictions do not."""
 
 import asyncio
+import threading
+import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+import torch
 from httpx import Response
 from service_cases import AUTHORISED, TOKEN, Running, error_of, in_service
 
 from umpteen.catalogue.lock import locked
+from umpteen.classifier import Classifier
 from umpteen.service import changing
+from umpteen.service.refusals import Refusal
 from umpteen.service.settings import Limits, ServiceSettings
 
 MANY = 16  # changes at once
 
 
-def adding(service: Running, key: str) -> "asyncio.Task[Response]":
-    content = {"labels": [{"key": key, "text": "food network"}]}
+def adding(service: Running, key: str, text: str = "food network") -> "asyncio.Task[Response]":
+    content = {"labels": [{"key": key, "text": text}]}
     return asyncio.create_task(service.client.post("/labels", json=content, headers=AUTHORISED))
 
 
@@ -62,6 +68,91 @@ def test_a_folder_that_stays_locked_is_told_and_nothing_changes(model: Path) -> 
         assert (await adding(service, "new")).json() == {"version": 1}
 
     in_service(model, ask, settings(lock_timeout=0.1))
+
+
+def test_a_change_that_loses_the_race_for_the_lock_encodes_its_texts_once(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if another one is tried between its tries."""
+    looks = 0
+    encoded: list[str] = []
+    whole = Classifier._encode
+
+    def encode(self: Classifier, texts: list[str]) -> torch.Tensor:
+        encoded.extend(texts)
+        return whole(self, texts)
+
+    async def ask(service: Running) -> None:
+        nonlocal looks
+        monkeypatch.setattr(Classifier, "_encode", encode)
+        with ExitStack() as others:
+            others.enter_context(locked(model))
+
+            def look(_: Path) -> bool:
+                nonlocal looks
+                looks += 1
+                if looks == 6:  # each of the two has lost twice
+                    others.close()
+                return False
+
+            monkeypatch.setattr(changing, "is_locked", look)
+            changes = (("a", "food network"), ("b", "dog network"))
+            made = await asyncio.gather(*(adding(service, key, text) for key, text in changes))
+        assert sorted(change.json()["version"] for change in made) == [1, 2] and looks >= 6
+        assert sorted(encoded) == ["dog network", "food network"]
+        assert (await service.keys("dog network"))[0] == "b" and (await service.keys("food network"))[0] == "a"
+
+    in_service(model, ask, settings())
+
+
+def test_only_the_wait_for_others_counts_as_one_not_the_encoding_before(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, look = Classifier._encode, changing.is_locked
+    found: list[bool] = []
+
+    async def ask(service: Running) -> None:
+        with ExitStack() as others:
+
+            def encode(self: Classifier, texts: list[str]) -> torch.Tensor:
+                time.sleep(0.6)
+                others.enter_context(locked(model))
+                return whole(self, texts)
+
+            def looked(folder: Path) -> bool:
+                found.append(look(folder))
+                if len(found) == 4:
+                    others.close()
+                return found[-1]
+
+            monkeypatch.setattr(Classifier, "_encode", encode)
+            monkeypatch.setattr(changing, "is_locked", looked)
+            assert (await adding(service, "new")).json() == {"version": 1}
+        assert found == [False, True, True, True, False]
+
+    in_service(model, ask, settings(lock_timeout=0.5))
+
+
+def test_changes_that_wait_for_their_turn_are_limited_and_nothing_else_is(model: Path) -> None:
+    async def ask(service: Running) -> None:
+        release, began = threading.Event(), threading.Event()
+        works = asyncio.ensure_future(service.service.change(lambda: began.set() or release.wait(10)))
+        await asyncio.to_thread(began.wait, 5)
+        late = await adding(service, "late")  # and keeps its place, as it may still be made
+        assert error_of(late) == (504, "timeout")
+        assert error_of(await adding(service, "other")) == (429, "too_busy")
+        with pytest.raises(Refusal, match="wait already"):
+            await service.service.change(lambda: None)
+        own = [asyncio.ensure_future(service.service.batcher.alone(lambda: "done")) for _ in range(3)]
+        assert (await service.client.get("/labels/history")).status_code == 200
+        release.set()
+        assert await asyncio.gather(*own) == ["done"] * 3
+        with pytest.raises(Refusal, match="may still be made"):
+            await works
+        assert (await adding(service, "other")).json() == {"version": 2}
+
+    limits = Limits(waiting_changes=1)
+    in_service(model, ask, ServiceSettings(token=TOKEN, refresh=60, change_timeout=0.5, limits=limits))
 
 
 def test_changes_that_wait_for_another_process_are_limited(model: Path) -> None:

@@ -1,44 +1,145 @@
 """Before anybody asks, the service finds out whether answers are short, and whether threads help."""
 
 import asyncio
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 import torch
 from service_cases import Running, in_service
 
 from umpteen.classifier import Classifier
+from umpteen.retrieval.ranking import Ranking
+from umpteen.service.refusals import Refusal, too_busy
 from umpteen.service.service import Service
 from umpteen.service.settings import ServiceSettings
-from umpteen.service.trial import MANY, Trial
+from umpteen.service.trial import MANY, Seconds, Trial
+
+Result = TypeVar("Result")
+
+
+async def at_once(work: Callable[[], Result]) -> Result:
+    return work()
 
 
 class Timed(Trial):
     """A trial on a machine whose seconds follow from texts and threads."""
 
     def __init__(self, classifier: Classifier, first: float, more: float, speed_up: float = 1.0) -> None:
-        super().__init__(classifier)
+        super().__init__(classifier, at_once)
         self._first, self._more, self._speed_up = first, more, speed_up
+        self.spent = 0.0
 
-    def _seconds(self, count: int) -> tuple[float, float]:
-        seconds = (self._first + (count - 1) * self._more) / (self._speed_up if torch.get_num_threads() > 1 else 1)
-        return seconds, 1.1 * seconds
+    def _seconds(self, texts: int) -> Seconds:
+        seconds = (self._first + (texts - 1) * self._more) / (self._speed_up if torch.get_num_threads() > 1 else 1)
+        self.spent += 1.1 * seconds
+        return Seconds(seconds, 1.1 * seconds)
 
 
+@pytest.fixture
+def same_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("same_threads")
 def test_costs_are_what_a_small_and_a_larger_batch_take(shared_model: Path) -> None:
-    cost = Timed(Classifier.load(shared_model), 0.002, 0.001).cost(1)
+    cost = asyncio.run(Timed(Classifier.load(shared_model), 0.002, 0.001).cost(1))
     assert cost is not None
     assert cost.first == pytest.approx(0.0022) and cost.more == pytest.approx(0.001)
-    assert Timed(Classifier.load(shared_model), 0.5, 0.1).cost(1) is None
+    assert asyncio.run(Timed(Classifier.load(shared_model), 0.5, 0.1).cost(1)) is None
 
 
+@pytest.mark.usefixtures("same_threads")
 @pytest.mark.parametrize(("speed_up", "threads"), [(1.9, 2), (1.0, 1), (0.3, 1)])
 def test_threads_are_used_where_they_help(shared_model: Path, speed_up: float, threads: int) -> None:
-    before = torch.get_num_threads()
-    try:
-        assert Timed(Classifier.load(shared_model), 0.02, 0.01, speed_up).choose_threads(2) == threads
-    finally:
-        torch.set_num_threads(before)
+    trial = Timed(Classifier.load(shared_model), 0.02, 0.01, speed_up)
+    assert asyncio.run(trial.choose_threads(2)) == threads
+
+
+@pytest.mark.usefixtures("same_threads")
+@pytest.mark.parametrize("a_text", [0.0001, 0.0005, 0.002, 0.008, 0.02, 0.05, 0.09, 0.2, 0.4])
+def test_a_trial_is_over_in_three_seconds_however_slow_a_text_is(shared_model: Path, a_text: float) -> None:
+    trial = Timed(Classifier.load(shared_model), a_text, a_text)
+
+    async def whole() -> int:
+        await trial.cost(1)
+        return await trial.choose_threads(2)
+
+    assert asyncio.run(whole()) == 1 and trial.spent <= 3
+
+
+def test_texts_are_answered_while_another_index_is_measured(shared_model: Path) -> None:
+    async def ask(service: Running) -> None:
+        kept: Service = service.service
+        slow(kept.classifier, 0.02)
+        measuring = asyncio.create_task(kept.measure())
+        answered = 0
+        while not measuring.done():
+            assert await service.keys("fish", k=1) == ["L1"]  # within a second
+            answered += 1
+        await measuring
+        assert answered > 10 and kept.batcher.short_texts == 0
+
+    in_service(shared_model, ask, ServiceSettings(timeout=1.0))
+
+
+def slow(classifier: Classifier, a_text: float) -> None:
+    """Each text takes so many seconds from now on."""
+    rank = classifier.rank
+
+    def slowly(texts: Sequence[str], k: int) -> Ranking:
+        time.sleep(a_text * len(texts))
+        return rank(texts, k)
+
+    classifier.rank = slowly  # type: ignore[method-assign,assignment]
+
+
+def test_a_trial_that_fails_is_made_again(shared_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = 0
+
+    def fail(*_: object) -> Ranking:
+        nonlocal failed
+        failed += 1
+        raise OSError("the disk is away")
+
+    async def ask(service: Running) -> None:
+        kept: Service = service.service
+        with monkeypatch.context() as patch:
+            patch.setattr(kept.classifier, "rank", fail)
+            kept.classifier._in_use.search_exactly()  # another index
+            await until(lambda: failed > 1)
+        assert kept.batcher.short_texts == 0
+        await until(lambda: kept.is_measured and kept.batcher.short_texts >= MANY)
+
+    in_service(shared_model, ask, ServiceSettings(refresh=0.02))
+
+
+def test_a_trial_that_is_refused_is_made_again(shared_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def ask(service: Running) -> None:
+        kept: Service = service.service
+        with monkeypatch.context() as patch:
+            patch.setattr(kept.batcher, "alone", refuse)
+            kept.classifier._in_use.search_exactly()
+            with pytest.raises(Refusal):
+                await kept.measure()
+        await until(lambda: kept.is_measured and kept.batcher.short_texts >= MANY)
+
+    async def refuse(work: Callable[[], object]) -> None:
+        raise too_busy("16 label changes wait already")
+
+    in_service(shared_model, ask, ServiceSettings(refresh=0.02))
+
+
+async def until(claim: Callable[[], bool]) -> None:
+    for _ in range(500):
+        if claim():
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError("it does not come true")
 
 
 def test_a_tiny_model_is_answered_at_once_and_one_behind_a_network_never(shared_model: Path) -> None:

@@ -1,5 +1,6 @@
 """The service as a process: its workers, its signals, and what keeps it from starting."""
 
+import fcntl
 import json
 import os
 import signal
@@ -17,8 +18,12 @@ from service_cases import TOKEN
 
 from umpteen.bench.child_service import ChildService, umpteen_serve
 from umpteen.catalogue.lock import locked
+from umpteen.cli.main import main
 from umpteen.cli.serve import serve as serve_command
 from umpteen.errors import BadConfig, BadFile, BadInput, DamagedModel
+from umpteen.index_building import build_index
+from umpteen.retrieval.milvus_engine import InUse
+from umpteen.service.service import Service
 from umpteen.service.serving import listening_socket
 from umpteen.service.workers import address_of, check_shareable
 
@@ -145,6 +150,33 @@ def test_a_damaged_model_is_told_before_a_port_is_taken(model: Path) -> None:
         problem = refused(model, "--port", taken.getsockname()[1])  # in use, and not even looked at
     assert isinstance(problem, DamagedModel) and "labels.jsonl" in str(problem)
     assert isinstance(refused(model / "nowhere"), BadFile)
+
+
+def test_an_engine_that_another_process_has_open_is_told_before_a_port_is_taken(model: Path) -> None:
+    build_index(model, "milvus", recall=0.9, k=1)
+    with (model / "index" / "milvus" / "labels.db.lock").open("w") as lock, listening_socket("127.0.0.1", 0) as taken:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        problem = refused(model, "--port", taken.getsockname()[1])  # in use, and not even looked at
+    assert isinstance(problem, InUse) and "stop that one" in str(problem)
+
+
+def test_an_error_of_the_start_is_told_in_one_line(
+    shared_model: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async def fail(service: Service) -> None:
+        raise BadInput("the index went away")
+
+    monkeypatch.setattr(Service, "start", fail)
+    monkeypatch.setattr("sys.argv", ["umpteen", "serve", str(shared_model), "--port", "0"])
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with pytest.raises(SystemExit) as ended:
+            main()
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    told = capfd.readouterr().err.splitlines()
+    assert ended.value.code == 2 and told[1:] == ["error: the index went away"]
 
 
 def test_tokens_come_from_a_file_or_the_environment_and_never_from_the_command_line(

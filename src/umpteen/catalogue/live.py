@@ -3,9 +3,9 @@
 A label keeps its row for ever. Adding appends a row, renaming changes a row's text, retiring leaves the row unused.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import merge
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -19,6 +19,13 @@ Origin = Literal["trained", "added", "renamed"]
 ORIGINS: tuple[Origin, ...] = ("trained", "added", "renamed")
 TRAINED, ADDED, RENAMED = range(3)  # places in ORIGINS
 
+Stop = Callable[[], bool]  # whether nobody waits for a search any more
+
+
+def never() -> bool:
+    """Of a search that somebody waits for to its end."""
+    return False
+
 
 class LabelEntry(NamedTuple):
     """One label of a list."""
@@ -30,8 +37,8 @@ class LabelEntry(NamedTuple):
     retired: bool
 
 
-class FirstLabels(Protocol):
-    """The labels a model was written with, which never change: held in memory or mapped."""
+class MappedLabels(Protocol):
+    """Labels of which there may be more than memory holds."""
 
     @property
     def keys(self) -> Sequence[str]: ...
@@ -39,7 +46,10 @@ class FirstLabels(Protocol):
     def texts(self) -> Sequence[str]: ...
     def __len__(self) -> int: ...
     def find(self, key: str) -> int | None: ...
-    def matching(self, search: str) -> Iterator[int]: ...
+    def matching(self, search: str, stop: Stop = never) -> Iterator[int]: ...
+
+
+FirstLabels = MappedLabels | LabelCatalogue  # those a model was written with, which never change
 
 
 class LiveLabels:
@@ -167,17 +177,20 @@ class LiveLabels:
         """All there is to say about a row."""
         return LabelEntry(self.keys[row], self.texts[row], row, self.origin(row), not self.active[row])
 
-    def find_rows(self, search: str = "", *, retired: bool = False) -> Iterator[int]:
-        """Rows, ascending, whose key or text holds `search`, whatever the case; with retired ones if asked for."""
+    def find_rows(self, search: str = "", *, retired: bool = False, stop: Stop = never) -> Iterator[int]:
+        """Rows, ascending, whose key or text holds `search`, whatever the case; with retired ones if asked for.
+
+        They end early once `stop` says so, which is looked at even while no row is found.
+        """
         rows: Iterable[int]
         if search:
             wanted = search.casefold()
             changed = (
                 row
-                for row in sorted(self._texts)
+                for row in takewhile(lambda _: not stop(), sorted(self._texts))
                 if wanted in self._texts[row].casefold() or wanted in self.keys[row].casefold()
             )
-            rows = merge((row for row in self.first.matching(search) if row not in self._texts), changed)
+            rows = merge((row for row in self.first.matching(search, stop) if row not in self._texts), changed)
         else:
             rows = range(len(self))
         return (row for row in rows if retired or self.active[row])

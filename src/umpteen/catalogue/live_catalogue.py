@@ -1,8 +1,10 @@
 """Labels, their vectors and their versions together: every change is on disk before it counts."""
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from datetime import UTC, datetime
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -17,6 +19,19 @@ from umpteen.errors import BadInput, DamagedModel
 from umpteen.retrieval.exact import require_finite
 
 Encode = Callable[[list[str]], Tensor]
+Encoded = WeakKeyDictionary["LiveCatalogue", dict[str, Tensor]]  # by catalogue, as each model has vectors of its own
+
+_kept: ContextVar[Encoded | None] = ContextVar("kept", default=None)  # None: nobody will try again
+
+
+@contextmanager
+def keeping(encoded: Encoded) -> Iterator[None]:
+    """What a change in here encodes is kept, so that a second try after `Locked` encodes nothing again."""
+    before = _kept.set(encoded)
+    try:
+        yield
+    finally:
+        _kept.reset(before)
 
 
 class LiveCatalogue:
@@ -56,7 +71,8 @@ class LiveCatalogue:
 
     def change(self, changes: Sequence[Change], encode: Encode, note: str = "") -> None:
         """One new version with all of these changes, or none if they change nothing."""
-        vectors: dict[str, Tensor] = {}
+        kept = _kept.get()
+        vectors: dict[str, Tensor] = {} if kept is None else kept.setdefault(self, {})
 
         def encoded(steps: Sequence[Step]) -> Tensor | None:
             texts = [str(step.text) for step in steps if self._brings_vector(step)]

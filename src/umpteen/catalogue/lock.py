@@ -5,7 +5,7 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 
@@ -69,12 +69,14 @@ def locked(model: Path) -> Iterator[None]:
 def _opened(model: Path) -> int:
     folder = model / CATALOGUE
     try:
-        if not folder.is_dir():
-            if not (model / MANIFEST).is_file():
-                raise NotSaved(f"{model}: is no model folder any more; nothing was changed")
-            folder.mkdir(exist_ok=True)
-            flush_to_disk(model)
-        return os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        while True:
+            if not folder.is_dir():
+                if not (model / MANIFEST).is_file():
+                    raise NotSaved(f"{model}: is no model folder any more; nothing was changed")
+                folder.mkdir(exist_ok=True)
+                flush_to_disk(model)
+            with suppress(FileNotFoundError):  # the model was replaced since the look; the new one may have no folder
+                return os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     except OSError as error:
         raise NotSaved(
             f"{folder}: cannot be written ({error.strerror}), so labels cannot be changed here; "

@@ -17,7 +17,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from umpteen.catalogue.columns import same_texts
-from umpteen.catalogue.live import ORIGINS, TRAINED, LiveLabels
+from umpteen.catalogue.live import ORIGINS, TRAINED, LiveLabels, Stop, never
 from umpteen.data.labels import LabelCatalogue
 from umpteen.errors import DamagedModel
 
@@ -136,15 +136,17 @@ class StoredLabels:
             place += 1  # another key with the same hash
         return None
 
-    def matching(self, search: str) -> Iterator[int]:
-        """Rows, ascending, whose key or text holds this, whatever the case."""
+    def matching(self, search: str, stop: Stop = never) -> Iterator[int]:
+        """Rows, ascending, whose key or text holds this, whatever the case; no more of them once `stop` says so."""
         wanted = search.casefold()
         needle = json.dumps(search, ensure_ascii=False)[1:-1].casefold()  # as it stands in a line
         for first in range(0, len(self), _LINES_AT_A_TIME):
+            if stop():
+                return
             block = self._block(first).decode().casefold()
             row, line = first, 0
             place = block.find(needle)
-            while place >= 0:
+            while place >= 0 and not stop():  # a needle such as "key" is in every line, and in no key
                 row += block.count("\n", line, place)
                 label = self.line(row)
                 if wanted in label["text"].casefold() or wanted in label["key"].casefold():

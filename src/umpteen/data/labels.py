@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from umpteen.data.texts import Texts
 from umpteen.errors import BadInput
@@ -52,9 +52,11 @@ class LabelCatalogue:
         """The label's row, or None if there is no such key."""
         return self._rows.get(key)
 
-    def matching(self, search: str) -> Iterator[int]:
-        """Rows, ascending, whose key or text holds this, whatever the case."""
+    def matching(self, search: str, stop: Callable[[], bool] = lambda: False) -> Iterator[int]:
+        """Rows, ascending, whose key or text holds this, whatever the case; no more of them once `stop` says so."""
         wanted = search.casefold()
         for row, (key, text) in enumerate(zip(self.keys, self.texts, strict=True)):
+            if stop():
+                return
             if wanted in text.casefold() or wanted in key.casefold():
                 yield row

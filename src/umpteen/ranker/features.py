@@ -27,12 +27,15 @@ class TextFeatures:
 
     def __init__(self, count: int, vectorizers: Callable[[], dict[str, Any]]) -> None:
         self._count = count
-        self._made = vectorizers
+        self._make: Callable[[], dict[str, Any]] | None = vectorizers
 
     @cached_property
     def _vectorizers(self) -> dict[str, Any]:
         """scikit-learn's TfidfVectorizers by kind: words, characters."""
-        return self._made()
+        assert self._make is not None
+        made = self._make()
+        self._make = None  # it holds the stored vocabulary
+        return made
 
     @classmethod
     def fit(cls, texts: Iterable[str], settings: RankerSettings) -> "TextFeatures":

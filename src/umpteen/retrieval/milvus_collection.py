@@ -19,6 +19,7 @@ from umpteen.retrieval.ranking import NO_LABEL
 HNSW, IVF_FLAT, AUTO = "HNSW", "IVF_FLAT", "AUTOINDEX"
 MARKER = -1
 MOST_RESULTS = 16_384  # of a query: Milvus' own limit
+WIDEST = 32_768  # search effort of its graph: its own limit, too
 _NUMBERS_AT_A_TIME = 2**20  # of vectors in a message
 _QUERIES_AT_A_TIME = 256
 
@@ -114,7 +115,7 @@ class MilvusCollection:
         count = min(count + 1, MOST_RESULTS)  # the marker may be among them
         asked: dict[str, int] = {}
         if self.structure != AUTO:
-            asked = {"ef": max(breadth, count)} if self.structure == HNSW else {"nprobe": breadth}
+            asked = {"ef": min(max(breadth, count), WIDEST)} if self.structure == HNSW else {"nprobe": breadth}
         rows = np.full((len(queries), count), NO_LABEL, dtype=np.int64)
         for start in range(0, len(queries), _QUERIES_AT_A_TIME):
             some = queries[start : start + _QUERIES_AT_A_TIME].numpy()

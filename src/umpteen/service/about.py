@@ -1,6 +1,7 @@
 """GET /model, /report and its figures, /health, /ready, /metrics: what the service says about itself."""
 
 import json
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,9 @@ def add_about(app: FastAPI, service: Service) -> None:
 
     @app.get("/model", summary="The model and the limits of its service")
     async def model() -> ModelAbout:
+        kind, certificate = classifier.index.kind, _read(folder, "index/certificate.json")
+        if certificate is not None and certificate.get("kind") != kind:
+            certificate = None  # of an index that is not in use: not yet, or one that cannot be used
         return ModelAbout(
             name=folder.resolve().name if folder is not None else str(classifier.data.get("name", "model")),
             labels=classifier.labels.count(),
@@ -38,12 +42,8 @@ def add_about(app: FastAPI, service: Service) -> None:
             encoder=classifier.towers.describe(),
             version=classifier.version,
             calibrated=classifier.calibration is not None,
-            ranker=classifier.ranker is not None,
-            index=IndexAbout(
-                kind=classifier.index.kind,
-                certificate=_read(folder, "index/certificate.json"),
-                away=service.index_away(),
-            ),
+            ranker=classifier.has_ranker,
+            index=IndexAbout(kind=kind, certificate=certificate, away=service.index_away()),
             editable=settings.editable,
             limits=asdict(settings.limits),
             timeouts={"answer": settings.timeout, "change": settings.change_timeout},
@@ -68,9 +68,10 @@ def add_about(app: FastAPI, service: Service) -> None:
     )
     async def figure(name: str) -> Response:
         found = figures(folder).get(name)
-        if found is None:
+        picture = None if found is None else _content(found)
+        if found is None or picture is None:
             raise Refusal(404, "unknown_figure", "there is no such figure; GET /report lists them", field="name")
-        return Response(found.read_bytes(), media_type=FIGURE_TYPES[found.suffix], headers=_FIGURE_HEADERS)
+        return Response(picture, media_type=FIGURE_TYPES[found.suffix], headers=_FIGURE_HEADERS)
 
     @app.get("/health", summary="The process lives")
     async def health() -> Health:
@@ -97,13 +98,22 @@ def figures(folder: Path | None) -> dict[str, Path]:
     """The pictures of a model folder by name; only these can be asked for."""
     if folder is None:
         return {}
-    files = (file for part in _PARTS_WITH_FIGURES if (folder / part).is_dir() for file in (folder / part).iterdir())
-    return {file.name: file for file in sorted(files) if file.suffix in FIGURE_TYPES and file.is_file()}
+    found: list[Path] = []
+    for part in _PARTS_WITH_FIGURES:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            found += (folder / part).iterdir()
+    return {file.name: file for file in sorted(found) if file.suffix in FIGURE_TYPES and file.is_file()}
 
 
 def _read(folder: Path | None, name: str) -> dict[str, Any] | None:
-    file = None if folder is None else folder / name
-    if file is None or not file.is_file():
-        return None
-    content = json.loads(file.read_text(encoding="utf-8"))
+    written = None if folder is None else _content(folder / name)
+    content = None if written is None else json.loads(written)
     return content if isinstance(content, dict) else None
+
+
+def _content(file: Path) -> bytes | None:
+    """None if it is not there, or no more: other processes exchange parts of a model folder."""
+    try:
+        return file.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None

@@ -37,7 +37,8 @@ def create_app(classifier: Classifier, settings: ServiceSettings | None = None) 
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        await service.start()
+        if not service.ready:  # else whoever runs the application has started it
+            await service.start()
         yield
         await service.stop()
 

@@ -40,13 +40,14 @@ class Cost(NamedTuple):
 class _Asked:
     """A request that waits."""
 
-    __slots__ = ("characters", "future", "k", "texts")
+    __slots__ = ("characters", "future", "k", "queued", "texts")
 
     def __init__(self, texts: Sequence[str], k: int, future: "asyncio.Future[Found]") -> None:
         self.texts = texts
         self.characters = sum(map(len, texts))
         self.k = k
         self.future = future
+        self.queued = True
 
 
 class Batcher:
@@ -87,6 +88,14 @@ class Batcher:
             timer.cancel()
             if presence is not None:
                 presence.forget()
+            if asked.queued:  # given up: its place, and the memory of its texts, are for others
+                self._asked.remove(asked)
+                self._leaves_queue(asked)
+
+    def _leaves_queue(self, asked: _Asked) -> None:
+        asked.queued = False
+        self.waiting_texts -= len(asked.texts)
+        self.waiting_characters -= asked.characters
 
     def _check_room(self, asked: _Asked) -> None:
         """An empty queue takes any request."""
@@ -99,10 +108,10 @@ class Batcher:
             raise too_busy(f"the texts that wait and yours have more than {most} together; ask again in a moment")
 
     async def alone(self, work: Callable[[], Result]) -> Result:
-        """Does work on the classifier while no batch runs; it comes before the texts that wait."""
-        limit = self._settings.limits.waiting_changes
-        if len(self._changes) >= limit:
-            raise too_busy(f"{limit:,} label changes wait already; ask again in a moment")
+        """Does work on the classifier while no batch runs; it comes before the texts that wait.
+
+        Nobody is refused here: `Changing` limits the changes, and the service's own work is never much.
+        """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Result] = loop.create_future()
         self._changes.append((work, future))
@@ -165,8 +174,7 @@ class Batcher:
         most = min(self._settings.batch_texts, self.short_texts or self._settings.batch_texts)
         while self._asked and (not batch or texts + len(self._asked[0].texts) <= most):
             asked = self._asked.popleft()
-            self.waiting_texts -= len(asked.texts)
-            self.waiting_characters -= asked.characters
+            self._leaves_queue(asked)
             if not asked.future.done():
                 texts += len(asked.texts)
                 batch.append(asked)

@@ -6,8 +6,9 @@ While another process changes the same folder it waits here, in the event loop, 
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from umpteen.catalogue.live_catalogue import Encoded, keeping
 from umpteen.catalogue.lock import Locked, is_locked, patience
 from umpteen.service.batching import Batcher
 from umpteen.service.refusals import Refusal, locked_out, too_busy
@@ -26,48 +27,71 @@ class Changing:
         self._model = model  # None: the labels are in memory only, and ours alone
         self._settings = settings
         self._batcher = batcher
-        self._waiting = 0
+        self._taken = 0  # changes that wait, for others or for their turn, and the one that is being made
+        self._at_work = 0  # 1 while one is being made
 
     async def make(self, work: Callable[[], Result]) -> Result:
-        """What the work gives; refused if others keep the folder locked, or if it takes too long."""
-        began = asyncio.get_running_loop().time()
-        while True:
-            await self._unlocked(began + self._settings.lock_timeout)
-            try:
-                return await self._made(work, began + self._settings.change_timeout)
-            except Locked:
-                continue  # somebody was faster
-
-    async def _unlocked(self, until: float) -> None:
-        """Returns once nobody else changes the folder."""
-        if self._model is None or not is_locked(self._model):
-            return
+        """What the work gives; refused if too many wait, if others keep the folder locked, or if it takes too long."""
         limit = self._settings.limits.waiting_changes
-        if self._waiting >= limit:
+        if self._taken - self._at_work >= limit:
             raise too_busy(f"{limit:,} label changes wait already; ask again in a moment")
-        self._waiting += 1
+        self._taken += 1
         try:
-            while is_locked(self._model):
-                if asyncio.get_running_loop().time() > until:
-                    seconds = self._settings.lock_timeout
-                    raise locked_out(
-                        f"another process has been changing the labels for {seconds:g} s, as `umpteen labels compact` "
-                        "may for longer; nothing was changed, try again in a moment"
-                    )
-                await asyncio.sleep(_BETWEEN_LOOKS)
+            return await self._tried(work)
         finally:
-            self._waiting -= 1
+            self._taken -= 1
 
-    async def _made(self, work: Callable[[], Result], until: float) -> Result:
+    async def _tried(self, work: Callable[[], Result]) -> Result:
+        now = asyncio.get_running_loop().time
+        until = now() + self._settings.change_timeout
+        wait = self._settings.lock_timeout  # what others may still take of it; our own encoding takes nothing
+        encoded = Encoded()
+        while True:
+            wait -= await self._unlocked(min(wait, until - now()))
+            try:
+                return await self._made(work, encoded, until)
+            except Locked:  # somebody was faster
+                if now() > until:
+                    raise self._locked_out() from None
+
+    async def _unlocked(self, wait: float) -> float:
+        """Returns once nobody else changes the folder, with the seconds that took."""
+        now = asyncio.get_running_loop().time
+        began = now()
+        while self._model is not None and is_locked(self._model):
+            if now() > began + wait:
+                raise self._locked_out()
+            await asyncio.sleep(_BETWEEN_LOOKS)
+        return now() - began
+
+    def _locked_out(self) -> Refusal:
+        return locked_out(
+            f"another process has been changing the labels for {self._settings.lock_timeout:g} s, as `umpteen labels "
+            "compact` may for longer; nothing was changed, try again in a moment"
+        )
+
+    async def _made(self, work: Callable[[], Result], encoded: Encoded, until: float) -> Result:
         def make() -> Result:
-            with patience(_ON_THE_THREAD):
-                return work()
+            self._at_work = 1
+            try:
+                with patience(_ON_THE_THREAD), keeping(encoded):
+                    return work()
+            finally:
+                self._at_work = 0
 
         making = asyncio.ensure_future(self._batcher.alone(make))
-        await asyncio.wait({making}, timeout=until - asyncio.get_running_loop().time())
+        try:
+            await asyncio.wait({making}, timeout=until - asyncio.get_running_loop().time())
+        finally:
+            if not making.done():  # it keeps its place, whoever has given it up
+                self._taken += 1
+                making.add_done_callback(self._late)
         if not making.done():
-            making.add_done_callback(lambda late: late.cancelled() or late.exception())
             seconds = self._settings.change_timeout
             reason = f"the change is not done after {seconds:g} s and may still be made; look at GET /labels/history"
             raise Refusal(504, "timeout", reason)
         return making.result()
+
+    def _late(self, made: "asyncio.Future[Any]") -> None:
+        self._taken -= 1
+        made.cancelled() or made.exception()

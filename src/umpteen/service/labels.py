@@ -29,7 +29,9 @@ def add_labels(app: FastAPI, service: Service) -> None:
         labels = service.classifier.labels  # a snapshot: nothing changes under the search
         if search:
             total, entries = await service.lookups.run(
-                lambda given_up: _found(labels.find_rows(search, retired=retired), labels, start, count, given_up)
+                lambda given_up: _found(
+                    labels.find_rows(search, retired=retired, stop=given_up.is_set), labels, start, count, given_up
+                )
             )
         else:
             total = len(labels) if retired else labels.count()
@@ -56,5 +58,7 @@ def _found(
             shown.append(labels.entry(row))
         total += 1
         if given_up.is_set():
-            raise Refusal(503, "not_ready", "the service ends")  # who gave up earlier does not hear it
+            break
+    if given_up.is_set():
+        raise Refusal(503, "not_ready", "the service ends")  # who gave up earlier does not hear it
     return total, shown

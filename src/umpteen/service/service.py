@@ -1,6 +1,7 @@
 """What all routes of one worker share: the classifier, the batcher, the metrics and the log; its start and its end."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
@@ -23,6 +24,9 @@ from umpteen.service.watching import watch
 
 Result = TypeVar("Result")
 
+_BETWEEN_LOOKS = 0.002  # seconds
+_PATIENCE = 1.0  # seconds; where texts come faster than they are answered, fewer never wait
+
 
 class Service:
     """One worker's model, and whether it is ready to be asked."""
@@ -38,30 +42,43 @@ class Service:
         self.ready = False
         self._changing = Changing(classifier.path, settings, self.batcher)
         self._measured: tuple[Towers, LabelIndex] | None = None
-        self._watching: asyncio.Task[None] | None = None
+        self._watching: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Answers some texts before anybody asks."""
         await self.measure()
         self.show_labels()
-        self._watching = asyncio.create_task(watch(self._refresh, self.settings.refresh, self.log))
+        looks = (self._refresh, self._measure_again)  # apart: measuring takes long where many ask meanwhile
+        self._watching = [asyncio.create_task(watch(look, self.settings.refresh, self.log)) for look in looks]
         self.ready = True
         self.log.event("ready", labels=self.classifier.labels.count(), version=self.classifier.version)
 
     async def measure(self) -> None:
         """Brings the vectors into memory, and finds out how answers come fastest: short ones from one thread alone."""
-        self._measured = self.classifier.towers, self.classifier.index
+        measured = self.classifier.towers, self.classifier.index
         self.batcher.short_texts = 0
         threads = self.settings.threads or 1
         torch.set_num_threads(threads)  # for this thread, in which short work is done
-        trial = Trial(self.classifier)
-        cost = await self.batcher.alone(lambda: trial.cost(threads))
-        over_a_network = self.classifier.index.kind == "milvus"  # its answers may take long at any time
+        trial = Trial(self.classifier, self._after_texts)
+        cost = await trial.cost(threads)
+        over_a_network = measured[1].kind == "milvus"  # its answers may take long at any time
         short = 0 if cost is None or over_a_network else cost.texts_within(SHORT)
-        if short >= MANY:
+        if short < MANY and self.settings.threads is None and (share := cores() // self.settings.workers) > 1:
+            await trial.choose_threads(share)
+        self._measured = measured  # not before: what fails or is refused is tried again
+        if short >= MANY and self.is_measured:
             self.batcher.short_texts = short
-        elif self.settings.threads is None and (share := cores() // self.settings.workers) > 1:
-            await self.batcher.alone(lambda: trial.choose_threads(share))
+
+    async def _measure_again(self) -> None:
+        if not self.is_measured:
+            await self.measure()
+
+    async def _after_texts(self, work: Callable[[], Result]) -> Result:
+        """Work that is in no hurry, alone: some of the texts that wait go first."""
+        waiting, until = self.batcher.waiting_texts, time.monotonic() + _PATIENCE
+        while 0 < waiting <= self.batcher.waiting_texts and time.monotonic() < until:
+            await asyncio.sleep(_BETWEEN_LOOKS)
+        return await self.batcher.alone(work)
 
     @property
     def is_measured(self) -> bool:
@@ -72,11 +89,11 @@ class Service:
     async def stop(self) -> None:
         """Finishes what was taken, then closes the index."""
         self.ready = False
-        if self._watching is not None:
-            self._watching.cancel()
+        for watching in self._watching:
+            watching.cancel()
             with suppress(asyncio.CancelledError):
-                await self._watching
-            self._watching = None
+                await watching
+        self._watching = []
         self.lookups.stop()
         await asyncio.to_thread(self.thread.stop)
         self.classifier.index.close()
@@ -84,7 +101,10 @@ class Service:
 
     async def change(self, work: Callable[[], Result]) -> Result:
         """A change of the labels, between two batches; when this returns, the next request finds it."""
-        result = await self._changing.make(work)
+        try:
+            result = await self._changing.make(work)
+        finally:
+            self._distrust()
         self.show_labels()
         self.log.event("labels", version=self.classifier.version, labels=self.classifier.labels.count())
         return result
@@ -94,11 +114,15 @@ class Service:
         try:
             changed = self.classifier.path is not None and await self.batcher.alone(self.classifier.refresh)
         finally:  # a new model may be here, even if its index cannot be used
-            if not self.is_measured:
-                await self.measure()
+            self._distrust()
         self.show_labels()
         if changed:
             self.log.event("labels", version=self.classifier.version, labels=self.classifier.labels.count())
+
+    def _distrust(self) -> None:
+        """Nothing is done at once with a model or an index that may take long; it is measured soon."""
+        if not self.is_measured:
+            self.batcher.short_texts = 0
 
     def index_away(self) -> str | None:
         """Why exact search stands in for the index, if it cannot be reached."""

@@ -4,7 +4,7 @@ import gc
 import os
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
@@ -47,12 +47,15 @@ def serve_here(
     listener: socket.socket,
     started: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serves until SIGINT or SIGTERM; requests that were taken are finished first."""
+    """Serves until SIGINT or SIGTERM; requests that were taken are finished first.
+
+    An error of the start is raised as it is.
+    """
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # batches are small, and the cores have work
     from umpteen.service.app import create_app
 
     app = create_app(classifier, settings)
-    server = _Server(uvicorn.Config(app, **uvicorn_settings(settings)), started)
+    server = _Server(uvicorn.Config(app, **uvicorn_settings(settings)), app.state.service.start, started)
 
     def stop(*_: Any) -> None:
         server.should_exit = True
@@ -78,15 +81,19 @@ def uvicorn_settings(settings: ServiceSettings) -> dict[str, Any]:
 
 
 class _Server(uvicorn.Server):
-    """Tells when it answers."""
+    """Starts the service itself: of an error in the application's lifespan, uvicorn would leave a traceback only."""
 
-    def __init__(self, config: uvicorn.Config, told: Callable[[], None]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, start: Callable[[], Awaitable[None]], started: Callable[[], None]
+    ) -> None:
         super().__init__(config)
-        self._told = told
+        self._start = start
+        self._tell_started = started
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await self._start()
         await super().startup(sockets=sockets)
         gc.collect()
         gc.freeze()  # what is loaded by now stays; looking through it again and again took a fifth of a small answer
         if self.started:
-            self._told()
+            self._tell_started()

@@ -5,7 +5,6 @@ from collections.abc import Awaitable, Callable
 
 from umpteen.errors import UmpteenError
 from umpteen.service.log import Log
-from umpteen.service.refusals import Refusal
 
 
 async def watch(look: Callable[[], Awaitable[None]], every: float, log: Log) -> None:
@@ -16,8 +15,6 @@ async def watch(look: Callable[[], Awaitable[None]], every: float, log: Log) -> 
         try:
             await look()
             told = ""
-        except Refusal:  # changes wait already, and each of them looks first
-            continue
         except Exception as problem:  # the next look may be luckier
             if str(problem) == told:
                 continue

@@ -17,11 +17,15 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from umpteen.errors import BadInput, UmpteenError
 from umpteen.service.log import Log
 from umpteen.service.serving import listening_socket, serve_here
 from umpteen.service.settings import ServiceSettings
+
+if TYPE_CHECKING:
+    from umpteen.classifier import Classifier
 
 # Written out, because importing it from service/metrics.py would import prometheus_client before the folder is there.
 SHARED_METRICS = "PROMETHEUS_MULTIPROC_DIR"
@@ -42,11 +46,15 @@ class Serving:
 
 
 def serve(asked: Serving, announce: Callable[[str], None] = lambda address: None) -> None:
-    """Serves until SIGINT or SIGTERM, then finishes what it took. A damaged model is found before a port is taken."""
+    """Serves until SIGINT or SIGTERM, then finishes what it took.
+
+    A damaged model, or an index that another process has to itself, is found before a port is taken.
+    """
     from umpteen.classifier import Classifier
 
     classifier = Classifier.load(asked.model, ranker=asked.ranker)
     if asked.settings.workers == 1:
+        _search_once(classifier)
         with listening_socket(asked.host, asked.port) as listener:
             announce(address_of(listener, asked.host))
             serve_here(classifier, asked.settings, listener)
@@ -58,6 +66,13 @@ def serve(asked: Serving, announce: Callable[[str], None] = lambda address: None
         Path(os.environ.setdefault(SHARED_METRICS, folder)).mkdir(parents=True, exist_ok=True)
         announce(address_of(listener, asked.host))
         _Workers(asked, listener).run()
+
+
+def _search_once(classifier: "Classifier") -> None:
+    """Some indexes are opened by their first search."""
+    import torch
+
+    classifier.index.search(torch.zeros(1, classifier.towers.dimension), 1)
 
 
 def check_shareable(index: object, workers: int) -> None:
@@ -177,10 +192,9 @@ def _work(asked: Serving, listener: socket.socket, news: Connection) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         classifier = Classifier.load(asked.model, ranker=asked.ranker)
+        serve_here(classifier, asked.settings, listener, lambda: news.send(None))
     except UmpteenError as problem:
         news.send(str(problem))
-        return
-    serve_here(classifier, asked.settings, listener, lambda: news.send(None))
 
 
 def _end_with_parent() -> None:

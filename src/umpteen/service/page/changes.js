@@ -7,6 +7,7 @@ import { service } from "./service.js";
 import { withToken } from "./token.js";
 
 const SHOWN = 12_000; // ms
+const COMPACTED = ["nothing_to_undo", "unknown_version"]; // the labels were, meanwhile: the list of versions is old
 let fading = null;
 
 /** Makes the change; true when the service has it, false when it was given up. Throws ServiceError. */
@@ -29,7 +30,7 @@ export async function undo(version = null) {
     return await changed((token) => api.undo(version, token), said, false);
   } catch (error) {
     notice([told(error, null), ""], false);
-    if (error.code === "nothing_to_undo") service.load(); // the labels were compacted meanwhile
+    if (COMPACTED.includes(error.code)) service.load();
     return false;
   }
 }
