@@ -45,7 +45,7 @@ def _write(path: Path, records: list[dict[str, object]]) -> None:
 
 def write_recipe(folder: Path, *changes: str, kind: str = "static", towers: str = "separate") -> Path:
     """A recipe on the miniature in `folder` (both are made if missing); `changes` are lines like `seed=3`."""
-    from umpteen.config import checked, to_toml, with_overrides
+    from umpteen.recipe_file import checked, to_toml, with_overrides
 
     if not (folder / "data").exists():
         write_miniature(folder / "data")

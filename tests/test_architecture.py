@@ -22,10 +22,12 @@ LEVELS = [
     {"training", "ranker", "catalogue", "calibration"},
     {
         "config",
+        "recipe_file",
         "recipes",
         "model_card",
         "judge",
         "classifier",
+        "live_model",
         "model_folder",
         "compacting",
         "followed_folder",
@@ -58,6 +60,7 @@ LEVELS = [
 PUT_TOGETHER = LEVELS[8]  # single modules that build on each other; that they form no circle is a claim of its own
 READ_THE_CONFIG = {
     "config",
+    "recipe_file",
     "assemble",
     "assemble_pool",
     "assemble_towers",
@@ -159,7 +162,12 @@ def test_only_what_turns_settings_into_objects_reads_the_config() -> None:
 
 @pytest.mark.parametrize(
     ("library", "allowed"),
-    [("rich", {"cli"}), ("click", {"cli"}), ("pydantic", {"config", "service"}), ("transformers", {"encoders", "lab"})],
+    [
+        ("rich", {"cli"}),
+        ("click", {"cli"}),
+        ("pydantic", {"config", "recipe_file", "service"}),
+        ("transformers", {"encoders", "lab"}),
+    ],
 )
 def test_a_library_stays_in_its_place(library: str, allowed: set[str]) -> None:
     users = {part_of(m) for m in MODULES if any(name.partition(".")[0] == library for name in IMPORTS[m])}

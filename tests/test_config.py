@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from umpteen import recipes
-from umpteen.config import RunConfig, checked, read_config, to_toml, with_overrides
+from umpteen.config import RunConfig
 from umpteen.errors import BadConfig, BadFile, BadInput
+from umpteen.recipe_file import checked, read_config, to_toml, with_overrides
 
 
 @pytest.mark.parametrize("name", recipes.names())

@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner
 
 from umpteen.cli.main import cli
-from umpteen.config import checked, with_overrides
+from umpteen.recipe_file import checked, with_overrides
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "umpteen"

@@ -8,12 +8,12 @@ import torch
 
 from miniature import KEYS, LABELS, command, refused, trained, write_miniature, write_recipe
 from umpteen.classifier import Classifier
-from umpteen.config import read_config
 from umpteen.data.labels import LabelCatalogue
 from umpteen.encoders.label_table import FusedEncoder, LabelTable
 from umpteen.encoding import encode_texts
 from umpteen.errors import BadInput
 from umpteen.parallel import World
+from umpteen.recipe_file import read_config
 from umpteen.running import train_in
 from worlds import run_world
 

@@ -19,11 +19,12 @@ import numpy as np
 from umpteen.assemble import Progress
 from umpteen.calibration.held_out import HeldOut
 from umpteen.classifier import Classifier
-from umpteen.config import RunConfig, checked
+from umpteen.config import RunConfig
 from umpteen.data.convert import write_native
 from umpteen.data.dataset import Dataset, Split, open_dataset
 from umpteen.errors import BadInput
 from umpteen.ranker.ranker import Ranker
+from umpteen.recipe_file import checked
 from umpteen.reranking import fit_ranker
 from umpteen.running import train
 from umpteen.storage import write_atomically

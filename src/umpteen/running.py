@@ -7,7 +7,7 @@ import numpy as np
 
 from umpteen.assemble import Progress, Run, build_run, named
 from umpteen.classifier import Classifier
-from umpteen.config import RunConfig, read_config, to_toml
+from umpteen.config import RunConfig
 from umpteen.encoders.row_table import row_tables
 from umpteen.encoders.static import StaticEncoder
 from umpteen.encoding import encode_texts
@@ -16,6 +16,7 @@ from umpteen.evaluation.report import Report
 from umpteen.manifest import MANIFEST
 from umpteen.parallel.shard import Shard
 from umpteen.parallel.world import World, launch_name
+from umpteen.recipe_file import read_config, to_toml
 from umpteen.storage import can_hold, write_atomically
 from umpteen.training.checkpoint import TrainState, remove_checkpoint
 from umpteen.training.observer import Observer, Silence

@@ -10,9 +10,9 @@ import torch
 from quick import quick_recipe
 
 from miniature import KEYS, LABELS, write_miniature
-from umpteen.config import read_config
 from umpteen.errors import BadInput
 from umpteen.parallel import World, join_world
+from umpteen.recipe_file import read_config
 from umpteen.running import train_in
 from worlds import run_world, try_world
 

@@ -33,10 +33,10 @@ def fit(
 ) -> None:
     """Fit a ranker on what MODEL was trained on and put it into the model folder; a killed fit goes on."""
     from umpteen.cli.console import Watch
-    from umpteen.config import with_overrides
     from umpteen.data.dataset import open_dataset
     from umpteen.parallel.world import cores
     from umpteen.ranker.settings import RankerSettings
+    from umpteen.recipe_file import with_overrides
     from umpteen.reranking import fit_ranker
 
     asked = {} if candidates is None else {"candidates": candidates}

@@ -25,7 +25,7 @@ def list_recipes() -> None:
 def show(name: str, overrides: tuple[str, ...]) -> None:
     """Print a complete recipe, every key explained: umpteen recipe show NAME > mine.toml."""
     from umpteen import recipes
-    from umpteen.config import to_toml
+    from umpteen.recipe_file import to_toml
 
     path = recipes.path_of(name)
     for line in path.read_text(encoding="utf-8").splitlines():

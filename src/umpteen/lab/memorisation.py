@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from umpteen.assemble import build_judge, build_run
-from umpteen.config import RunConfig, checked
+from umpteen.config import RunConfig
 from umpteen.encoders.pretrained import DEFAULT_MODEL
 from umpteen.encoding import encode_tokens
 from umpteen.errors import BadInput
@@ -21,6 +21,7 @@ from umpteen.lab.experiment import Claim, Conclusion, Job, Setup, chosen, claim_
 from umpteen.lab.memorisation_data import made_up_words, write_pairs, write_start
 from umpteen.lab.token_star_data import whole_words
 from umpteen.lab.training import Steps
+from umpteen.recipe_file import checked
 
 BATCH, RANDOM, HARD = "in-batch", "random", "hard"
 POOLS = {BATCH: "batch", RANDOM: "random", HARD: "shortlist"}

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 
 from umpteen.classifier import Classifier
-from umpteen.config import to_toml
 from umpteen.data.dataset import open_dataset
 from umpteen.encoders.static import StaticEncoder
 from umpteen.evaluating import evaluate_model
@@ -16,6 +15,7 @@ from umpteen.lab.comparison import Outcomes, written
 from umpteen.lab.experiment import Conclusion, Job, Setup, claim_better
 from umpteen.lab.training import Trained, Workbench, rounded
 from umpteen.ranker.settings import RankerSettings
+from umpteen.recipe_file import to_toml
 from umpteen.reranking import fit_ranker
 
 BOTH = "dual encoder and ranker"

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from umpteen.assemble import Run, build_judge, build_run
-from umpteen.config import checked
 from umpteen.data.convert import write_native
 from umpteen.encoders.pretrained import DEFAULT_MODEL
 from umpteen.encoding import encode_texts
@@ -22,6 +21,7 @@ from umpteen.lab.comparison import Outcomes, over_seeds, verdict, written
 from umpteen.lab.experiment import Claim, Conclusion, Job, Setup, chosen
 from umpteen.lab.token_star_data import Sizes, make_dataset, whole_words
 from umpteen.lab.training import Steps
+from umpteen.recipe_file import checked
 
 CLAIM = "decoupled softmax learns that t* in a query means label 0, softmax does not (paper: P@1 100 % against 20 %)"
 OURS, THEIRS = "decoupled softmax", "softmax"

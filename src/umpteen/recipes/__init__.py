@@ -4,8 +4,9 @@ import difflib
 import json
 from pathlib import Path
 
-from umpteen.config import RunConfig, read_config
+from umpteen.config import RunConfig
 from umpteen.errors import BadInput
+from umpteen.recipe_file import read_config
 
 FOLDER = Path(__file__).parent
 
