@@ -39,6 +39,18 @@ def test_a_body_that_grows_too_large_is_refused_while_it_comes(model: Path, path
     in_service(model, ask, SMALL)
 
 
+@pytest.mark.parametrize("kind", [{}, {"Content-Type": "application/x-www-form-urlencoded"}])
+def test_a_body_is_json_whatever_it_is_called(model: Path, kind: dict[str, str]) -> None:
+    async def ask(service: Running) -> list[int]:
+        bodies = {"/predict": b'{"text": "fish"}', "/labels": b'{"labels": [{"key": "new", "text": "a new one"}]}'}
+        headers = {**AUTHORISED, **kind}
+        return [
+            (await service.client.post(at, content=body, headers=headers)).status_code for at, body in bodies.items()
+        ]
+
+    assert in_service(model, ask, SMALL) == [200, 200]
+
+
 def test_a_body_in_parts_is_put_together(shared_model: Path) -> None:
     async def in_parts() -> AsyncIterator[bytes]:
         for part in (b'{"te', b'xt": "fi', b'sh"}'):

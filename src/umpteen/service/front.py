@@ -42,6 +42,8 @@ class Front:
             straight = self._straight
             if straight is not None and scope["path"] == straight.path and scope["method"] in (straight.methods or ()):
                 app, scope["route"] = straight.app, straight
+            else:
+                scope = _json_whatever_it_is_called(scope)
             await app(scope, limited(scope, receive, self._service.settings), noting)
         except Exception as problem:
             refusal = refusal_of(problem)
@@ -63,6 +65,11 @@ class Front:
             client = scope.get("client")
             about = scope.get("umpteen.about", {})
             self._service.log.request(method, pattern, status, seconds, client[0] if client else "", about)
+
+
+def _json_whatever_it_is_called(scope: Scope) -> Scope:
+    """Bodies are JSON here, and curl calls each a form unless told otherwise."""
+    return {**scope, "headers": [*(header for header in scope["headers"] if header[0] != JSON[0]), JSON]}
 
 
 async def send_json(send: Send, body: bytes) -> None:

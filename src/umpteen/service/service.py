@@ -51,7 +51,7 @@ class Service:
         looks = (self._refresh, self._measure_again)  # apart: measuring takes long where many ask meanwhile
         self._watching = [asyncio.create_task(watch(look, self.settings.refresh, self.log)) for look in looks]
         self.ready = True
-        self.log.event("ready", labels=self.classifier.labels.count(), version=self.classifier.version)
+        self._log_labels("ready")
 
     async def measure(self) -> None:
         """Brings the vectors into memory, and finds out how answers come fastest: short ones from one thread alone."""
@@ -106,7 +106,7 @@ class Service:
         finally:
             self._distrust()
         self.show_labels()
-        self.log.event("labels", version=self.classifier.version, labels=self.classifier.labels.count())
+        self._log_labels("labels")
         return result
 
     async def _refresh(self) -> None:
@@ -117,12 +117,16 @@ class Service:
             self._distrust()
         self.show_labels()
         if changed:
-            self.log.event("labels", version=self.classifier.version, labels=self.classifier.labels.count())
+            self._log_labels("refreshed")
 
     def _distrust(self) -> None:
         """Nothing is done at once with a model or an index that may take long; it is measured soon."""
         if not self.is_measured:
             self.batcher.short_texts = 0
+
+    def _log_labels(self, event: str) -> None:
+        about = self.classifier
+        self.log.event(event, labels=about.labels.count(), version=about.version, index=about.index.kind)
 
     def index_away(self) -> str | None:
         """Why exact search stands in for the index, if it cannot be reached."""
