@@ -8,9 +8,10 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import csr_array
 from small_catalogue import LABELS
 
-from umpteen import classifier as classifier_module
+from umpteen import live_model
 from umpteen.catalogue import folder
 from umpteen.catalogue.changes import Add, Rename, Retire
 from umpteen.classifier import Classifier, verify
@@ -48,7 +49,7 @@ def test_a_renamed_label_answers_to_its_new_text_and_a_retired_one_to_none(model
         assert one.predict(["network of food"], k=1)[0][0].text == "network of food"
         assert "t" not in [label.key for label in one.predict(["tax law"], k=4)[0]]
         nothing = np.zeros((1, 5))
-        ranking = one.rank(["tax law"], 4, excluding=classifier_module.csr_array(nothing))
+        ranking = one.rank(["tax law"], 4, excluding=csr_array(nothing))
         np.testing.assert_array_equal(ranking.rows, one.rank(["tax law"], 4).rows)
         with pytest.raises(BadInput, match="k is 5, but the model has 4 labels"):
             one.predict(["fish"], k=5)
@@ -56,7 +57,7 @@ def test_a_renamed_label_answers_to_its_new_text_and_a_retired_one_to_none(model
 
 def test_only_changed_texts_are_encoded(model: Path) -> None:
     classifier = Classifier.load(model)
-    with mock.patch.object(classifier_module, "encode_texts", wraps=classifier_module.encode_texts) as encoded:
+    with mock.patch.object(live_model, "encode_texts", wraps=live_model.encode_texts) as encoded:
         classifier.change_labels([Add("n", "new"), Rename("f", "fishes"), Retire("t")])
         assert [call.args[1] for call in encoded.call_args_list] == [["new", "fishes"]]
         encoded.reset_mock()

@@ -156,7 +156,10 @@ def join_world(device: torch.device | None = None) -> Iterator[World]:
         store = distributed.PrefixStore(_fresh_room(store, rank, size), store)  # type: ignore[attr-defined]
         backend = "nccl" if device.type == "cuda" else "gloo"
         distributed.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
+        distributed.barrier()  # who fails at once must not leave while the others still join hands
     except (RuntimeError, ValueError) as problem:
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
         address, port = (os.environ.get(f"MASTER_{part}", "?") for part in ("ADDR", "PORT"))
         reason = "the port is in use" if "EADDRINUSE" in str(problem) else str(problem).splitlines()[0]
         raise BadInput(
