@@ -377,7 +377,7 @@ def test_an_index_that_never_reached_its_place_leaves_no_collection(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("umpteen.storage._flush_to_disk", full)
+    monkeypatch.setattr("umpteen.storage.flush_to_disk", full)
     with pytest.raises(NotSaved, match="No space left"):
         build_index(model, "milvus", recall=0.9, uri=str(tmp_path / "elsewhere.db"))
     assert collections(tmp_path / "elsewhere.db") == [] and settings_of(model) is None

@@ -1,11 +1,9 @@
 """The index that a classifier searches with: told of changed labels, and exchanged when the folder has another one."""
 
-import torch
-
 from umpteen.catalogue.live_catalogue import LiveCatalogue
 from umpteen.indexing import open_index
 from umpteen.retrieval.exact_index import ExactIndex
-from umpteen.retrieval.index import LabelIndex
+from umpteen.retrieval.index import LabelIndex, try_out
 
 
 class IndexInUse:
@@ -41,7 +39,7 @@ class IndexInUse:
             self.search_exactly()
         else:
             try:
-                opened[0].search(torch.zeros(1, self._catalogue.vectors.first.shape[1]), 1)
+                try_out(opened[0], self._catalogue.vectors.first.shape[1])
             except BaseException:  # another process may have it to itself
                 opened[0].close()
                 raise

@@ -42,7 +42,7 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
         except BaseException:
             sibling.unlink(missing_ok=True)
             raise
-        _flush_to_disk(target.parent)
+        flush_to_disk(target.parent)
 
 
 @contextmanager
@@ -57,12 +57,12 @@ def atomic_folder(path: Path) -> Iterator[Path]:
             yield sibling
             for folder, _, files in os.walk(sibling):
                 for name in [*files, "."]:
-                    _flush_to_disk(Path(folder, name))
+                    flush_to_disk(Path(folder, name))
             if target.exists():
                 _exchange(sibling, target)
             else:
                 sibling.replace(target)
-            _flush_to_disk(target.parent)
+            flush_to_disk(target.parent)
         finally:
             # After a success this is the old folder; after a failure the unfinished new one.
             shutil.rmtree(sibling, ignore_errors=True)
@@ -154,7 +154,8 @@ def _exchange(new: Path, old: Path) -> None:
     aside.replace(new)
 
 
-def _flush_to_disk(path: Path) -> None:
+def flush_to_disk(path: Path) -> None:
+    """A file's bytes, or the names in a folder, survive a power cut from here on."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

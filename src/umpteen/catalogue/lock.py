@@ -11,6 +11,7 @@ from pathlib import Path
 
 from umpteen.errors import NotSaved
 from umpteen.manifest import CATALOGUE, MANIFEST
+from umpteen.storage import flush_to_disk
 
 LOCK = "lock"
 PATIENCE = 120.0  # seconds; whoever holds the lock writes files, and encodes no texts
@@ -105,12 +106,3 @@ def _is_still(handle: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(handle), path.stat())
     except FileNotFoundError:
         return False
-
-
-def flush_to_disk(folder: Path) -> None:
-    """The names in a folder survive a power cut from here on."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -4,6 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+_SPARE = 6  # candidates beyond k, at least
+
 
 @dataclass(frozen=True)
 class Effort:
@@ -26,6 +28,11 @@ class Effort:
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> "Effort":
         return cls(int(content["k"]), int(content["breadth"]), int(content["rescored"]))
+
+
+def with_spare(k: int) -> int:
+    """Candidates for k labels: coarse scores may put one that belongs to the k best a little behind them."""
+    return k + max(_SPARE, k // 2)
 
 
 def doubling(first: int, last: int, *, steps: int = 1) -> list[int]:

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from umpteen.errors import BadInput, DamagedModel
-from umpteen.retrieval.effort import Effort, doubling
+from umpteen.retrieval.effort import Effort, doubling, with_spare
 
 FLAT, HNSW, IVFPQ, SQ = "faiss-flat", "faiss-hnsw", "faiss-ivfpq", "faiss-sq"
 KINDS = (FLAT, HNSW, IVFPQ, SQ)
@@ -25,7 +25,6 @@ _CARE = 200  # efConstruction of HNSW
 _BITS = 8
 _NUMBERS_A_CODE = 4  # of a vector, in each byte of IVF-PQ
 _TRAINING_VECTORS_A_LIST = 64
-_MORE = 6  # candidates beyond k, at least
 _WIDEST = 16_384  # efSearch
 _STEPS = 4  # of it that are tried in a doubling
 _MOST_RESCORED = 4096
@@ -103,7 +102,7 @@ class Structure:
     def efforts(self, k: int) -> list[Effort]:
         """What can be tried, the least first."""
         count = len(self)
-        few = k + max(_MORE, k // 2)  # coarse scores may put one that belongs to the k best a little behind them
+        few = with_spare(k)
         if self.kind == HNSW:
             return [Effort(k, breadth, few) for breadth in doubling(max(16, k), min(count, _WIDEST), steps=_STEPS)]
         more = [few, *doubling(2 * few, min(count, max(_MOST_RESCORED, 2 * few)))]

@@ -6,6 +6,7 @@ B queries, k wanted, C candidates.
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -35,6 +36,11 @@ class LabelIndex(Protocol):
     def close(self) -> None:
         """Lets go of files, locks and connections; an index is not searched after it."""
         ...
+
+
+def try_out(index: LabelIndex, dimension: int) -> None:
+    """One search, for its errors: some indexes are opened by their first, and another process may have them."""
+    index.search(torch.zeros(1, dimension), 1)
 
 
 def best_of(rows: NDArray[np.int64], scores: NDArray[np.float32], k: int, labels: int) -> Ranking:

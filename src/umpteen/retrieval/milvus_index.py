@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from umpteen.retrieval.effort import Effort, doubling
+from umpteen.retrieval.effort import Effort, doubling, with_spare
 from umpteen.retrieval.exact_index import changed_best, checked_queries, completed
 from umpteen.retrieval.index import best_of
 from umpteen.retrieval.live_vectors import LiveVectors, Rows
@@ -30,7 +30,6 @@ LABELS = "labels.safetensors"
 _ALIKE = 1e-3  # lengths that differ from 1 by no more are all 1
 _ROWS_AT_A_TIME = 16_384
 _LISTS_EMBEDDED = 128  # nlist of milvus-lite
-_MORE = 6  # candidates beyond k, at least
 _STEPS = 2  # of a graph's search effort that are tried in a doubling
 
 Progress = Callable[[int, int], None]
@@ -117,7 +116,7 @@ class MilvusIndex:
 
     def efforts(self, k: int) -> list[Effort]:
         """What can be tried, the least first: just one where the engine leaves no choice."""
-        few = k + max(_MORE, k // 2)
+        few = with_spare(k)
         count = len(self.labels)
         if self.collection.structure == AUTO:
             return [Effort(k, 0, few)]

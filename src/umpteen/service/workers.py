@@ -25,7 +25,7 @@ from umpteen.service.serving import listening_socket, serve_here
 from umpteen.service.settings import ServiceSettings
 
 if TYPE_CHECKING:
-    from umpteen.classifier import Classifier
+    pass
 
 # Written out, because importing it from service/metrics.py would import prometheus_client before the folder is there.
 SHARED_METRICS = "PROMETHEUS_MULTIPROC_DIR"
@@ -51,10 +51,11 @@ def serve(asked: Serving, announce: Callable[[str], None] = lambda address: None
     A damaged model, or an index that another process has to itself, is found before a port is taken.
     """
     from umpteen.classifier import Classifier
+    from umpteen.retrieval.index import try_out
 
     classifier = Classifier.load(asked.model, ranker=asked.ranker)
     if asked.settings.workers == 1:
-        _search_once(classifier)
+        try_out(classifier.index, classifier.towers.dimension)
         with listening_socket(asked.host, asked.port) as listener:
             announce(address_of(listener, asked.host))
             serve_here(classifier, asked.settings, listener)
@@ -66,13 +67,6 @@ def serve(asked: Serving, announce: Callable[[str], None] = lambda address: None
         Path(os.environ.setdefault(SHARED_METRICS, folder)).mkdir(parents=True, exist_ok=True)
         announce(address_of(listener, asked.host))
         _Workers(asked, listener).run()
-
-
-def _search_once(classifier: "Classifier") -> None:
-    """Some indexes are opened by their first search."""
-    import torch
-
-    classifier.index.search(torch.zeros(1, classifier.towers.dimension), 1)
 
 
 def check_shareable(index: object, workers: int) -> None:
