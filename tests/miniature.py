@@ -126,6 +126,20 @@ def trained(folder: Path, *changes: str, kind: str = "static", towers: str = "se
     return folder / "model"
 
 
+def files_of(model: Path) -> Path:
+    """Where a model folder has what training wrote."""
+    from umpteen.model_folder import ModelFolder
+
+    return ModelFolder(model).trained
+
+
+def part_of(model: Path, name: str) -> Path:
+    """Where a model folder has its current ranker, index or calibration."""
+    from umpteen.model_folder import at_one_moment, checked_parts
+
+    return at_one_moment(model, lambda folder, connection: folder.part_path(checked_parts(connection)[name]))
+
+
 class Enough(Exception):
     """Ends a run from the inside, as a kill would from the outside."""
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from miniature import command, flip_a_byte, listing, refused, trained, write_recipe
-from umpteen import manifest
-from umpteen.manifest import MANIFEST
+from miniature import command, files_of, flip_a_byte, listing, refused, trained, write_recipe
+from umpteen import model_folder
+from umpteen.model_folder import MANIFEST
 
 
 @pytest.fixture
@@ -136,16 +136,16 @@ def test_nothing_of_value_is_overwritten_unasked(model: Path, tmp_path: Path) ->
 
 def test_a_model_of_another_format_version_is_refused(model: Path, tmp_path: Path) -> None:
     content = json.loads((model / MANIFEST).read_text(encoding="utf-8"))
-    (model / MANIFEST).write_text(json.dumps({**content, "format_version": 99}), encoding="utf-8")
+    (model / MANIFEST).write_text(json.dumps({**content, "format": 99}), encoding="utf-8")
     for arguments in (["predict", model, "fish"], ["evaluate", model, tmp_path / "data"], ["verify", model]):
-        refused(command(*arguments), "format version 99", "2 expected")
+        refused(command(*arguments), "format 99", "3 expected")
 
 
 def test_a_flipped_byte_is_found_on_load_and_one_that_leaves_no_trace_in_a_large_file_by_verify(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(manifest, "_ALWAYS_HASHED", 1000)
-    vectors = model / "vectors.safetensors"
+    monkeypatch.setattr(model_folder, "ALWAYS_HASHED", 1000)
+    vectors = files_of(model) / "vectors.safetensors"
     assert command("predict", model, "fish").code == 0  # hashed, and remembered
     before = vectors.stat()
     flip_a_byte(vectors)
@@ -153,6 +153,6 @@ def test_a_flipped_byte_is_found_on_load_and_one_that_leaves_no_trace_in_a_large
     os.utime(vectors, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert command("predict", model, "fish").code == 0
     refused(command("verify", model), "vectors.safetensors: was altered")
-    flip_a_byte(model / "labels.jsonl")
-    refused(command("predict", model, "fish"), "labels.jsonl: was altered")
-    refused(command("verify", model), "vectors.safetensors", "labels.jsonl")
+    flip_a_byte(files_of(model) / "recipe.toml")
+    refused(command("predict", model, "fish"), "recipe.toml: was altered")
+    refused(command("verify", model), "vectors.safetensors", "recipe.toml")

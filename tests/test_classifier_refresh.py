@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy.sparse import csr_array
+from umpteen.manifest import CALIBRATION, INDEX, PART, read_manifest, write_part
 
 from miniature import flip_a_byte
 from tiny import WORDS, tiny_tokenizer
@@ -22,7 +23,6 @@ from umpteen.encoders.towers import Towers
 from umpteen.errors import DamagedModel
 from umpteen.index_building import build_index
 from umpteen.indexing import remove_index
-from umpteen.manifest import CALIBRATION, INDEX, PART, read_manifest, write_part
 from umpteen.ranker.features import TextFeatures
 from umpteen.ranker.ranker import Ranker
 from umpteen.ranker.settings import RankerSettings

@@ -12,7 +12,7 @@ import pytest
 import scipy.sparse
 from safetensors.torch import load_file
 
-from miniature import KEYS, LABELS, command, trained, write_miniature, write_recipe
+from miniature import KEYS, LABELS, command, files_of, trained, write_miniature, write_recipe
 from umpteen.classifier import Classifier
 from umpteen.recipes import names
 from umpteen.version import __version__
@@ -30,9 +30,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_training_leaves_a_model_that_learnt_and_nothing_else(folder: Path) -> None:
     assert {path.name for path in folder.iterdir()} == {"data", "start", "recipe.toml", "model"}
-    written = {"encoder", "labels.jsonl", "vectors.safetensors", "umpteen.json", "report.json", "recipe.toml"}
-    assert written <= {path.name for path in (folder / "model").iterdir()}
-    course = [json.loads(line) for line in (folder / "model" / "metrics.jsonl").read_text().splitlines()]
+    written = {"encoder", "labels.db", "vectors.safetensors", "report.json", "recipe.toml"}
+    assert written <= {path.name for path in files_of(folder / "model").iterdir()}
+    course = [json.loads(line) for line in (files_of(folder / "model") / "metrics.jsonl").read_text().splitlines()]
     losses = [record["loss"] for record in course if "loss" in record]
     assert len(losses) == 12 and losses[-1] < losses[0]
     assert max(record["metrics"]["nDCG@5"] for record in course if "metrics" in record) > 90
@@ -41,11 +41,11 @@ def test_training_leaves_a_model_that_learnt_and_nothing_else(folder: Path) -> N
 def test_the_same_recipe_and_seed_give_the_same_model_to_the_bit(folder: Path, tmp_path: Path) -> None:
     assert command("train", folder / "recipe.toml", "--output", tmp_path / "again", "--quiet").code == 0
     for name in ("vectors.safetensors", "encoder/query/0_StaticEmbedding/model.safetensors"):
-        assert (tmp_path / "again" / name).read_bytes() == (folder / "model" / name).read_bytes()
+        assert (files_of(tmp_path / "again") / name).read_bytes() == (files_of(folder / "model") / name).read_bytes()
 
 
 def test_the_saved_recipe_trains_again(folder: Path, tmp_path: Path) -> None:
-    saved = folder / "model" / "recipe.toml"
+    saved = files_of(folder / "model") / "recipe.toml"
     assert command("train", saved, "--output", tmp_path / "again", "--set", "training.steps=1", "--quiet").code == 0
 
 
@@ -69,10 +69,10 @@ def test_towers_and_objectives_of_every_kind_train(changes: tuple[str, ...], fol
 
 
 def test_a_run_that_is_complete_is_resumed_by_doing_nothing(folder: Path) -> None:
-    before = (folder / "model" / "umpteen.json").stat().st_mtime_ns
+    before = (folder / "model" / "manifest.json").stat().st_mtime_ns
     outcome = command("train", folder / "recipe.toml", "--output", folder / "model", "--resume")
     assert outcome.code == 0 and "complete" in outcome.err
-    assert (folder / "model" / "umpteen.json").stat().st_mtime_ns == before
+    assert (folder / "model" / "manifest.json").stat().st_mtime_ns == before
 
 
 def test_evaluate_gives_machines_percentages_with_intervals(folder: Path) -> None:
@@ -138,7 +138,7 @@ def test_a_trained_model_starts_a_run_on_more_labels(tmp_path: Path) -> None:
     more = Classifier.load(tmp_path / "more")
     assert more.labels.keys == KEYS
     # With a learning rate of nothing, the new run is where the old one ended: same towers, new vectors for new labels.
-    old, new = (load_file(path / "vectors.safetensors")["vectors"] for path in (first, tmp_path / "more"))
+    old, new = (load_file(files_of(path) / "vectors.safetensors")["vectors"] for path in (first, tmp_path / "more"))
     np.testing.assert_allclose(new[:6], old, atol=1e-6)
 
 

@@ -11,27 +11,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from umpteen.catalogue.lock import locked
+from umpteen.compacting import compact
+from umpteen.index_sync import sync_index
+from umpteen.manifest import read_manifest
+from umpteen.stamps import NOTHING_THERE, file_stamp
 
 from miniature import command, flip_a_byte, listing, refused
 from tiny import WORDS, tiny_tokenizer
-from umpteen.catalogue.lock import locked
 from umpteen.classifier import Classifier, verify
-from umpteen.compacting import compact
 from umpteen.data.labels import LabelCatalogue
 from umpteen.encoders.static import StaticEncoder
 from umpteen.encoders.towers import Towers
 from umpteen.errors import BadInput, DamagedModel, NotSaved
 from umpteen.index_building import build_index
 from umpteen.index_sample import Sample, of_file, of_label_texts
-from umpteen.index_sync import sync_index
 from umpteen.indexing import KINDS, certificate_of, open_index, remove_index, settings_of
-from umpteen.manifest import read_manifest
 from umpteen.retrieval import milvus_engine
 from umpteen.retrieval.faiss_index import FaissIndex
 from umpteen.retrieval.milvus_connection import MilvusConnection
 from umpteen.retrieval.milvus_engine import InUse
 from umpteen.retrieval.milvus_index import MilvusIndex
-from umpteen.stamps import NOTHING_THERE, file_stamp
 from umpteen.storage import can_hold
 
 COUNT = 300

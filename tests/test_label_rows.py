@@ -22,7 +22,7 @@ QUERIES = ["the law of fish", "a book in the library", "dog and tree"]
 
 
 def saved_parameters(model: Path) -> dict[str, int]:
-    manifest = json.loads((model / "umpteen.json").read_text(encoding="utf-8"))
+    manifest = json.loads((model / "manifest.json").read_text(encoding="utf-8"))
     counts: dict[str, int] = manifest["settings"]["training"]["parameters"]
     return counts
 

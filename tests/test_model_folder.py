@@ -7,18 +7,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from umpteen.compacting import compact
+from umpteen.stamps import VERIFIED
 
 from miniature import flip_a_byte
 from tiny import tiny_tokenizer
 from umpteen import manifest, model_folder
 from umpteen.classifier import Classifier, verify
-from umpteen.compacting import compact
 from umpteen.data.labels import LabelCatalogue
 from umpteen.encoders.static import StaticEncoder
 from umpteen.encoders.towers import Towers
 from umpteen.errors import DamagedModel
 from umpteen.index_building import build_index
-from umpteen.stamps import VERIFIED
 from umpteen.storage import sha256_of
 
 LABELS = {"f": "fish", "t": "tax law", "l": "library", "n": "network of food"}

@@ -13,7 +13,6 @@ from umpteen.batch_input import BadRow, InputRows, Row
 from umpteen.batch_work import State, Work, bad_rows_of, opened
 from umpteen.classifier import Classifier
 from umpteen.errors import BadFile, BadInput, Stopped
-from umpteen.manifest import CALIBRATION, INDEX, PART, read_manifest
 from umpteen.retrieval.ranking import NO_LABEL, Ranking
 
 TEXTS_AT_A_TIME = 4096
@@ -172,9 +171,6 @@ def _check_output(source: Path, output: Path, wanted: Wanted) -> None:
 def _model_of(classifier: Classifier) -> dict[str, Any]:
     """What must be the same for answers to be the same."""
     about: dict[str, Any] = {"labels_version": classifier.version, "with_ranker": classifier.ranker is not None}
-    if classifier.path is not None:
-        about["model"] = read_manifest(classifier.path)["checksum"]
-        for part in (CALIBRATION, INDEX):
-            file = classifier.path / part / PART
-            about[part] = json.loads(file.read_text(encoding="utf-8"))["checksum"] if file.is_file() else None
+    if classifier.folder is not None:
+        about |= {"model": classifier.folder.model, "parts": sorted(part.folder for part in classifier.parts.values())}
     return about

@@ -20,15 +20,13 @@ from umpteen.calibration.fitting import fit_calibration
 from umpteen.calibration.held_out import HeldOut
 from umpteen.calibration.raw import raw_probabilities
 from umpteen.calibration.reliability import reliability_of
-from umpteen.catalogue.lock import locked
 from umpteen.classifier import Classifier
 from umpteen.data.dataset import Dataset, Split
 from umpteen.errors import BadInput, NotSaved
 from umpteen.evaluating import in_rows_of
 from umpteen.figures import Curve, Lines, draw
-from umpteen.manifest import CALIBRATION, read_manifest, write_part
+from umpteen.model_folder import CALIBRATION, ModelFolder
 from umpteen.out_of_fold import out_of_fold, scores_of
-from umpteen.storage import atomic_folder
 from umpteen.training.observer import Observer, Silence
 
 DEPTH = 100  # labels of a text that are looked at
@@ -53,10 +51,11 @@ def calibrate(
     training texts, which the model has never seen.
     """
     observer = observer or Silence()
-    checksum: str = read_manifest(model)["checksum"]
+    classifier = Classifier.load(model)
+    folder = classifier.folder
+    assert folder is not None
     if not os.access(model, os.W_OK):
         raise NotSaved(f"{model}: cannot be written, so no calibration could be kept; copy the model elsewhere first")
-    classifier = Classifier.load(model)
     workspace = Path(f"{model.resolve()}.calibration")
     if folds is not None:
         if unseen:
@@ -64,7 +63,7 @@ def calibrate(
         _require_own_data(classifier, dataset)
         sizes = {"depth": DEPTH, "most_texts": MOST_TEXTS}
         held_out = out_of_fold(
-            classifier, checksum, dataset, folds, workspace, **sizes, observer=observer, progress=progress
+            classifier, folder.model, dataset, folds, workspace, **sizes, observer=observer, progress=progress
         )
         said = f"each scored by one of {folds} models trained without it and {len(held_out) // folds - 1:,} others"
         origin = _origin(dataset, held_out, "folds", said)
@@ -79,7 +78,7 @@ def calibrate(
     if len(held_out) < FEW_TEXTS:
         observer.notice(f"warning: {len(held_out):,} held-out texts are few; probabilities will be rough")
     calibration, probabilities = fit_calibration(held_out, origin, coverage=coverage)
-    _write(model, checksum, classifier.version, calibration, held_out, probabilities, observer.notice)
+    _write(folder, classifier.version, calibration, held_out, probabilities, observer.notice)
     shutil.rmtree(workspace, ignore_errors=True)
     return calibration
 
@@ -134,23 +133,19 @@ def _chosen_on_validation(classifier: Classifier) -> list[str]:
 
 
 def _write(
-    model: Path,
-    checksum: str,
+    model: ModelFolder,
     version: int,
     calibration: Calibration,
     held_out: HeldOut,
     probabilities: NDArray[np.float32],
     notice: Callable[[str], None],
 ) -> None:
-    with locked(model):
-        if read_manifest(model)["checksum"] != checksum:
-            raise NotSaved(f"{model}: was replaced while it was calibrated; nothing was written, calibrate it again")
-        with atomic_folder(model / CALIBRATION) as folder:
-            calibration.save(folder)
-            _draw(folder / FIGURE, calibration, held_out, probabilities, notice)
-            figures = calibration.figures
-            settings = {"held_out": calibration.origin, "ece": figures["ece"], "ece_raw": figures["ece_raw"]}
-            write_part(folder, checksum, settings, version)
+    with model.adding(CALIBRATION) as part:
+        calibration.save(part.folder)
+        _draw(part.folder / FIGURE, calibration, held_out, probabilities, notice)
+        figures = calibration.figures
+        part.about = {"held_out": calibration.origin, "ece": figures["ece"], "ece_raw": figures["ece_raw"]}
+        part.labels_version = version
 
 
 def _draw(

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from umpteen.errors import BadFile, BadInput
+from umpteen.model_folder import MANIFEST, ModelFolder
 
 Clock = Literal["step", "seconds", "processor_seconds"]
 
@@ -28,7 +29,8 @@ def validation_course(run: Path, metric: str, clock: Clock) -> list[tuple[float,
 
 
 def _log_of(run: Path) -> Path:
-    candidates = [folder / "metrics.jsonl" for folder in (Path(f"{run}.training"), run)]
+    trained = ModelFolder(run).trained if (run / MANIFEST).is_file() else run
+    candidates = [folder / "metrics.jsonl" for folder in (Path(f"{run}.training"), trained)]
     for log in candidates:
         if log.is_file():
             return log

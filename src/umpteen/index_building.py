@@ -1,9 +1,9 @@
-"""`umpteen index build`: an index over a model's labels, tuned and certified before it takes its place."""
+"""`umpteen index build` and `sync`: an index over a model's labels, tuned and certified before it takes its place."""
 
 import secrets
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,23 +11,26 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from umpteen.catalogue.lock import locked
+from umpteen.catalogue.live_catalogue import LiveCatalogue
+from umpteen.catalogue.store import Part, read_parts, write_part
 from umpteen.classifier import Classifier
 from umpteen.encoding import encode_texts
-from umpteen.errors import BadInput
+from umpteen.errors import BadInput, NotSaved
 from umpteen.index_sample import USUAL, Sample, of_label_texts
-from umpteen.indexing import EXACT, KINDS, MILVUS, save_certificate, size_of
-from umpteen.manifest import INDEX, read_manifest, write_part
+from umpteen.indexing import BOUND, KINDS, MILVUS, certificate_of, index_of, open_milvus, save_certificate, size_of
+from umpteen.live_model import open_labels
+from umpteen.model_folder import INDEX, ModelFolder
 from umpteen.retrieval.certificate import Certificate, interval, queries_per_second
 from umpteen.retrieval.effort import Effort
 from umpteen.retrieval.exact_index import ExactIndex
 from umpteen.retrieval.faiss_index import FaissIndex
-from umpteen.retrieval.live_vectors import LiveVectors
-from umpteen.retrieval.milvus_claim import INSIDE, LIVING, connection_of, forget, replacing
+from umpteen.retrieval.live_vectors import LiveVectors, Rows
+from umpteen.retrieval.milvus_claim import INSIDE, LIVING, claimed, connection_of, forget, new_collection
+from umpteen.retrieval.milvus_collection import HNSW, MilvusCollection
+from umpteen.retrieval.milvus_connection import MilvusConnection
 from umpteen.retrieval.milvus_engine import is_embedded
-from umpteen.retrieval.milvus_index import MilvusIndex
+from umpteen.retrieval.milvus_index import MilvusIndex, all_of_length_1
 from umpteen.retrieval.tuned_effort import Tuned, tune
-from umpteen.storage import atomic_folder
 
 USUAL_K = 10
 
@@ -47,77 +50,127 @@ def build_index(
 ) -> Certificate:
     """Builds an index over the labels as they are now, tunes it, certifies it and puts it into the model folder.
 
-    If the recall cannot be reached, or another process has an embedded Milvus open that is written to or goes, nothing
-    is changed. Where the sample of queries is a number, so many of the labels' own texts are the queries; `k` is 10, or
-    as many as the ranker looks at; `uri` says where Milvus is.
+    If the recall cannot be reached, nothing is changed. Where the sample of queries is a number, so many of the labels'
+    own texts are the queries; `k` is 10, or as many as the ranker looks at; `uri` says where Milvus is.
     """
-    model = Path(model)
     _check(kind, recall, k, uri)
     tell = progress or (lambda name, done, total: None)
-    checksum = read_manifest(model)["checksum"]
-    where = INSIDE if uri is None else str(Path(uri).resolve()) if is_embedded(uri) else uri
-    with replacing(model / INDEX, checksum, where) as old, ExitStack() as undo:
-        classifier, labels = labels_now(model)
-        if isinstance(sample, int):
-            sample = of_label_texts(classifier.labels, sample)
-        queries = encode_texts(classifier.towers.query, sample.texts).float().cpu()
-        k = min(k or usual_k(classifier), labels.count())
-        with ExitStack() as held, atomic_folder(model / INDEX) as folder, ExitStack() as opened:
-            begun = time.perf_counter()
-            index: Kind
-            about: dict[str, Any] = {}
-            if kind == MILVUS:
-                (folder / LIVING).mkdir()  # before the engine that may lie in it
-                connection = connection_of(folder, {"uri": where})
-                opened.callback(connection.close)
-                connection.connect(attempts=4)
-                name = f"umpteen_{checksum[:16]}_{secrets.token_hex(4)}"
-                undo.callback(forget, folder, {"uri": where, "collection": name, "structure": ""})
-                index = MilvusIndex.build(connection, name, labels, classifier.labels, partial(tell, "building"))
-                about = {"uri": where}
-            else:
-                index = _in_files(kind, labels, partial(tell, "building"))
-            seconds = time.perf_counter() - begun
-            tuned = _tuned(index, queries, k, recall)
-            speeds = [queries_per_second(side, queries, k) for side in (index, ExactIndex.of(labels))]
-            settings = {**index.save(folder), **about}
-            index.close()
-            certificate = Certificate(
-                kind=kind,
-                k=k,
-                target=recall,
-                recall=float(tuned.recalls.mean()),
-                recall_interval=interval(tuned.recalls),
-                effort=tuned.effort.to_dict(),
-                queries=len(tuned.recalls),
-                queries_tuned_on=tuned.tuned_on,
-                sample=sample.origin,
-                labels=labels.count(),
-                dimension=labels.dimension,
-                catalogue_version=classifier.version,
-                queries_per_second={"index": speeds[0], "exact": speeds[1]},
-                bytes={"index": _bytes(folder, settings), "exact": labels.count() * labels.dimension * 4},
-                build_seconds=seconds,
-                attempts=tuned.attempts,
-            )
-            save_certificate(certificate, folder)
-            write_part(folder, checksum, settings, classifier.version, living=LIVING)
-            held.enter_context(locked(model))  # until the index is in its place
-            if read_manifest(model)["checksum"] != checksum or not old.is_still_there():
-                raise BadInput(
-                    f"{model}: the model, or its index in Milvus, was replaced while this index was built; nothing was "
-                    "changed, build it again"
-                )
-            old.make_way()
-        undo.pop_all()
-    return certificate  # an unreachable Milvus keeps what nobody asks for any more
-
-
-def labels_now(model: Path) -> tuple[Classifier, LiveVectors]:
-    """The classifier without its index, and its labels' vectors as they are now."""
     classifier = Classifier.load(model, index=False)
+    folder = classifier.folder
+    assert folder is not None
+    labels = _vectors_of(classifier)
+    if isinstance(sample, int):
+        sample = of_label_texts(classifier.labels, sample)
+    queries = encode_texts(classifier.towers.query, sample.texts).float().cpu()
+    k = min(k or usual_k(classifier), labels.count())
+    with ExitStack() as made, folder.adding(INDEX) as part:
+        begun = time.perf_counter()
+        index, about = made.enter_context(_made(kind, part.folder, classifier, uri, partial(tell, "building")))
+        seconds = time.perf_counter() - begun
+        tuned = _tuned(index, queries, k, recall)
+        speeds = [queries_per_second(side, queries, k) for side in (index, ExactIndex.of(labels))]
+        part.labels_version, part.living, part.about = classifier.version, LIVING, {**index.save(part.folder), **about}
+        index.close()  # an engine in the folder is still when the folder is moved to its place
+        certificate = Certificate(
+            kind=kind,
+            k=k,
+            target=recall,
+            recall=float(tuned.recalls.mean()),
+            recall_interval=interval(tuned.recalls),
+            effort=tuned.effort.to_dict(),
+            queries=len(tuned.recalls),
+            queries_tuned_on=tuned.tuned_on,
+            sample=sample.origin,
+            labels=labels.count(),
+            dimension=labels.dimension,
+            catalogue_version=classifier.version,
+            queries_per_second={"index": speeds[0], "exact": speeds[1]},
+            bytes={"index": _bytes(part.folder, part.about), "exact": labels.count() * labels.dimension * 4},
+            build_seconds=seconds,
+            attempts=tuned.attempts,
+        )
+        save_certificate(certificate, part.folder)
+    if part.replaced is not None:
+        forget(folder.part_path(part.replaced), folder.model, part.replaced.about)
+    return certificate
+
+
+@contextmanager
+def _made(
+    kind: str, folder: Path, classifier: Classifier, uri: str | None, progress: Callable[[int, int], None]
+) -> Iterator[tuple[Kind, dict[str, Any]]]:
+    """An index of this kind over the labels as they are, and what to remember of where it is."""
+    labels = _vectors_of(classifier)
+    if kind == ExactIndex.kind:
+        yield ExactIndex.of(labels), {}
+    elif kind != MILVUS:
+        yield FaissIndex.build(kind, labels, Effort(1, 1, 1), progress), {}
+    else:
+        assert classifier.folder is not None
+        where = INSIDE if uri is None else str(Path(uri).resolve()) if is_embedded(uri) else uri
+        (folder / LIVING).mkdir()  # before the engine that may lie in it
+        connection = MilvusConnection(str((folder / INSIDE).resolve()) if where == INSIDE else where)
+        name = new_collection(classifier.folder.model, secrets.token_hex(4))
+        with claimed(connection), closing(connection):
+            connection.connect(attempts=4)
+            try:
+                index = MilvusIndex.build(connection, name, labels, classifier.labels, progress)
+                yield index, {"uri": where, BOUND: True}
+            except BaseException:
+                if where != INSIDE:  # it comes to nothing, and would stay there for ever
+                    with suppress(BadInput), closing(MilvusConnection(where)) as again:
+                        MilvusCollection(again, name, "").drop()
+                raise
+
+
+def sync_index(model: Path | str, *, sample: Sample | int = USUAL, progress: Progress | None = None) -> int:
+    """Brings the index up to the labels as they are now; returns how many rows were not yet in it.
+
+    Milvus is told of those rows, and its certificate stays as it was measured. Other kinds are built again for the
+    recall that they were built for, and get a new certificate.
+    """
+    model = Path(model)
+    part, certificate = index_of(model), certificate_of(model)
+    if part is None or certificate is None:
+        raise BadInput(f"{model} has no index; `umpteen index build` makes one")
+    catalogue = open_labels(model)
+    put, gone = catalogue.since(part.labels_version)
+    if part.about["kind"] == MILVUS:
+        _sync_milvus(ModelFolder(model), part, catalogue, put, gone)
+    elif len(put) + len(gone):
+        build_index(
+            model, certificate.kind, recall=certificate.target, k=certificate.k, sample=sample, progress=progress
+        )
+    return len(put) + len(gone)
+
+
+def _sync_milvus(folder: ModelFolder, part: Part, catalogue: LiveCatalogue, put: Rows, gone: Rows) -> None:
+    where, now = folder.part_path(part), catalogue.vectors
+    with claimed(connection_of(where, part.about)):
+        index = open_milvus(where, part, catalogue)
+        try:
+            index.collection.connection.connect(attempts=4)
+            if index.collection.structure == HNSW and not all_of_length_1(now, put):
+                raise BadInput(
+                    f"{folder.path}: some labels now have vectors of other lengths than 1, for which the graph in "
+                    "Milvus is not made; nothing was changed, build the index again"
+                )
+            index.add(put, now.of(put).numpy())
+            index.remove(gone)
+            index.catch_up(anyway=True)
+        finally:
+            index.close()
+    with folder.changing() as connection:
+        current = read_parts(connection).get(INDEX)
+        if current is None or current.folder != part.folder:
+            raise NotSaved(f"{folder.path}: its index was replaced meanwhile; what stands there now is as it was")
+        write_part(connection, part._replace(labels_version=catalogue.labels.version))
+
+
+def _vectors_of(classifier: Classifier) -> LiveVectors:
+    """The labels' vectors as they are now, of a classifier without an index."""
     assert isinstance(classifier.index, ExactIndex)
-    return classifier, classifier.index.labels
+    return classifier.index.labels
 
 
 def usual_k(classifier: Classifier) -> int:
@@ -126,21 +179,18 @@ def usual_k(classifier: Classifier) -> int:
     return USUAL_K if ranker is None else max(USUAL_K, ranker.settings.candidates)
 
 
-def _in_files(kind: str, labels: LiveVectors, progress: Callable[[int, int], None]) -> ExactIndex | FaissIndex:
-    return ExactIndex.of(labels) if kind == EXACT else FaissIndex.build(kind, labels, Effort(1, 1, 1), progress)
-
-
 def _tuned(index: Kind, queries: Tensor, k: int, recall: float) -> Tuned:
     if isinstance(index, ExactIndex):
         return Tuned(Effort(k, 0, 0), np.ones(len(queries)), 0, 1)
     return tune(index, queries, k, recall)
 
 
-def _bytes(folder: Path, settings: dict[str, Any]) -> int | None:
+def _bytes(folder: Path, about: dict[str, Any]) -> int | None:
     """What the index itself takes; None if it is elsewhere."""
-    if settings["kind"] != MILVUS or settings["uri"] == INSIDE:
+    uri = about.get("uri", INSIDE)
+    if uri == INSIDE:
         return size_of(folder)
-    return size_of(Path(settings["uri"])) if is_embedded(settings["uri"]) else None
+    return size_of(Path(uri)) if is_embedded(uri) else None
 
 
 def _check(kind: str, recall: float, k: int | None, uri: str | None) -> None:

@@ -1,71 +1,42 @@
-"""A model folder's index/: opened for a classifier, shown, and removed. index_building.py makes it."""
+"""A model's index as a part of its folder: opened for a classifier, shown, and removed. index_building.py makes it."""
 
 import json
-import shutil
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from sqlite3 import Connection
 
 from safetensors import SafetensorError
-from torch import Tensor
 
-from umpteen.catalogue.lock import locked
-from umpteen.errors import BadInput, DamagedModel, NotSaved, UmpteenError
-from umpteen.manifest import CATALOGUE, INDEX, PART, read_manifest, read_part
+from umpteen.catalogue.live_catalogue import LiveCatalogue
+from umpteen.catalogue.store import Part
+from umpteen.errors import BadInput, DamagedModel
+from umpteen.model_folder import INDEX, ModelFolder, Verified, at_one_moment, checked_parts
 from umpteen.retrieval.certificate import Certificate
 from umpteen.retrieval.exact_index import ExactIndex
 from umpteen.retrieval.faiss_index import FaissIndex
 from umpteen.retrieval.faiss_structures import KINDS as FAISS_KINDS
 from umpteen.retrieval.fallback_index import FallbackIndex
 from umpteen.retrieval.index import LabelIndex
-from umpteen.retrieval.milvus_claim import connection_of, replacing
-from umpteen.retrieval.milvus_collection import NamedRows
+from umpteen.retrieval.milvus_claim import connection_of, forget
 from umpteen.retrieval.milvus_index import MilvusIndex
-from umpteen.stamps import file_stamp
-from umpteen.storage import hidden_sibling
 
 EXACT, MILVUS = ExactIndex.kind, MilvusIndex.kind
-KINDS = (EXACT, *FAISS_KINDS, MILVUS)
 CERTIFICATE = "certificate.json"
+BOUND = "bound_to_folder"  # in what is told of a part: a copy of its files would be of no use elsewhere
 
 
-def open_index(
-    model: Path, checksum: str, base: Tensor, catalogue: Callable[[], NamedRows]
-) -> tuple[LabelIndex, int] | None:
-    """The index of a model folder and the version of the labels that it knows; None if it has none.
-
-    `base` holds the vectors that the model was written with, `checksum` is of its manifest, `catalogue` gives its
-    labels as they are now. What has changed since that version the caller tells the index.
-
-    Another process may replace or remove the index at any moment: it is read whole, as it was or as it is.
-    """
-    folder = Path(model) / INDEX
-    while True:
-        stamp = file_stamp(folder / PART)
-        if not folder.is_dir():
-            return None
-        try:
-            opened = _open(folder, checksum, base, catalogue)
-        except (UmpteenError, OSError):
-            if file_stamp(folder / PART) == stamp:
-                raise
-            continue  # parts of two indexes were read, or of one that is gone
-        if file_stamp(folder / PART) == stamp:
-            return opened
-        opened[0].close()
-
-
-def _open(folder: Path, checksum: str, base: Tensor, catalogue: Callable[[], NamedRows]) -> tuple[LabelIndex, int]:
-    part = read_part(folder, checksum)
-    version, now = int(part["catalogue_version"]), catalogue().version
-    if version > now:
+def open_index(folder: Path, part: Part, catalogue: LiveCatalogue) -> LabelIndex:
+    """The index as it was made; the caller tells it what has changed since that version of the labels."""
+    kind, version = part.about.get("kind"), part.labels_version
+    if kind not in _OPENED:
+        raise BadInput(f"{folder}: {kind!r} is no kind of index that this version knows; there are {', '.join(KINDS)}")
+    if not catalogue.start.version <= version <= catalogue.labels.version:
         raise DamagedModel(
-            f"{folder}: was made with version {version} of the labels, but they are at version {now}; "
-            f"was {CATALOGUE}/ not copied? Build the index again, or remove it"
+            f"{folder}: was made with version {version} of the labels, but there are {catalogue.start.version} to "
+            f"{catalogue.labels.version}; build the index again, or remove it (`umpteen index remove`)"
         )
     try:
-        return _opened(folder, part["settings"], base, catalogue, version), version
+        return _OPENED[kind](folder, part, catalogue)
     except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
         raise DamagedModel(
             f"{folder}: cannot be opened although its files are whole ({error}); "
@@ -73,68 +44,65 @@ def _open(folder: Path, checksum: str, base: Tensor, catalogue: Callable[[], Nam
         ) from error
 
 
-def _opened(
-    folder: Path, settings: dict[str, Any], base: Tensor, catalogue: Callable[[], NamedRows], version: int
-) -> LabelIndex:
-    kind = settings["kind"]
-    if kind == EXACT:
-        return ExactIndex.open(folder, base)
-    if kind in FAISS_KINDS:
-        return FaissIndex.open(folder, base, settings)
-    if kind == MILVUS:
-        connection = connection_of(folder, settings)
-        return FallbackIndex(MilvusIndex.open(folder, base, settings, connection, catalogue, version))
-    raise BadInput(f"{folder}: {kind!r} is no kind of index that this version knows; there are {', '.join(KINDS)}")
+def _open_exact(folder: Path, part: Part, catalogue: LiveCatalogue) -> LabelIndex:
+    return ExactIndex.of(catalogue.vectors_at(part.labels_version))
 
 
-def settings_of(model: Path) -> dict[str, Any] | None:
-    """How the index of a model folder was made; None if there is none."""
-    folder = Path(model) / INDEX
-    checksum = read_manifest(Path(model))["checksum"]
-    if not folder.is_dir():
-        return None
-    part = read_part(folder, checksum)
-    return {**part["settings"], "catalogue_version": part["catalogue_version"]}
+def _open_faiss(folder: Path, part: Part, catalogue: LiveCatalogue) -> LabelIndex:
+    return FaissIndex.open(folder, catalogue.vectors_at(part.labels_version), part.about)
+
+
+def _open_milvus(folder: Path, part: Part, catalogue: LiveCatalogue) -> LabelIndex:
+    return FallbackIndex(open_milvus(folder, part, catalogue))
+
+
+def open_milvus(folder: Path, part: Part, catalogue: LiveCatalogue) -> MilvusIndex:
+    """The labels in Milvus; nobody is asked before something is searched for."""
+    labels, connection = catalogue.vectors_at(part.labels_version), connection_of(folder, part.about)
+    return MilvusIndex.open(labels, part.about, connection, lambda: catalogue.labels, part.labels_version)
+
+
+_OPENED: dict[str, Callable[[Path, Part, LiveCatalogue], LabelIndex]] = {
+    EXACT: _open_exact,
+    **dict.fromkeys(FAISS_KINDS, _open_faiss),
+    MILVUS: _open_milvus,
+}
+KINDS = tuple(_OPENED)
+
+
+def index_of(model: Path) -> Part | None:
+    """The index of a model folder, if it has one and its files are whole."""
+
+    def read(folder: ModelFolder, connection: Connection) -> Part | None:
+        part = checked_parts(connection).get(INDEX)
+        if part is not None:
+            folder.require_whole([part], Verified(connection), only=(part.folder,))
+        return part
+
+    return at_one_moment(model, read)
 
 
 def certificate_of(model: Path) -> Certificate | None:
     """What was measured when the index was built; None: the model searches exactly."""
-    if settings_of(model) is None:
+    part = index_of(model)
+    if part is None:
         return None
-    path = Path(model) / INDEX / CERTIFICATE
+    path = Path(model) / part.folder / CERTIFICATE
     try:
         return Certificate.from_dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, KeyError) as error:
         raise DamagedModel(f"{path}: is damaged ({error}); build the index again") from error
 
 
 def remove_index(model: Path) -> str | None:
-    """The model searches exactly from now on; returns what was left behind elsewhere, if something was.
+    """The model searches exactly from now on; returns what was left behind elsewhere, if something was."""
 
-    A damaged index is removed, too. Who has its embedded Milvus open keeps it from being removed.
-    """
-    model = Path(model)
-    folder = model / INDEX
-    _require_index(model)
-    with ExitStack() as held:
-        with locked(model):
-            _require_index(model)  # nobody else has removed it while we waited
-            old = held.enter_context(replacing(folder, read_manifest(model)["checksum"]))
-            old.make_way()
-            try:
-                aside = hidden_sibling(folder)
-                folder.replace(aside)
-            except OSError as error:
-                raise NotSaved(f"{folder}: could not be removed: {error.strerror}; it is as it was") from error
-        # The index is gone; what follows tidies up, and nobody has to wait for it.
-        shutil.rmtree(aside, ignore_errors=True)
-    return old.left_behind
+    def read(folder: ModelFolder, connection: Connection) -> tuple[ModelFolder, Part | None]:
+        return folder, checked_parts(connection).get(INDEX)
 
-
-def _require_index(model: Path) -> None:
-    read_manifest(model)
-    if not (model / INDEX).is_dir():
-        raise BadInput(f"{model} has no index to remove; it searches exactly")
+    folder, part = at_one_moment(model, read)
+    folder.drop(INDEX)
+    return None if part is None else forget(folder.part_path(part), folder.model, part.about)
 
 
 def save_certificate(certificate: Certificate, folder: Path) -> None:

@@ -1,268 +1,373 @@
-"""A model in use: its labels change, and whatever others do to its folder is taken in."""
+"""One model in use: its labels as they are now, and the parts that count; whatever others change is taken in."""
 
+import json
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self
+from sqlite3 import Connection
+from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
+from safetensors import SafetensorError
 from torch import Tensor
 
 from umpteen.calibration.calibration import Calibration
-from umpteen.catalogue.changes import Add, Change, Rename, Retire, VersionSummary
-from umpteen.catalogue.journal import Journal, Replaced
+from umpteen.catalogue.changes import Change
 from umpteen.catalogue.live import LiveLabels
 from umpteen.catalogue.live_catalogue import LiveCatalogue
-from umpteen.catalogue.lock import locked
-from umpteen.data.labels import LabelCatalogue
+from umpteen.catalogue.store import Part, Replaced
+from umpteen.catalogue.stored import LABELS, VECTORS, read_labels, read_vectors
 from umpteen.encoders.towers import Towers
-from umpteen.encoding import encode_texts
-from umpteen.errors import BadInput, DamagedModel, NotSaved
+from umpteen.encoding import Progress, encode_texts
+from umpteen.errors import BadInput, DamagedModel, UmpteenError
 from umpteen.evaluation.report import Report
-from umpteen.followed_folder import FollowedFolder
-from umpteen.index_in_use import IndexInUse
-from umpteen.manifest import CALIBRATION, INDEX, read_manifest
+from umpteen.indexing import BOUND, open_index
 from umpteen.model_folder import (
-    PARTS,
+    CALIBRATION,
+    CARD,
+    INDEX,
+    MARK,
+    RANKER,
+    RECIPE,
+    REPORT,
+    Carried,
     Model,
-    part_stamps,
-    read_calibration,
-    read_model,
-    require_index_that_comes_along,
+    ModelFolder,
+    Verified,
+    at_one_moment,
+    checked_parts,
+    refuse_links,
     write_model,
 )
 from umpteen.ranker.ranker import Ranker
-from umpteen.retrieval.index import LabelIndex
+from umpteen.retrieval.exact_index import ExactIndex
+from umpteen.retrieval.index import LabelIndex, try_out
 
-_TRIES = 5  # to change the labels of a model that others keep replacing
+_UNTIL_NEXT_TRY = 5.0  # seconds, to use a part that could not be used: it may be somebody else's for now
+_UNREADABLE = (UmpteenError, OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError)
 
 
 class LiveModel:
-    """Encoder, labels, their vectors and whatever was added to them; with a path, all changes are on disk.
-
-    Calls that change or refresh it and calls that search must not run at the same time; `labels` may be read whenever.
-    """
+    """What is loaded of one model. Calls that change or refresh it and calls that search must not overlap."""
 
     def __init__(
         self,
-        towers: Towers,
-        labels: LabelCatalogue | LiveLabels,
-        vectors: Tensor,
+        model: Model,
         *,
-        report: Report | None = None,
-        recipe: str | None = None,
-        data: dict[str, Any] | None = None,
-        training: dict[str, Any] | None = None,
-        ranker: Ranker | None = None,
+        catalogue: LiveCatalogue | None = None,
         calibration: Calibration | None = None,
-        journal: Journal | None = None,
+        folder: ModelFolder | None = None,
+        follows: Sequence[str] = (),
     ) -> None:
-        if tuple(vectors.shape) != (len(labels), towers.dimension):
+        if tuple(model.vectors.shape) != (len(model.labels), model.towers.dimension):
             raise BadInput(
-                f"{len(labels):,} labels in {towers.dimension} dimensions need as many label vectors, "
-                f"but these have the shape {tuple(vectors.shape)}"
+                f"{len(model.labels):,} labels in {model.towers.dimension} dimensions need as many label vectors, "
+                f"but these have the shape {tuple(model.vectors.shape)}"
             )
-        if ranker is not None and ranker.labels != len(labels):
-            raise BadInput(f"the ranker knows {ranker.labels:,} labels, the model {len(labels):,}; fit it again")
-        self.towers = towers
-        self.report = report
-        self.recipe = recipe
-        self.data = data or {}
-        self.training = training or {}
+        if model.ranker is not None and model.ranker.labels != len(model.labels):
+            raise BadInput(
+                f"the ranker knows {model.ranker.labels:,} labels, the model {len(model.labels):,}; fit it again"
+            )
+        self.model = model
         self.calibration = calibration
-        self.path = None if journal is None else journal.model
-        self._is_whole = True  # False: loaded without its ranker
-        self._opens_index = False
-        self._folder: FollowedFolder | None = None  # that it was loaded from
-        self._ranker = ranker  # of the labels as they were at first
+        self.folder = folder
+        self.catalogue = catalogue or LiveCatalogue(model.labels, model.vectors)
+        self.parts: dict[str, Part] = {}  # in use
+        self.follows = tuple(follows)
+        self.fitted_ranker = model.ranker
         self._current_ranker: tuple[int, Ranker] | None = None  # for which version
-        self._catalogue = LiveCatalogue(LiveLabels.of(labels), vectors, journal)
-        self._in_use = IndexInUse(self._catalogue)
+        self._troubles: dict[str, _Trouble] = {}  # by part
+        self.index: LabelIndex = ExactIndex.of(self.catalogue.vectors)
+        self._index_version = self.catalogue.labels.version
+
+    @classmethod
+    def load(cls, path: Path | str, *, ranker: bool = True, index: bool = True) -> "LiveModel":
+        """The model of a folder, its labels as they are now; large files are hashed once after a change."""
+        follows = [*([RANKER] if ranker else []), CALIBRATION, *([INDEX] if index else [])]
+
+        def read(folder: ModelFolder, connection: Connection) -> tuple[LiveModel, Verified]:
+            verified = Verified(connection)
+            parts = {name: part for name, part in checked_parts(connection).items() if name in (*follows, RANKER)}
+            folder.require_whole(parts.values(), verified)
+            try:
+                model = _read(folder)
+                catalogue = LiveCatalogue(model.labels, model.vectors, folder.store)
+                catalogue.take_in(connection)
+                live = cls(model, catalogue=catalogue, folder=folder, follows=follows)
+                for name in live._wanted(parts):
+                    live._use(name, parts.get(name), try_it=False)
+            except DamagedModel:
+                raise
+            except _UNREADABLE as error:
+                raise DamagedModel(f"{path}: cannot be loaded although its files are whole: {error}") from error
+            return live, verified
+
+        live, verified = at_one_moment(path, read)
+        assert live.folder is not None
+        verified.keep(live.folder.store)
+        return live
 
     @property
     def labels(self) -> LiveLabels:
-        """The labels as they are now; a snapshot that later changes leave alone."""
-        return self._catalogue.labels
-
-    @property
-    def version(self) -> int:
-        """Of the labels: 0 as trained, one more with each change."""
-        return self._catalogue.labels.version
-
-    @property
-    def vectors(self) -> Tensor:
-        """The labels' vectors, retired rows included; mapped while no label has changed, else held in memory."""
-        return self._catalogue.vectors.all(len(self.labels))  # [rows, d]
-
-    @property
-    def index(self) -> LabelIndex:
-        """What finds the best labels of a vector."""
-        return self._in_use.index
-
-    @property
-    def hidden(self) -> NDArray[np.int64]:
-        """The rows of retired labels, which no search may return."""
-        return np.flatnonzero(~self.labels.active)
-
-    @property
-    def has_ranker(self) -> bool:
-        return self._ranker is not None
+        """A snapshot that later changes leave alone."""
+        return self.catalogue.labels
 
     @property
     def ranker(self) -> Ranker | None:
-        """What puts the dual encoder's first labels in order; None: the dual encoder ranks alone."""
-        if self._ranker is None:
+        """For the labels as they are now."""
+        if self.fitted_ranker is None:
             return None
-        if self._current_ranker is None or self._current_ranker[0] != self.version:
-            self._current_ranker = self.version, self._ranker.with_later(len(self.labels), self.labels.changed())
+        version = self.labels.version
+        if self._current_ranker is None or self._current_ranker[0] != version:
+            fitted = self.parts[RANKER].labels_version if RANKER in self.parts else self.catalogue.start.version
+            changed = self.catalogue.renamed_since(fitted)
+            self._current_ranker = version, self.fitted_ranker.with_later(len(self.labels), changed)
         return self._current_ranker[1]
 
-    def add_labels(self, labels: Mapping[str, str] | Iterable[tuple[str, str]], *, note: str = "") -> int:
-        """New labels by key and text, found from now on; returns the new version."""
-        pairs = labels.items() if isinstance(labels, Mapping) else labels
-        return self.change_labels([Add(key, text) for key, text in pairs], note=note)
+    @property
+    def is_whole(self) -> bool:
+        """False if it was loaded without its ranker."""
+        return self.folder is None or RANKER in self.follows
 
-    def rename_labels(self, texts: Mapping[str, str], *, note: str = "") -> int:
-        """New texts for the labels with these keys; returns the new version."""
-        return self.change_labels([Rename(key, text) for key, text in texts.items()], note=note)
+    @property
+    def follows_index(self) -> bool:
+        """Whether it searches with the folder's index."""
+        return INDEX in self.follows
 
-    def retire_labels(self, keys: Iterable[str], *, note: str = "") -> int:
-        """The labels with these keys are found no more; returns the new version."""
-        if isinstance(keys, str):
-            raise BadInput(f"keys is a single string, {keys[:40]!r}; pass a list of keys, even for one: [key]")
-        return self.change_labels([Retire(key) for key in keys], note=note)
+    def encode(self, texts: list[str]) -> Tensor:
+        """Vectors of labels' texts."""
+        return encode_texts(self.model.towers.label, texts).float().cpu()
 
-    def change_labels(self, changes: Sequence[Change], *, note: str = "") -> int:
-        """Several changes at once, all or none of them; returns the new version, or the old one if nothing changes.
+    def take_in(self) -> bool:
+        """What others have changed since: labels and parts; `Replaced` if the folder holds another model.
 
-        A classifier with a path has it on disk for good when this returns.
+        A part that cannot be used is an error, and the one in use before stays in use.
         """
-        return self._changed(lambda: self._catalogue.change(changes, self._encode, note))
+        assert self.folder is not None
+        refuse_links(self.folder.path)
+        if not self.folder.is_current():
+            raise Replaced
+        with self.folder.store.reading() as connection:
+            changed = self.catalogue.take_in(connection)
+            self.tell_index()
+            changed = self._turn_to(checked_parts(connection), Verified(connection)) or changed
+        for trouble in self._troubles.values():
+            raise trouble.error
+        return changed
 
-    def undo(self, to_version: int | None = None, *, note: str = "") -> int:
-        """A new version in which all labels are as they were in an older one, by default the one before."""
-        return self._changed(lambda: self._catalogue.undo(to_version, note))
+    def has_troubles(self) -> bool:
+        """Whether a part could not be used when it was last tried."""
+        return bool(self._troubles)
 
-    def refresh(self) -> bool:
-        """Takes in what other processes have done to the folder; a few looks at the disk if there is nothing.
+    def tell_index(self) -> None:
+        """The index hears of the labels that have changed since it last did."""
+        self._index_version = self._told(self.index, self._index_version)
 
-        That is: changed labels, another index or calibration, or a whole new model. What cannot be used is an error,
-        and what was in use before stays in use; an index or a calibration is told of once.
+    def follow_index(self) -> None:
+        """Searches with the folder's index from now on, as soon as that can be opened; `take_in` tells why not."""
+        self.follows = (*self.follows, INDEX)
+        with suppress(UmpteenError, OSError, Replaced):
+            self.take_in()
+
+    def as_written(self, **changed: Any) -> Model:
+        """The model with its labels as they are now, and what is given."""
+        given = {name: value for name, value in changed.items() if value}
+        now = {"labels": LiveLabels.of(self.labels), "vectors": self.catalogue.all_vectors(), "ranker": self.ranker}
+        return Model(**{**vars(self.model), **now, **given})
+
+    def carried(self, path: Path, *, drop_index: bool = False) -> list[Carried]:
+        """The parts that hold for a model with these very labels and scores, too, to be written to this folder.
+
+        An index of older labels stays behind; over the model itself only if the caller says so.
         """
-        if self._folder is None:
-            return False
-        parts = part_stamps(self._folder.path)  # before the look for another model, so that they are this one's
-        if self._take_in_model():
-            return True
-        changed = self._take_in_versions()
-        ways = {CALIBRATION: self._read_calibration, **({INDEX: self._in_use.open_again} if self._opens_index else {})}
-        return self._folder.take_in_parts(parts, ways, self._catalogue.is_behind) or changed
-
-    def history(self) -> list[VersionSummary]:
-        """What happened to the labels since the model was written, oldest first."""
-        return self._catalogue.history()
-
-    def _changed(self, change: Callable[[], None]) -> int:
-        for _ in range(_TRIES):
-            self._take_in_model()
-            self._take_in_versions()
-            with suppress(Replaced):
-                try:
-                    change()
-                finally:  # even if it was refused: other processes' changes may have come in meanwhile
-                    self._in_use.tell()
-                return self.version
-        raise NotSaved(f"{self.path}: is being replaced again and again; nothing was changed, try again later")
-
-    def _encode(self, texts: list[str]) -> Tensor:
-        return encode_texts(self.towers.label, texts).float().cpu()
-
-    def save(
-        self,
-        path: Path | str,
-        *,
-        report: Report | None = None,
-        recipe: str | None = None,
-        data: dict[str, Any] | None = None,
-        training: dict[str, Any] | None = None,
-        extra_files: Iterable[Path] = (),
-    ) -> None:
-        """Writes the model folder, whole or not at all; a model that stood there is replaced.
-
-        `data` (name, fingerprint, licence…) and `training` go into the manifest and the model card. What is not given
-        is what the classifier was loaded with. The labels are written as they are now; their history stays behind. Over
-        its own folder it is refused if the folder's index would be lost.
-        """
-        path = Path(path)
-        own = self.path is not None and path.resolve() == self.path.resolve()
-        with locked(path) if own else nullcontext():
-            if own:
-                self._take_in_model()
-                self._take_in_versions()
-                remove = f"remove it (`umpteen index remove {path}`) and build it afterwards"
-                require_index_that_comes_along(path, self.version, instead=remove)
-            model = Model(
-                self.towers,
-                self.labels,
-                self.vectors,
-                report or self.report,
-                recipe or self.recipe,
-                data or self.data,
-                training or self.training,
-                self.ranker,
+        if self.folder is None:
+            return []
+        with self.folder.store.reading() as connection:
+            parts = checked_parts(connection)
+        is_own = path.resolve() == self.folder.path.resolve()
+        found = [parts[CALIBRATION]] if CALIBRATION in parts and self.is_whole else []
+        index = parts.get(INDEX)
+        if index is not None and index.labels_version == self.labels.version:
+            found += [index] if is_own or not index.about.get(BOUND) else []
+        elif index is not None and is_own and not drop_index:
+            raise BadInput(
+                f"the index of {path} was built of older labels and cannot come along; build it again first "
+                f"(`umpteen index build {path}`), or remove it (`umpteen index remove {path}`) and build it afterwards"
             )
-            parts = PARTS if self._is_whole else (INDEX,)  # without the ranker scores are others
-            write_model(model, path, extra_files=extra_files, parts_of=self._catalogue.journal, parts=parts)
+        return [Carried(part, self.folder.part_path(part)) for part in found]
 
-    @classmethod
-    def load(cls, path: Path | str, *, ranker: bool = True, index: bool = True) -> Self:
-        """The classifier of a model folder, its labels as they are now; large files are hashed once after a change.
+    def rewrite(self, model: Model, *, drop_index: bool = False, card: str | None = None) -> None:
+        """The model takes its own place while the caller changes the store: labels as they are, and no history."""
+        assert self.folder is not None
+        made = {LABELS, VECTORS, REPORT, RECIPE, MARK}
+        files = self.folder.manifest["files"]
+        extra = [self.folder.trained / name for name in files if "/" not in name and name not in made]
+        carried = self.carried(self.folder.path, drop_index=drop_index)
+        write_model(model, self.folder.path, extra_files=extra, carried=carried, held=True, card=card)
 
-        Without its ranker, if it has one, the dual encoder ranks alone; without its index it searches exactly.
-        """
-        while True:
-            parts = part_stamps(Path(path))
-            model, journal = read_model(Path(path), ranker=ranker)
+    def _wanted(self, parts: Mapping[str, Part]) -> Iterable[str]:
+        """The names of the parts that are followed; a calibration holds for the ranker's scores, if there is one."""
+        return (name for name in self.follows if name != CALIBRATION or self.is_whole or RANKER not in parts)
+
+    def _turn_to(self, parts: Mapping[str, Part], verified: Verified) -> bool:
+        """Uses these parts in place of those in use; one that cannot be used is tried again later."""
+        assert self.folder is not None
+        changed = False
+        for name in self._wanted(parts):
+            part, trouble = parts.get(name), self._troubles.get(name)
+            if _place(part) == _place(self.parts.get(name)):
+                self._troubles.pop(name, None)
+            elif trouble is None or trouble.place != _place(part) or time.monotonic() > trouble.until:
+                try:
+                    if part is not None:
+                        self.folder.require_whole([part], verified, only=(part.folder,))
+                    self._use(name, part, try_it=True)
+                except Exception as error:
+                    self._troubles[name] = _Trouble(_place(part), error, time.monotonic() + _UNTIL_NEXT_TRY)
+                else:
+                    self._troubles.pop(name, None)
+                    changed = True
+        return changed
+
+    def _use(self, name: str, part: Part | None, *, try_it: bool) -> None:
+        """The part counts from now on; an index that is to be tried has answered a query by then."""
+        assert self.folder is not None
+        where = None if part is None else self.folder.part_path(part)
+        if name == RANKER:
+            self.fitted_ranker = None if where is None else Ranker.load(where)
+            self._current_ranker = None
+        elif name == CALIBRATION:
+            self.calibration = None if where is None else Calibration.load(where)
+        elif part is not None or self.index.kind != ExactIndex.kind:
+            self._use_index(part, try_it=try_it)
+        self.parts = (
+            {**self.parts, name: part} if part else {key: one for key, one in self.parts.items() if key != name}
+        )
+
+    def _use_index(self, part: Part | None, *, try_it: bool) -> None:
+        assert self.folder is not None
+        old, version = self.index, self.labels.version
+        new: LabelIndex = ExactIndex.of(self.catalogue.vectors)
+        if part is not None:
+            new, version = open_index(self.folder.part_path(part), part, self.catalogue), part.labels_version
             try:
-                classifier = cls(**vars(model), journal=journal)
-                classifier._is_whole, classifier._folder = ranker, FollowedFolder(journal, parts)
-                if index:
-                    classifier._opens_index = True
-                    classifier._in_use.open()
-                return classifier
-            except DamagedModel:
-                if part_stamps(Path(path)) == parts and not journal.is_replaced():
-                    raise  # else parts of two models were read, or of two indexes
+                version = self._told(new, version)
+                if try_it:
+                    try_out(new, self.model.towers.dimension)
+            except BaseException:  # another process may have it to itself
+                new.close()
+                raise
+        self.index, self._index_version = new, version
+        old.close()
 
-    def _read_calibration(self) -> None:
-        assert self.path is not None
-        self.calibration = read_calibration(self.path, read_manifest(self.path), with_ranker=self._is_whole)
+    def _told(self, index: LabelIndex, version: int) -> int:
+        """An index of this version hears what came later; returns the version that it knows then."""
+        put, gone = self.catalogue.since(version)
+        if len(put):
+            index.add(put, self.catalogue.vectors.of(put).numpy())
+        if len(gone):
+            index.remove(gone)
+        return self.labels.version
 
-    def _take_in_versions(self) -> bool:
-        """The labels as other processes have changed them."""
-        if not self._catalogue.is_behind():
-            return False
-        self._catalogue.refresh()
-        self._in_use.tell()
-        return True
 
-    def _take_in_model(self) -> bool:
-        """Another model has taken the folder's place: this object becomes that one."""
-        if self._folder is None or not self._folder.has_another_model():
-            return False
+class _Trouble(NamedTuple):
+    """A part that could not be used."""
+
+    place: str
+    error: Exception
+    until: float  # when it is tried again
+
+
+def _place(part: Part | None) -> str:
+    return "" if part is None else part.folder
+
+
+class Compacted(NamedTuple):
+    """What became of a folder."""
+
+    versions: int  # that were folded in
+    version: int  # of the labels, as before
+    labels: int
+    dropped_index: bool
+
+
+def compact(path: Path, *, drop_index: bool = False) -> Compacted:
+    """The versions of a model's labels become its own files, whole or not at all: rows stay, the history ends.
+
+    Parts come along; an index of older labels is only dropped if the caller says so.
+    """
+    live = LiveModel.load(path, index=False)
+    assert live.folder is not None
+    with live.folder.changing() as connection:
+        live.catalogue.take_in(connection)
+        labels, versions = live.labels, len(live.catalogue.versions)
+        index = checked_parts(connection).get(INDEX)
+        dropped = index is not None and index.labels_version != labels.version
+        if versions:
+            model, card = live.as_written(), live.folder.path / CARD
+            live.rewrite(model, drop_index=drop_index, card=card.read_text("utf-8") if card.is_file() else None)
+    ModelFolder(path).sweep()
+    return Compacted(versions, labels.version, labels.count(), dropped and versions > 0)
+
+
+def _read(folder: ModelFolder) -> Model:
+    """What training has made."""
+    settings, report, recipe = folder.manifest["settings"], folder.trained / REPORT, folder.trained / RECIPE
+    return Model(
+        Towers.load(folder.trained / "encoder"),
+        read_labels(folder.trained, int(settings["labels_version"])),
+        read_vectors(folder.trained),
+        report=Report.from_dict(json.loads(report.read_text(encoding="utf-8"))) if report.exists() else None,
+        recipe=recipe.read_text(encoding="utf-8") if recipe.exists() else None,
+        data=settings["data"],
+        training=settings["training"],
+    )
+
+
+def open_labels(path: Path) -> LiveCatalogue:
+    """The labels of a model folder as they are now, without the rest of the model; only their files are checked."""
+
+    def read(folder: ModelFolder, connection: Connection) -> LiveCatalogue:
+        files = tuple(f"{folder.trained.name}/{name}" for name in (LABELS, VECTORS))
+        folder.require_whole((), Verified(connection), only=files)
         try:
-            new = type(self).load(self._folder.path, ranker=self._is_whole, index=False)
-        except Exception as error:
-            self._folder.refuse(error)
-            raise
-        self._in_use.close()
-        new._opens_index = self._opens_index
-        self.__dict__.update(vars(new))
-        if self._opens_index:
-            try:
-                self._in_use.open()
-            except Exception:  # search is exact until it can be opened; the next `refresh` tells why it cannot
-                assert self._folder is not None
-                self._folder.missed(INDEX)
-        return True
+            version = int(folder.manifest["settings"]["labels_version"])
+            labels = LiveCatalogue(read_labels(folder.trained, version), read_vectors(folder.trained), folder.store)
+            labels.take_in(connection)
+        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+            raise DamagedModel(f"{path}: its labels cannot be read: {error}; copy the model again") from error
+        return labels
+
+    return at_one_moment(path, read)
+
+
+def change_labels(
+    path: Path,
+    changes: Callable[[LiveLabels], Sequence[Change]],
+    *,
+    note: str = "",
+    progress: Progress | None = None,
+) -> LiveCatalogue:
+    """Makes the changes that follow from the labels there are, as one version; the encoder is loaded only if needed."""
+
+    def encode(texts: list[str]) -> Tensor:
+        def read(folder: ModelFolder, connection: Connection) -> Towers:
+            folder.require_whole((), Verified(connection), only=(f"{folder.trained.name}/encoder/",))
+            return Towers.load(folder.trained / "encoder")
+
+        return encode_texts(at_one_moment(path, read).label, texts, progress=progress).float().cpu()
+
+    return _changed(path, lambda labels: labels.change(changes(labels.labels), encode, note))
+
+
+def undo_labels(path: Path, to_version: int | None = None, *, note: str = "") -> LiveCatalogue:
+    """Goes back to an older version, by default the one before; the labels afterwards."""
+    return _changed(path, lambda labels: labels.undo(to_version, note))
+
+
+def _changed(path: Path, change: Callable[[LiveCatalogue], None]) -> LiveCatalogue:
+    while True:
+        labels = open_labels(path)
+        with suppress(Replaced):  # the folder holds another model by now: it is that one's labels that change
+            change(labels)
+            return labels

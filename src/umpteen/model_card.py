@@ -9,14 +9,14 @@ from umpteen.version import __version__
 _METRICS = ("P", "nDCG", "R", "PSP", "PSnDCG")
 
 
-def model_card(settings: dict[str, Any], report: Report | None, recipe: str | None) -> str:
-    """Markdown for the settings of a manifest, and the report and recipe saved beside it."""
-    sections = [_FRONT_MATTER, _summary(settings), _usage(settings)]
+def model_card(files: str, settings: dict[str, Any], report: Report | None, recipe: str | None) -> str:
+    """Markdown for the settings of a manifest, the report and the recipe of the model whose files are in a folder."""
+    sections = [_FRONT_MATTER, _summary(settings), _usage(files, settings)]
     if report is not None:
         sections.append(_metrics(report))
     if recipe is not None:
         sections.append(f"## Recipe\n\n```toml\n{recipe.strip()}\n```\n")
-    return with_ranker("\n".join(sections), settings.get("ranker"))
+    return "\n".join(sections)
 
 
 def with_ranker(card: str, ranker: dict[str, Any] | None) -> str:
@@ -44,10 +44,11 @@ Linear weights a label on the words of a text (tf-idf of n-grams) put the encode
 """
 
 
-def with_labels(card: str, settings: dict[str, Any]) -> str:
-    """The card with its lines about the labels brought up to date, where they still stand."""
+def with_labels(card: str, files: str, settings: dict[str, Any]) -> str:
+    """The card with its lines about the labels and where they are brought up to date, where they still stand."""
+    card = re.sub(r"\bmodel-[0-9a-f]{8}\b", files, card)
     card = re.sub(r"^# A text classifier over [\d,]+ labels$", _title(settings), card, count=1, flags=re.M)
-    return re.sub(r"^- labels: .*, in labels\.jsonl.*$", _labels(settings), card, count=1, flags=re.M)
+    return re.sub(r"^- labels: .*, in labels\.db.*$", _labels(settings), card, count=1, flags=re.M)
 
 
 def _title(settings: dict[str, Any]) -> str:
@@ -56,11 +57,11 @@ def _title(settings: dict[str, Any]) -> str:
 
 def _labels(settings: dict[str, Any]) -> str:
     retired = settings.get("retired_labels", 0)
-    line = f"- labels: {settings['labels'] - retired:,}, in labels.jsonl"
+    line = f"- labels: {settings['labels'] - retired:,}, in labels.db"
     if retired:
         line += f", and {retired:,} retired ones"
-    if "catalogue_version" in settings:
-        line += f"; version {settings['catalogue_version']} of the labels, which were changed after training"
+    if settings["labels_version"]:
+        line += f"; version {settings['labels_version']} of the labels, which were changed after training"
     return line
 
 
@@ -87,7 +88,7 @@ def _written(value: Any) -> str:
     return ", ".join(f"{name} {number:,}" for name, number in value.items()) if isinstance(value, dict) else str(value)
 
 
-def _usage(settings: dict[str, Any]) -> str:
+def _usage(files: str, settings: dict[str, Any]) -> str:
     encode = "encode" if settings["shared_towers"] else "encode_query"
     # sentence-transformers takes a module of ours only when told so.
     trust = ", trust_remote_code=True" if "bigrams" in settings["encoder"] else ""
@@ -109,16 +110,19 @@ classifier.undo()
 ```
 
 `umpteen verify this-folder` checks every file. Without umpteen, the encoder loads in sentence-transformers
-(hashed bigrams need umpteen installed), and row i of the vectors belongs to line i of labels.jsonl. Later changes of
-labels stand in catalogue/; `umpteen labels compact this-folder` folds them into these two files:
+(hashed bigrams need umpteen installed), and row i of the vectors belongs to row i of labels.db, an SQLite file. Later
+changes of labels stand in {files}.db; `umpteen labels compact this-folder` folds them into these two:
 
 ```python
+import sqlite3
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 
-encoder = SentenceTransformer("this-folder/encoder"{trust})
-labels = load_file("this-folder/vectors.safetensors")["vectors"]
-scores = encoder.{encode}(["a text"], convert_to_tensor=True).cpu() @ labels.T
+encoder = SentenceTransformer("this-folder/{files}/encoder"{trust})
+vectors = load_file("this-folder/{files}/vectors.safetensors")["vectors"]
+database = sqlite3.connect("this-folder/{files}/labels.db")
+labels = database.execute("SELECT key, text FROM labels ORDER BY row").fetchall()
+scores = encoder.{encode}(["a text"], convert_to_tensor=True).cpu() @ vectors.T
 ```
 """
 

@@ -1,52 +1,66 @@
-"""A classifier's folder: what is written into it, read from it and checked in it (docs/model-folder.md)."""
+"""A model folder: what never changes is files under names of their own, what changes is one database beside them.
 
+manifest.json names the model that counts. It is replaced in one step; models and parts nobody reads any more are swept.
+A folder may come from a stranger: it holds no links, and no name in it leads outside (docs/model-folder.md).
+"""
+
+import hashlib
 import json
+import os
+import re
+import secrets
 import shutil
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from datetime import UTC, datetime
+from pathlib import Path, PurePosixPath
+from sqlite3 import Connection
+from typing import Any, NamedTuple, TypeVar
 
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from umpteen.calibration.calibration import Calibration
-from umpteen.catalogue.journal import Journal, stamp_of
 from umpteen.catalogue.live import LiveLabels
-from umpteen.catalogue.stored import VECTORS, VERSION, read_labels, read_vectors, version_of, write_labels
+from umpteen.catalogue.store import Locked, Part, Replaced, Store, drop_part, is_database, read_parts, write_part
+from umpteen.catalogue.stored import VECTORS, write_labels
 from umpteen.encoders.layout import write_tensors
 from umpteen.encoders.towers import Towers
-from umpteen.errors import BadInput, DamagedModel, UmpteenError
+from umpteen.errors import BadFile, BadInput, DamagedModel, NotSaved
 from umpteen.evaluation.report import Report
-from umpteen.manifest import (
-    ADDED_LATER,
-    CALIBRATION,
-    INDEX,
-    MANIFEST,
-    PART,
-    problems,
-    read_manifest,
-    read_part,
-    tie_part,
-    write_manifest,
-)
-from umpteen.model_card import model_card
+from umpteen.model_card import model_card, with_labels, with_ranker
 from umpteen.ranker.ranker import Ranker
 from umpteen.retrieval.exact import require_finite
-from umpteen.stamps import NOTHING_THERE, VERIFIED, Stamp, file_stamp
-from umpteen.storage import atomic_folder, can_hold, is_unfinished
+from umpteen.storage import (
+    atomic_folder,
+    can_hold,
+    flush_to_disk,
+    is_taken,
+    sha256_of,
+    unfinished_target,
+    write_atomically,
+)
+from umpteen.version import __version__
 
-RANKER = "ranker"  # its folder in a model folder, and its entry in the manifest
-MILVUS = "milvus"  # the kind of index that keeps nothing but its address in the folder, or a living engine
+FORMAT = 3
+MANIFEST, MARK = "manifest.json", "part.json"
 REPORT, RECIPE, CARD = "report.json", "recipe.toml", "README.md"
-PARTS = (CALIBRATION, INDEX)
+RANKER, INDEX, CALIBRATION = "ranker", "index", "calibration"
+_OLD_MANIFEST = "umpteen.json"  # of formats 1 and 2
+ALWAYS_HASHED = 8 * 2**20  # bytes; larger files are hashed once after a change, else judged by size and header
+_SETTLED = 100_000_000  # nanoseconds
+_ID = re.compile(r"[0-9a-f]{8}")
+_OURS = re.compile(rf"(model|{RANKER}|{INDEX}|{CALIBRATION})-({_ID.pattern})(\.db)?")
 
 Progress = Callable[[int, int], None]
+Files = dict[str, dict[str, Any]]  # size and SHA-256 by name
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class Model:
-    """What a model folder holds."""
+    """What training makes, and a ranker if there is one."""
 
     towers: Towers
     labels: LiveLabels
@@ -56,7 +70,6 @@ class Model:
     data: dict[str, Any] = field(default_factory=dict)
     training: dict[str, Any] = field(default_factory=dict)
     ranker: Ranker | None = None
-    calibration: Calibration | None = None
 
     def settings(self) -> dict[str, Any]:
         """For the manifest and the model card."""
@@ -67,14 +80,262 @@ class Model:
             "shared_towers": self.towers.shared,
             "data": self.data,
             "training": self.training,
+            "labels_version": self.labels.version,
         }
-        if self.labels.version:
-            settings[VERSION] = self.labels.version
         if self.labels.count() != len(self.labels):
             settings["retired_labels"] = len(self.labels) - self.labels.count()
-        if self.ranker is not None:
-            settings[RANKER] = self.ranker.describe()
         return settings
+
+
+class Stamp(NamedTuple):
+    """What some files look like from outside."""
+
+    files: tuple[tuple[int, int, int], ...]  # inode, time of change in nanoseconds, size
+
+    def is_settled(self) -> bool:
+        """Whether a later change would have another time: file systems count in steps of some milliseconds."""
+        return max(changed for _, changed, _ in self.files) < time.time_ns() - _SETTLED
+
+
+class Carried(NamedTuple):
+    """A part of another model that holds for a new one, too, and the folder it lies in."""
+
+    part: Part
+    source: Path
+
+
+class ModelFolder:
+    """A folder, and the model that its manifest names."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self.manifest = read_manifest(self.path)
+        self.model: str = self.manifest["model"]
+        self.trained = self.path / f"model-{self.model}"
+        self.store = Store(self.path / f"model-{self.model}.db", self.model, self.is_current)
+
+    def is_current(self) -> bool:
+        """Whether the folder still holds this model."""
+        return bool(read_manifest(self.path)["model"] == self.model)
+
+    def stamp(self) -> "Stamp":
+        """Changes with whatever is written here: three looks at the disk."""
+        files = (self.path / MANIFEST, self.store.path, f"{self.store.path}-wal")
+        return Stamp(tuple(_stamp(file) for file in files))
+
+    def part_path(self, part: Part) -> Path:
+        return self.path / part.folder
+
+    @contextmanager
+    def adding(self, name: str) -> Iterator["NewPart"]:
+        """A part to write and to describe, current when the body ends well; nothing is changed if it does not."""
+        refuse_links(self.path)
+        target = self.path / f"{name}-{secrets.token_hex(4)}"
+        with ExitStack() as held, atomic_folder(target) as folder:
+            new = NewPart(folder)
+            yield new
+            _mark(folder, name)
+            files = _listed(folder, new.living)
+            connection = held.enter_context(self.changing())  # until the folder is in its place
+            new.replaced = read_parts(connection).get(name)
+            write_part(connection, Part(name, target.name, new.labels_version, new.about, files))
+            for other in new.replaces:
+                drop_part(connection, other)
+        self.sweep()
+
+    def drop(self, name: str, *others: str) -> None:
+        """There is no such part from now on, and none of the others, if they are there."""
+        refuse_links(self.path)
+        with self.changing() as connection:
+            if name not in read_parts(connection):
+                raise BadInput(f"{self.path} has no {name} to remove")
+            for one in (name, *others):
+                drop_part(connection, one)
+        self.sweep()
+
+    @contextmanager
+    def changing(self) -> Iterator[Connection]:
+        """A transaction on this very model."""
+        try:
+            with self.store.changing() as connection:
+                yield connection
+        except Replaced:
+            raise NotSaved(f"{self.path}: holds another model by now; nothing was changed, try again") from None
+
+    def sweep(self) -> None:
+        """Removes what was replaced and nobody can be about to read; what somebody may need is left for later."""
+        with suppress(Locked, Replaced, OSError):
+            with self.store.reading() as connection:
+                needed = self._names(connection)
+            if not self.store.nobody_reads_older():
+                return
+            with self.store.changing(0.0) as connection:  # nobody puts a part into its place meanwhile
+                needed |= self._names(connection)
+                for path in list(self.path.iterdir()):
+                    if path.name not in needed:
+                        _remove_if_ours(path)
+
+    def _names(self, connection: Connection) -> set[str]:
+        return {
+            self.trained.name,
+            f"{self.trained.name}.db",
+            *(part.folder for part in read_parts(connection).values()),
+        }
+
+    def require_whole(self, parts: Iterable[Part], verified: "Verified", only: tuple[str, ...] = ("",)) -> None:
+        """Refuses damaged files, as far as `problems` sees without reading every byte."""
+        for problem in self.problems(parts, verified, every_byte=False, only=only):
+            raise DamagedModel(problem)
+
+    def problems(
+        self,
+        parts: Iterable[Part],
+        verified: "Verified",
+        *,
+        every_byte: bool,
+        only: tuple[str, ...] = ("",),
+        progress: Progress | None = None,
+    ) -> list[str]:
+        """What is not as the manifest and the parts say, one line for each file whose path begins with one of `only`.
+
+        Small files are hashed, large ones if they have changed since they last were or if every byte is to be looked
+        at; else these are judged by size and header. Progress counts bytes.
+        """
+        groups = [(self.trained, self.manifest["files"], "copy the model again, or train it again")]
+        groups += [
+            (
+                self.part_path(part),
+                part.files,
+                f"make the {part.name} again, or remove it (`umpteen {part.name} remove`)",
+            )
+            for part in parts
+        ]
+        total = sum(file["bytes"] for _, files, _ in groups for file in files.values())
+        found, done = [], 0
+        for folder, files, advice in groups:
+            for name, expected in files.items():
+                at = f"{folder.name}/{name}"
+                problem = _problem(folder / name, at, expected, verified, every_byte) if at.startswith(only) else None
+                if problem is not None:
+                    found.append(f"{folder / name}: {problem}; {advice}")
+                done += expected["bytes"]
+                if progress is not None:
+                    progress(done, total)
+        return found
+
+
+@dataclass
+class NewPart:
+    """A part in the making."""
+
+    folder: Path
+    labels_version: int = 0
+    about: dict[str, Any] = field(default_factory=dict)
+    living: str | None = None  # a subfolder that changes in use (a database), so nothing in it is listed
+    replaces: tuple[str, ...] = ()  # other parts that hold no more
+    replaced: Part | None = None  # whose place it has taken
+
+
+class Verified:
+    """The large files that were compared with their SHA-256, and have not changed since."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._known = {file: (stamp, sha) for file, stamp, sha in connection.execute("SELECT * FROM verified")}
+        self._new: list[tuple[str, str, str]] = []
+
+    def knows(self, name: str, path: Path, sha256: str) -> bool:
+        return self._known.get(name) == (str(_stamp(path)), sha256)
+
+    def add(self, name: str, stamp: str, sha256: str) -> None:
+        self._new.append((name, stamp, sha256))
+
+    def keep(self, store: Store) -> None:
+        """Where that is possible at once; without it, nothing is lost but time."""
+        if self._new:
+            with suppress(NotSaved, Replaced), store.changing(0.0) as connection:
+                connection.executemany("INSERT OR REPLACE INTO verified VALUES (?, ?, ?)", self._new)
+
+
+def at_one_moment(path: Path | str, read: Callable[[ModelFolder, Connection], Result]) -> Result:
+    """What `read` finds in one snapshot of the model that counts."""
+    while True:
+        folder = ModelFolder(path)
+        refuse_links(folder.path)
+        try:
+            with folder.store.reading() as connection:
+                return read(folder, connection)
+        except (Replaced, DamagedModel) as error:  # its files may be swept as soon as it counts no more
+            if not folder.is_current():
+                continue
+            if isinstance(error, DamagedModel):
+                raise
+            raise DamagedModel(f"{folder.store.path}: is missing; copy the model again, or train it again") from None
+
+
+def checked_parts(connection: Connection) -> dict[str, Part]:
+    """The current parts, none of whose names leads outside."""
+    parts = read_parts(connection)
+    for part in parts.values():
+        ours = _OURS.fullmatch(part.folder)
+        if ours is None or ours[1] != part.name or ours[3]:
+            raise DamagedModel(
+                f"the {part.name} of this model is said to be in {part.folder!r}; remove it, or the model"
+            )
+        _require_confined(part.files, part.folder)
+    return parts
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest, if it is whole and of this format."""
+    path = folder / MANIFEST
+    if not folder.is_dir():
+        raise BadFile(folder, "there is no such model folder; `umpteen train` makes one")
+    if (folder / _OLD_MANIFEST).is_file() and not path.is_file():
+        raise DamagedModel(
+            f"{folder}: was written by an older umpteen, in a format this one ({FORMAT}) does not read; train it again"
+        )
+    try:
+        content: dict[str, Any] = json.loads(read_plainly(path))
+        found, model = content["format"], content.get("model")
+    except FileNotFoundError:
+        raise DamagedModel(
+            f"{folder}: {MANIFEST} is missing; this is no umpteen model, or it was not copied whole"
+        ) from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DamagedModel(f"{path}: is damaged ({error!r}); copy the model again, or train it again") from error
+    if found != FORMAT:
+        raise DamagedModel(
+            f"{path}: format {found!r} found, {FORMAT} expected; it was written by umpteen "
+            f"{content.get('umpteen', '(unknown)')}, this is {__version__}: use that version, or train it again"
+        )
+    if content.get("checksum") != _checksum(content) or not (isinstance(model, str) and _ID.fullmatch(model)):
+        raise DamagedModel(f"{path}: was altered, its checksum does not match; copy the model again, or train it again")
+    if not all(isinstance(content.get(name), dict) for name in ("settings", "files")):
+        raise DamagedModel(f"{path}: has no settings or no list of files; copy the model again, or train it again")
+    _require_confined(content["files"], MANIFEST)
+    return content
+
+
+def refuse_links(folder: Path) -> None:
+    """A model folder holds files and folders of its own, and nothing that leads elsewhere."""
+    for entry in _everything(folder):
+        if entry.is_symlink() or not (entry.is_dir(follow_symlinks=False) or entry.is_file(follow_symlinks=False)):
+            raise DamagedModel(
+                f"{entry.path}: is a link or no file; a model folder holds its own files only. Nothing was changed: "
+                "remove it, and ask where the model comes from"
+            )
+
+
+def verify(path: Path | str, progress: Progress | None = None) -> list[str]:
+    """Every byte of a model folder, its database included: one line for each problem."""
+
+    def look(folder: ModelFolder, connection: Connection) -> list[str]:
+        parts = checked_parts(connection).values()
+        return (
+            folder.problems(parts, Verified(connection), every_byte=True, progress=progress) + folder.store.problems()
+        )
+
+    return at_one_moment(path, look)
 
 
 def write_model(
@@ -82,187 +343,234 @@ def write_model(
     path: Path,
     *,
     extra_files: Iterable[Path] = (),
-    parts_of: Journal | None = None,
-    parts: Iterable[str] = PARTS,
-) -> None:
-    """Writes the folder, whole or not at all; a model that stood there is replaced.
+    carried: Iterable[Carried] = (),
+    unless_changed: tuple[str, int] | None = None,
+    held: bool = False,
+    card: str | None = None,
+) -> Path | None:
+    """Writes the model, whole or not at all; one that stood there is replaced in one step, and readers go on with it.
 
-    Calibration and index, or the given ones of them, come along from the model `parts_of`, if it is still in its place.
+    `unless_changed` names a model and a version of its labels: if others stand there by now, they are kept aside, and
+    the folder they are in is returned. `held` says that the caller is changing the model that stands there. A `card`
+    that people may have edited is kept, but for its lines about the labels.
     """
     if not can_hold(path, MANIFEST):
         raise BadInput(f"{path} exists and is not a model folder; nothing was written, choose another path")
-    settings = model.settings()
-    with atomic_folder(path) as folder:
+    identity = secrets.token_hex(4)
+    if not (path / MANIFEST).exists():
+        with atomic_folder(path) as folder:
+            _write_manifest(folder, _write_files(model, folder, identity, extra_files, carried))
+            _write_card(folder, model, card)
+        return None
+    refuse_links(path)
+    made = [path / f"model-{identity}", path / f"model-{identity}.db"]
+    kept = None
+    try:
+        content = _write_files(model, path, identity, extra_files, carried)
+        with ExitStack() as holding:
+            if not held:
+                with suppress(DamagedModel):  # of which nothing is left to lose
+                    kept = holding.enter_context(_last_change(path, unless_changed))
+            _write_manifest(path, content)
+    except BaseException:
+        for leftover in made:
+            _remove_if_ours(leftover)
+        raise
+    _write_card(path, model, card)
+    if not held:
+        ModelFolder(path).sweep()
+    return kept
+
+
+def standing_in(path: Path) -> tuple[str, int] | None:
+    """Which model stands there, with which version of its labels; None if there is none that can be read."""
+    with suppress(DamagedModel, BadInput, Replaced):
+        folder = ModelFolder(path)
+        with folder.store.reading() as connection:
+            return folder.model, _newest(connection)
+    return None
+
+
+@contextmanager
+def _last_change(path: Path, unless_changed: tuple[str, int] | None) -> Iterator[Path | None]:
+    """Nobody changes the model that stands there any more; kept aside, if it is not the expected one."""
+    old = ModelFolder(path)
+    with old.changing() as connection:
+        kept = None
+        if unless_changed is not None and unless_changed != (old.model, _newest(connection)):
+            kept = path.with_name(f"{path.name}.kept-{old.model}")
+            with atomic_folder(kept) as copy:
+                shutil.copytree(path, copy, dirs_exist_ok=True, symlinks=True)
+        yield kept
+
+
+def _newest(connection: Connection) -> int:
+    return int(connection.execute("SELECT max(version) FROM versions").fetchone()[0])
+
+
+def _write_files(
+    model: Model, path: Path, identity: str, extra_files: Iterable[Path], carried: Iterable[Carried]
+) -> dict[str, Any]:
+    """All of a model but its manifest, whose content is returned."""
+    name = f"model-{identity}"
+    require_finite("label", model.vectors)
+    with atomic_folder(path / name) as folder:
         model.towers.save(folder / "encoder")
-        write_labels_and_vectors(model, folder)
+        write_labels(folder, model.labels)
+        write_tensors(folder / VECTORS, {"vectors": model.vectors.float().cpu()})
         if model.report is not None:
-            text = json.dumps(model.report.to_dict(), indent=2) + "\n"
-            (folder / REPORT).write_text(text, encoding="utf-8")
+            (folder / REPORT).write_text(json.dumps(model.report.to_dict(), indent=2) + "\n", encoding="utf-8")
         if model.recipe is not None:
             (folder / RECIPE).write_text(model.recipe, encoding="utf-8")
         for file in extra_files:
             shutil.copyfile(file, folder / file.name)
-        (folder / CARD).write_text(model_card(settings, model.report, model.recipe), encoding="utf-8")
-        checksum = write_manifest(folder, settings)
-        if parts_of is not None:
-            carry_parts(parts_of, folder, checksum, model.labels.version, parts)
-
-
-def write_labels_and_vectors(model: Model, folder: Path) -> None:
-    """The files that depend on the labels, with the ranker's."""
-    require_finite("label", model.vectors)
-    write_labels(folder, model.labels)
-    write_tensors(folder / VECTORS, {"vectors": model.vectors.float().cpu()})
+        _mark(folder, "model")
+        files = _listed(folder)
+    parts = [_carry(one, path) for one in carried]
     if model.ranker is not None:
-        model.ranker.save(folder / RANKER)
+        parts.append(_ranker_part(model.ranker, path, model.labels.version))
+    store = Store.create(path / f"{name}.db", identity, model.labels.version)
+    if parts:
+        with store.changing() as connection:
+            for part in parts:
+                write_part(connection, part)
+    flush_to_disk(path / f"{name}.db")
+    return {
+        "format": FORMAT,
+        "umpteen": __version__,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "model": identity,
+        "settings": model.settings(),
+        "files": files,
+    }
 
 
-def carry_parts(source: Journal, folder: Path, checksum: str, version: int, parts: Iterable[str] = PARTS) -> None:
-    """Copies parts to a model for which they hold, too: calibration and index to one that gives the same scores.
+def _carry(carried: Carried, path: Path) -> Part:
+    part, source = carried
+    if source.parent.resolve() != path.resolve() and not (path / part.folder).exists():
+        shutil.copytree(source, path / part.folder)
+    return part
 
-    An index of other labels stays behind, and one in Milvus, which two folders cannot share. So do all parts if another
-    model has taken the source's place meanwhile.
-    """
-    for name in parts:
+
+def _ranker_part(ranker: Ranker, path: Path, version: int) -> Part:
+    name = f"{RANKER}-{secrets.token_hex(4)}"
+    with atomic_folder(path / name) as folder:
+        ranker.save(folder)
+        _mark(folder, RANKER)
+        return Part(RANKER, name, version, ranker.describe(), _listed(folder))
+
+
+def _write_manifest(path: Path, content: dict[str, Any]) -> None:
+    sealed = {**content, "checksum": _checksum(content)}
+    write_atomically(path / MANIFEST, json.dumps(sealed, indent=2, ensure_ascii=False) + "\n")
+
+
+def _write_card(path: Path, model: Model, card: str | None) -> None:
+    ranker = None if model.ranker is None else model.ranker.describe()
+    files, settings = f"model-{read_manifest(path)['model']}", model.settings()
+    made = with_labels(card, files, settings) if card else model_card(files, settings, model.report, model.recipe)
+    write_atomically(path / CARD, with_ranker(made, ranker))
+
+
+def _checksum(content: dict[str, Any]) -> str:
+    """Of everything but the checksum itself, however the JSON is laid out."""
+    rest = {name: value for name, value in content.items() if name != "checksum"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+
+
+def _mark(folder: Path, name: str) -> None:
+    """Says whose folder this is: only what has a mark is ever swept."""
+    (folder / MARK).write_text(json.dumps({"umpteen": name}) + "\n", encoding="utf-8")
+
+
+def _remove_if_ours(path: Path) -> None:
+    """Removes a model, a part, or what a killed process left of one: by its name, its mark, and unless it is in use."""
+    target = unfinished_target(path)
+    ours = _OURS.fullmatch(path.name if target is None else target)
+    if ours is None or path.is_symlink():
+        return
+    if ours[3]:
+        if path.is_file() and is_database(path) and Store(path, ours[2]).is_at_rest():
+            for name in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
+                name.unlink(missing_ok=True)
+        return
+    if not path.is_dir() or any(is_taken(lock) for lock in path.rglob("*.lock")):
+        return
+    if target is not None or _read_mark(path) == ours[1]:
+        if ours[1] == "model" and path.with_name(f"{path.name}.db").exists() and target is None:
+            _remove_if_ours(path.with_name(f"{path.name}.db"))
+            if path.with_name(f"{path.name}.db").exists():
+                return  # somebody is about to read it
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _read_mark(folder: Path) -> str | None:
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        return str(json.loads(read_plainly(folder / MARK))["umpteen"])
+    return None
+
+
+def _listed(folder: Path, living: str | None = None) -> Files:
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {
+        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
+        for path in paths
+        if living is None or not path.is_relative_to(folder / living)
+    }
+
+
+def _problem(path: Path, name: str, expected: dict[str, Any], verified: Verified, every_byte: bool) -> str | None:
+    if not path.is_file():
+        return "is missing"
+    stamp = _stamp(path)  # before it is read: what is written to it meanwhile gives it another
+    size = path.stat().st_size
+    if size != expected["bytes"]:
+        return f"has {size:,} bytes instead of {expected['bytes']:,}"
+    is_large = size > ALWAYS_HASHED
+    if is_large and path.suffix == ".safetensors":
         try:
-            _carry(source, folder, checksum, version, name)
-        except (DamagedModel, OSError):
-            if _is_in_place(source):
-                raise
-            shutil.rmtree(folder / name, ignore_errors=True)
-
-
-def _carry(source: Journal, folder: Path, checksum: str, version: int, name: str) -> None:
-    origin, copy = source.model / name, folder / name
-    if origin.is_dir() and _is_in_place(source):
-        part = read_part(origin, source.belongs_to)
-        if name != INDEX or (part["catalogue_version"] == version and part["settings"].get("kind") != MILVUS):
-            shutil.copytree(origin, copy, ignore=shutil.ignore_patterns(VERIFIED))
-            read_part(copy, source.belongs_to)  # still the one it was
-            tie_part(copy, checksum)
-
-
-def _is_in_place(source: Journal) -> bool:
-    return stamp_of(source.model) != NOTHING_THERE and not source.is_replaced()
-
-
-def require_no_milvus(path: Path) -> None:
-    """Refuses to rewrite a folder whose index lives outside of its files."""
-    if (path / INDEX).is_dir() and _index_part(path)["settings"].get("kind") == MILVUS:
-        raise BadInput(
-            f"the index of {path} is kept by Milvus and belongs to the files as they are; "
-            f"`umpteen index remove {path}` first, and build it again afterwards"
-        )
-
-
-def require_index_that_comes_along(path: Path, version: int, *, instead: str) -> None:
-    """Refuses to rewrite a folder with this version of the labels if its index would be lost; `instead` is advice."""
-    require_no_milvus(path)
-    if has_older_index(path, version):
-        raise BadInput(
-            f"{path / INDEX} was built of older labels and cannot come along; build it again first "
-            f"(`umpteen index build {path}`), or {instead}"
-        )
-
-
-def has_older_index(path: Path, version: int) -> bool:
-    """Whether there is an index that was built of other labels than this version's."""
-    return (path / INDEX).is_dir() and _index_part(path)["catalogue_version"] != version
-
-
-def _index_part(path: Path) -> dict[str, Any]:
-    return read_part(path / INDEX, read_manifest(path)["checksum"])
-
-
-def read_model(path: Path, *, ranker: bool = True) -> tuple[Model, Journal]:
-    """The model of a folder, and the journal of its labels; files are checked, large ones in full after a change."""
-    while True:
-        stamp, parts = stamp_of(path), part_stamps(path)
-        try:
-            manifest = read_manifest(path)
-            damage = problems(path, manifest, arrays=False)
-            if damage:
-                raise DamagedModel(damage[0])
-            model = _read(path, manifest, ranker)
-        except (DamagedModel, OSError):
-            if (stamp_of(path), part_stamps(path)) == (stamp, parts):
-                raise
-        else:
-            if (stamp_of(path), part_stamps(path)) == (stamp, parts):
-                return model, Journal(path, manifest["checksum"], stamp)
-        # Replaced while it was read: what was found belongs to two models, even if it fits together.
-
-
-def _read(path: Path, manifest: dict[str, Any], with_ranker: bool) -> Model:
-    settings = manifest["settings"]
-    report, recipe = path / REPORT, path / RECIPE
-    try:
-        return Model(
-            Towers.load(path / "encoder"),
-            read_labels(path, version_of(manifest)),
-            read_vectors(path),
-            report=Report.from_dict(json.loads(report.read_text(encoding="utf-8"))) if report.exists() else None,
-            recipe=recipe.read_text(encoding="utf-8") if recipe.exists() else None,
-            data=settings["data"],
-            training=settings["training"],
-            ranker=Ranker.load(path / RANKER) if with_ranker and RANKER in settings else None,
-            calibration=read_calibration(path, manifest, with_ranker=with_ranker),
-        )
-    except DamagedModel:
-        raise
-    except (UmpteenError, OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
-        raise DamagedModel(f"{path}: cannot be loaded although its files are whole: {error}") from error
-
-
-def read_calibration(path: Path, manifest: dict[str, Any], *, with_ranker: bool) -> Calibration | None:
-    """None if there is none, or if the scores it was fitted on are the ranker's, which is left out."""
-    folder = path / CALIBRATION
-    if not folder.is_dir() or (RANKER in manifest["settings"] and not with_ranker):
+            with safe_open(path, framework="pt"):
+                pass
+        except SafetensorError as error:
+            return f"has a damaged header ({error})"
+    is_known = verified.knows(name, path, expected["sha256"]) or not os.access(path.parent, os.W_OK)
+    if is_large and is_known and not every_byte:
         return None
-    read_part(folder, manifest["checksum"])
-    return Calibration.load(folder)
+    if sha256_of(path) != expected["sha256"]:
+        return "was altered, its SHA-256 does not match"
+    if is_large:
+        verified.add(name, str(stamp), expected["sha256"])
+    return None
 
 
-def part_stamps(path: Path) -> dict[str, Stamp]:
-    """Change whenever a part is made again or removed: one look at the disk for each."""
-    return {name: file_stamp(path / name / PART) for name in PARTS}
-
-
-def has_changed_labels(path: Path) -> bool:
-    """Whether labels have changed since the folder was written."""
-    manifest = read_manifest(path)
-    return Journal(path, manifest["checksum"]).has(version_of(manifest) + 1)
-
-
-def verify(path: Path | str, progress: Progress | None = None) -> list[str]:
-    """Every byte of a model folder against its manifests, label versions included: one line for each problem."""
-    path = Path(path)
-    manifest = read_manifest(path)
-    found = problems(path, manifest, arrays=True, progress=progress)
-    for name in PARTS:
-        if (path / name).is_dir():
-            try:
-                read_part(path / name, manifest["checksum"], arrays=True)
-            except DamagedModel as damage:
-                found.append(str(damage))
+def _stamp(path: Path | str | None) -> tuple[int, int, int]:
     try:
-        for _ in Journal(path, manifest["checksum"]).read(version_of(manifest), None):
-            pass
-    except DamagedModel as damage:
-        found.append(str(damage))
-    return found
+        found = Path(path or "").stat()
+    except OSError:
+        return 0, 0, 0
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
-def copied_without_labels(path: Path, folder: Path) -> None:
-    """All of a model folder but what depends on its labels, into another one."""
-    labels = {file.name for file in path.glob("labels.*")}
-    copied_without({*ADDED_LATER, MANIFEST, VECTORS, RANKER, *labels}, path, folder)
+def _require_confined(files: Mapping[str, Any], where: str) -> None:
+    for name, file in files.items():
+        parts = PurePosixPath(name).parts
+        if not parts or name.startswith("/") or ".." in parts or "\\" in name or "\0" in name:
+            raise DamagedModel(
+                f"{where}: lists the file {name!r}, which is not inside the model; do not use this model"
+            )
+        if not (isinstance(file, dict) and isinstance(file.get("bytes"), int) and isinstance(file.get("sha256"), str)):
+            raise DamagedModel(f"{where}: says nothing of the size and SHA-256 of {name!r}; copy the model again")
 
 
-def copied_without(left_out: set[str], path: Path, folder: Path) -> None:
-    """A model folder into another one, without these files and folders of its own and others' unfinished work."""
+def _everything(folder: Path | str) -> Iterator[os.DirEntry[str]]:
+    with suppress(FileNotFoundError), os.scandir(folder) as entries:  # databases in use make and remove files
+        for entry in entries:
+            yield entry
+            if entry.is_dir(follow_symlinks=False):
+                yield from _everything(entry.path)
 
-    def ignored(directory: str, names: list[str]) -> set[str]:
-        return {name for name in names if Path(directory) == path and (name in left_out or is_unfinished(name))}
 
-    shutil.copytree(path, folder, dirs_exist_ok=True, ignore=ignored)
+def read_plainly(path: Path) -> bytes:
+    """The file itself, never what a link in its place leads to."""
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+        return file.read()

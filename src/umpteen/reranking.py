@@ -16,16 +16,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from umpteen.catalogue.live import TRAINED
-from umpteen.catalogue.lock import locked
 from umpteen.classifier import RANKER, Classifier
 from umpteen.data.dataset import Dataset, Split
 from umpteen.encoding import encode_texts
 from umpteen.errors import BadInput
 from umpteen.evaluating import in_rows_of, propensity_of_recipe
 from umpteen.judge import Judge
-from umpteen.manifest import CALIBRATION, CATALOGUE, INDEX, read_manifest, tie_part, write_manifest
 from umpteen.model_card import with_ranker
-from umpteen.model_folder import copied_without, has_changed_labels, require_no_milvus
+from umpteen.model_folder import CALIBRATION, CARD, ModelFolder, standing_in
 from umpteen.ranker.features import TextFeatures
 from umpteen.ranker.fitting import fit_weights
 from umpteen.ranker.fusion import fuse
@@ -33,7 +31,7 @@ from umpteen.ranker.ranker import LATER, Ranker
 from umpteen.ranker.samples import TEXTS_AT_A_TIME, Samples
 from umpteen.ranker.settings import RankerSettings
 from umpteen.retrieval.exact import top_k
-from umpteen.storage import atomic_folder, write_atomically
+from umpteen.storage import write_atomically
 from umpteen.version import __version__
 
 Progress = Callable[[str, int, int], None]
@@ -73,7 +71,6 @@ def fit_ranker(
     validation, too.
     """
     classifier = Classifier.load(model, ranker=False, index=False)
-    _require_no_changes(model)
     count = classifier.labels.count()
     if settings.candidates > count:
         raise BadInput(
@@ -96,7 +93,7 @@ def fit_ranker(
     else:
         origin = {"chosen": "by hand"}
         ranker = replace(ranker, weight=weight, rare=USUAL_RARE if rare is None else rare, origin=origin)
-    _replace(model, ranker)
+    put_ranker(classifier, ranker)
     shutil.rmtree(samples.folder, ignore_errors=True)
     return ranker, trials
 
@@ -121,11 +118,27 @@ def _fit(
     return Ranker(features, weights, intercepts, texts, settings)
 
 
+def put_ranker(classifier: Classifier, ranker: Ranker) -> None:
+    """The ranker counts from now on; scores are others then, so a calibration holds no more."""
+    folder = classifier.folder
+    assert folder is not None
+    with folder.adding(RANKER) as part:
+        ranker.save(part.folder)
+        part.labels_version, part.about, part.replaces = classifier.version, ranker.describe(), (CALIBRATION,)
+    _describe(folder, ranker.describe())
+
+
 def remove_ranker(model: Path) -> None:
-    """The model folder without its ranker."""
-    if RANKER not in read_manifest(model)["settings"]:
-        raise BadInput(f"{model} has no ranker to remove")
-    _replace(model, None)
+    """The model folder without its ranker, and without the calibration of its scores."""
+    folder = ModelFolder(model)
+    folder.drop(RANKER, CALIBRATION)
+    _describe(folder, None)
+
+
+def _describe(folder: ModelFolder, ranker: dict[str, Any] | None) -> None:
+    card = folder.path / CARD
+    if card.is_file():
+        write_atomically(card, with_ranker(card.read_text(encoding="utf-8"), ranker))
 
 
 def try_on_validation(classifier: Classifier, ranker: Ranker, dataset: Dataset, rares: Iterable[float]) -> list[Trial]:
@@ -174,8 +187,7 @@ def _as_the_model_saw_it(classifier: Classifier, dataset: Dataset, *, needs_vali
 def _workspace(model: Path, dataset: Dataset, settings: RankerSettings) -> Samples:
     """Where a fit keeps what is done; one that was begun with other settings, data or model is discarded."""
     folder = Path(f"{model.resolve()}.ranker")
-    files = {name: file for name, file in read_manifest(model)["files"].items() if not name.startswith(f"{RANKER}/")}
-    parts = [files, dataset.fingerprint, len(dataset.train), settings.to_dict(), __version__]
+    parts = [standing_in(model), dataset.fingerprint, len(dataset.train), settings.to_dict(), __version__]
     identity = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
     marker = folder / "identity"
     if not (marker.is_file() and marker.read_text(encoding="utf-8") == identity):
@@ -200,32 +212,3 @@ def _retrieve(
             samples.keep_candidates(start, found.rows, vectors.cpu().numpy() if settings.dense else None)
         if progress is not None:
             progress("retrieving candidates", stop, len(train))
-
-
-def _replace(model: Path, ranker: Ranker | None) -> None:
-    """The model folder with this ranker, or with none; all other files stay as they are, but for the model card."""
-    with locked(model), atomic_folder(model) as folder:
-        _require_no_changes(model)
-        manifest = read_manifest(model)
-        settings: dict[str, Any] = manifest["settings"]
-        settings.pop(RANKER, None)
-        # Scores are others now, so the calibration is of no use.
-        copied_without({RANKER, CATALOGUE, CALIBRATION}, model, folder)
-        if ranker is not None:
-            ranker.save(folder / RANKER)
-            settings[RANKER] = ranker.describe()
-        card = folder / "README.md"
-        if card.is_file():
-            card.write_text(with_ranker(card.read_text(encoding="utf-8"), settings.get(RANKER)), encoding="utf-8")
-        checksum = write_manifest(folder, settings)
-        if (folder / INDEX).is_dir():
-            tie_part(folder / INDEX, checksum)
-
-
-def _require_no_changes(model: Path) -> None:
-    require_no_milvus(model)
-    if has_changed_labels(model):
-        raise BadInput(
-            f"the labels of {model} have changed since it was written, and a ranker belongs to the labels it was "
-            f"fitted on; `umpteen labels compact {model}` first, which keeps them"
-        )

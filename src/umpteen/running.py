@@ -13,7 +13,7 @@ from umpteen.encoders.static import StaticEncoder
 from umpteen.encoding import encode_texts
 from umpteen.errors import BadInput
 from umpteen.evaluation.report import Report
-from umpteen.manifest import MANIFEST
+from umpteen.model_folder import MANIFEST, standing_in
 from umpteen.parallel.shard import Shard
 from umpteen.parallel.world import World, launch_name
 from umpteen.recipe_file import read_config, to_toml
@@ -69,6 +69,7 @@ def train_in(
     observer = observer or Silence()
     workspace = workspace_of(output)
     complete = world.is_first and is_complete(output, workspace, resume=resume, overwrite=overwrite)
+    stands = standing_in(output) if world.is_first else None
     if world.largest(complete)[0]:
         observer.notice(f"{output} is complete; nothing is left to train")
         return
@@ -98,7 +99,11 @@ def train_in(
     for table in row_tables(towers).values():
         table.collect_()
     if vectors is not None:
-        _save(Classifier(towers, labels, vectors), run, state, config, output, workspace, report, start_from)
+        kept = _save(
+            Classifier(towers, labels, vectors), run, state, config, output, workspace, report, start_from, stands
+        )
+        if kept is not None:
+            observer.notice(f"{output} was changed while this one was trained; what stood there is kept in {kept}")
     world.wait()
 
 
@@ -111,8 +116,9 @@ def _save(
     workspace: Path,
     report: Report | None,
     start_from: str | Path | None,
-) -> None:
-    classifier.save(
+    stands: tuple[str, int] | None,
+) -> Path | None:
+    kept = classifier.save(
         output,
         report=report,
         recipe=_origin(start_from) + to_toml(config),
@@ -124,8 +130,10 @@ def _save(
             "parameters": classifier.towers.parameter_counts(),
         },
         extra_files=[workspace / "metrics.jsonl"],
+        unless_changed=stands,
     )
     shutil.rmtree(workspace, ignore_errors=True)
+    return kept
 
 
 def _origin(start_from: str | Path | None) -> str:

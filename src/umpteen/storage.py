@@ -4,6 +4,7 @@ Everything is written to a hidden sibling, flushed to the disk, and only then pu
 """
 
 import ctypes
+import fcntl
 import hashlib
 import os
 import re
@@ -124,6 +125,27 @@ def _alive(process: str) -> bool:
     except (ValueError, OSError):
         return True
     return True
+
+
+def unfinished_target(path: Path) -> str | None:
+    """Of what a killed process of this machine left behind: the name of the file or folder it was to become."""
+    name, partial, process = path.name[1:].partition(f".partial.{os.uname().nodename}.")
+    return name if path.name.startswith(".") and partial and not _alive(process.partition(".")[0]) else None
+
+
+def is_taken(lock: Path) -> bool:
+    """Whether a process holds this lock file."""
+    try:
+        handle = os.open(lock, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(handle)
+    return False
 
 
 def put_back(path: Path) -> None:

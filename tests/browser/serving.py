@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import uvicorn
 from scipy.sparse import csr_array
+from umpteen.manifest import CALIBRATION, read_manifest, write_part
 
 from tiny import tiny_tokenizer
 from umpteen.calibration.fitting import fit_calibration
@@ -17,7 +18,6 @@ from umpteen.data.labels import LabelCatalogue
 from umpteen.encoders.static import StaticEncoder
 from umpteen.encoders.towers import Towers
 from umpteen.evaluation.report import evaluate
-from umpteen.manifest import CALIBRATION, read_manifest, write_part
 from umpteen.service.app import create_app
 from umpteen.service.settings import ServiceSettings
 from umpteen.storage import atomic_folder

@@ -10,6 +10,7 @@ import pytest
 import torch
 from scipy.sparse import csr_array
 from small_catalogue import LABELS
+from umpteen.manifest import MANIFEST, checksum_of
 
 from umpteen import live_model
 from umpteen.catalogue import folder
@@ -21,7 +22,6 @@ from umpteen.encoders.row_table import RowTable
 from umpteen.encoders.static import StaticEncoder
 from umpteen.encoders.towers import Towers
 from umpteen.errors import BadInput
-from umpteen.manifest import MANIFEST, checksum_of
 
 TEXTS = ["the fish trade", "a tax in law", "library network", "food for a dog"]
 

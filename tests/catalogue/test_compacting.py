@@ -7,14 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from umpteen.compacting import compact
+from umpteen.manifest import CALIBRATION, INDEX, MANIFEST, PART, read_manifest, read_part, write_part
 
 from miniature import command, listing, refused
 from umpteen import model_folder
 from umpteen.catalogue.changes import Add, Rename, Retire
 from umpteen.classifier import Classifier, verify
-from umpteen.compacting import compact
 from umpteen.errors import BadInput, DamagedModel, NotSaved
-from umpteen.manifest import CALIBRATION, INDEX, MANIFEST, PART, read_manifest, read_part, write_part
 
 TEXTS = ["the fish trade", "a tax in law", "library network", "food for a dog"]
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from miniature import files_of
 from tiny import tiny_tokenizer, tiny_transformer
 from umpteen.classifier import Classifier, verify
 from umpteen.data.labels import LabelCatalogue
@@ -125,7 +126,7 @@ def test_a_classifier_with_rows_survives_its_folder(fused: bool, tmp_path: Path)
     assert torch.equal(encode_texts(loaded.towers.label, TEXTS, rows=ROWS), classifier.vectors)
     assert loaded.towers.describe() == classifier.towers.describe()
     assert "5 labels" in loaded.towers.describe()
-    (tmp_path / "model" / "encoder" / "label" / "model.safetensors").unlink()
+    (files_of(tmp_path / "model") / "encoder" / "label" / "model.safetensors").unlink()
     with pytest.raises(DamagedModel, match=r"label/model\.safetensors"):
         Classifier.load(tmp_path / "model")
 

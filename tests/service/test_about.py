@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import shutil
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,7 +9,8 @@ import pytest
 from service_cases import AUTHORISED, EDITABLE, LABELS, Running, error_of, in_service
 from starlette.testclient import TestClient
 
-from umpteen.classifier import Classifier
+from miniature import part_of
+from umpteen.model_folder import ModelFolder
 from umpteen.service.settings import Limits, ServiceSettings
 
 
@@ -52,67 +52,55 @@ def test_the_model_says_what_it_is_and_what_it_allows(shared_model: Path) -> Non
     assert "secret" not in json.dumps(about)
 
 
-def test_a_certificate_is_shown_with_the_index_it_is_of(model: Path) -> None:
-    async def ask(service: Running) -> None:
-        async def certificate() -> object:
-            return (await service.client.get("/model")).json()["index"]["certificate"]
-
-        (model / "index").mkdir()
-        for kind, shown in (("faiss-hnsw", False), ("exact", True)):
-            written = {"kind": kind, "recall": 0.99}
-            (model / "index" / "certificate.json").write_text(json.dumps(written))
-            assert await certificate() == (written if shown else None)
-        shutil.rmtree(model / "index")
-        assert await certificate() is None
-
-    in_service(model, ask, ServiceSettings(refresh=60))
+def with_part(model: Path, name: str, **files: str) -> Path:
+    """Gives the model a part with these files, which nobody is going to open."""
+    with ModelFolder(model).adding(name) as part:
+        for stem, content in files.items():
+            (part.folder / stem.replace("__", ".")).write_text(content)
+        part.about = {"kind": "exact"}
+    return part_of(model, name)
 
 
-def test_a_file_that_goes_while_it_is_asked_for_is_none(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_report_shows_what_the_parts_in_use_hold_and_nothing_else(model: Path) -> None:
+    with_part(model, "index", certificate__json='{"kind": "exact", "recall": 0.99}', curve__svg="<svg/>")
     (model / "figures").mkdir()
-    (model / "figures" / "curve.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
-
-    def gone(file: Path) -> bytes:
-        raise FileNotFoundError(file)
-
-    async def ask(service: Running) -> None:
-        monkeypatch.setattr(Path, "is_file", lambda file: True)
-        monkeypatch.setattr(Path, "read_bytes", gone)
-        monkeypatch.setattr(Path, "read_text", lambda file, encoding=None: gone(file))
-        assert (await service.client.get("/model")).json()["index"]["certificate"] is None
-        assert (await service.client.get("/report")).json()["certificate"] is None
-        assert error_of(await service.client.get("/report/figures/curve.svg")) == (404, "unknown_figure")
-
-    in_service(model, ask, ServiceSettings(refresh=60))
-
-
-def test_the_report_shows_what_stands_in_the_folder(model: Path) -> None:
-    (model / "calibration").mkdir()
-    (model / "calibration" / "calibration.json").write_text('{"method": "isotonic"}')
-    (model / "calibration" / "reliability.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
-    (model / "index").mkdir()
-    (model / "index" / "certificate.json").write_text('{"recall": 0.99}')
+    (model / "figures" / "curve.png").write_text("not of any part")
+    (part_of(model, "index") / "late.svg").write_text("<svg>nobody listed it</svg>")
 
     async def ask(service: Running) -> None:
         report = (await service.client.get("/report")).json()
-        assert report["report"] is None and report["calibration"] == {"method": "isotonic"}
-        assert report["certificate"] == {"recall": 0.99}
+        assert report["report"] is None and report["calibration"] is None
+        certificate = {"kind": "exact", "recall": 0.99}
+        assert report["certificate"] == certificate
+        assert (await service.client.get("/model")).json()["index"]["certificate"] == certificate
         (figure,) = report["figures"]
         picture = await service.client.get(figure["url"])
-        assert picture.headers["Content-Type"] == "image/svg+xml" and picture.text.startswith("<svg")
+        assert picture.headers["Content-Type"] == "image/svg+xml" and picture.text == "<svg/>"
         assert "default-src 'none'" in picture.headers["Content-Security-Policy"]
+        for name in ("curve.png", "late.svg"):
+            assert error_of(await service.client.get(f"/report/figures/{name}")) == (404, "unknown_figure")
 
-    served = Classifier.load(shutil.copytree(model, model.with_name("bare"), ignore=_parts))
-    served.path = model
-    in_service(served, ask)
+    in_service(model, ask)
 
 
-def _parts(folder: str, names: list[str]) -> list[str]:
-    return [name for name in names if name in ("calibration", "index")]
+def test_a_figure_that_is_a_link_by_now_is_not_followed(model: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("the label token")
+    folder = with_part(model, "index", certificate__json="{}", curve__svg="<svg/>")
+
+    async def ask(service: Running) -> None:
+        (folder / "curve.svg").unlink()
+        (folder / "curve.svg").symlink_to(secret)
+        answer = await service.client.get("/report/figures/curve.svg")
+        assert error_of(answer) == (404, "unknown_figure") and "token" not in answer.text
+        (folder / "certificate.json").unlink()
+        assert (await service.client.get("/report")).json()["certificate"] is None
+
+    in_service(model, ask, ServiceSettings(refresh=60))
 
 
 @pytest.mark.parametrize(
-    "name", ["umpteen.json", "..%2Fumpteen.json", "%2e%2e%2f%2e%2e%2fetc%2fpasswd", "calibration.json", "nothing.svg"]
+    "name", ["manifest.json", "..%2Fmanifest.json", "%2e%2e%2f%2e%2e%2fetc%2fpasswd", "calibration.json", "nothing.svg"]
 )
 def test_nothing_but_figures_is_served_as_a_figure(client: TestClient, name: str) -> None:
     answer = client.get(f"/report/figures/{name}")

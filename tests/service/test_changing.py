@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -11,9 +10,9 @@ import torch
 from httpx import Response
 from service_cases import AUTHORISED, TOKEN, Running, error_of, in_service
 
-from umpteen.catalogue.lock import locked
-from umpteen.classifier import Classifier
-from umpteen.service import changing
+from umpteen.catalogue.store import Store
+from umpteen.live_model import LiveModel
+from umpteen.model_folder import ModelFolder
 from umpteen.service.refusals import Refusal
 from umpteen.service.settings import Limits, ServiceSettings
 
@@ -29,37 +28,22 @@ def settings(**more: float) -> ServiceSettings:
     return ServiceSettings(token=TOKEN, timeout=4, refresh=60, **more)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("too_late", [False, True])
-def test_predictions_never_wait_for_another_process(
-    model: Path, monkeypatch: pytest.MonkeyPatch, too_late: bool
-) -> None:
-    """Whether the folder is found locked, or is locked between that look and the change."""
-    looks = 0
-    look = changing.is_locked
-
-    def first_looks(folder: Path) -> bool:
-        nonlocal looks
-        looks += 1
-        return look(folder) if looks > MANY else False
-
+def test_predictions_never_wait_for_another_process(model: Path) -> None:
     async def ask(service: Running) -> None:
-        with locked(model):
-            if too_late:
-                monkeypatch.setattr(changing, "is_locked", first_looks)
+        with ModelFolder(model).changing():
             changes = [adding(service, f"new {number}") for number in range(MANY)]
-            await asyncio.sleep(0.05)
-            assert "new 0" not in await service.keys("food network")
+            for _ in range(5):
+                assert "new 0" not in await service.keys("food network")
             assert not any(change.done() for change in changes)
         made = await asyncio.gather(*changes)
         assert sorted(change.json()["version"] for change in made) == list(range(1, MANY + 1))
 
-    in_service(model, ask, settings())
-    assert looks >= MANY * too_late
+    in_service(model, ask, settings(lock_timeout=300))
 
 
 def test_a_folder_that_stays_locked_is_told_and_nothing_changes(model: Path) -> None:
     async def ask(service: Running) -> None:
-        with locked(model):
+        with ModelFolder(model).changing():
             answer = await adding(service, "new")
         assert error_of(answer) == (503, "locked") and int(answer.headers["Retry-After"]) >= 1
         assert "another process has been changing the labels for 0.1 s" in answer.text
@@ -70,79 +54,51 @@ def test_a_folder_that_stays_locked_is_told_and_nothing_changes(model: Path) -> 
     in_service(model, ask, settings(lock_timeout=0.1))
 
 
-def test_a_change_that_loses_the_race_for_the_lock_encodes_its_texts_once(
+def test_a_change_that_has_to_be_tried_again_encodes_its_texts_once(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even if another one is tried between its tries."""
-    looks = 0
     encoded: list[str] = []
-    whole = Classifier._encode
+    tries = 0
+    whole, store = LiveModel.encode, Store.changing
 
-    def encode(self: Classifier, texts: list[str]) -> torch.Tensor:
+    def encode(self: LiveModel, texts: list[str]) -> torch.Tensor:
         encoded.extend(texts)
         return whole(self, texts)
 
     async def ask(service: Running) -> None:
-        nonlocal looks
-        monkeypatch.setattr(Classifier, "_encode", encode)
+        monkeypatch.setattr(LiveModel, "encode", encode)
+        loop = asyncio.get_running_loop()
         with ExitStack() as others:
-            others.enter_context(locked(model))
+            others.enter_context(ModelFolder(model).changing())
 
-            def look(_: Path) -> bool:
-                nonlocal looks
-                looks += 1
-                if looks == 6:  # each of the two has lost twice
-                    others.close()
-                return False
+            def changing(self: Store, patience: float) -> object:
+                nonlocal tries
+                tries += 1
+                if tries == 6:  # each of the two has lost twice
+                    loop.call_soon_threadsafe(others.close)
+                return store(self, patience)
 
-            monkeypatch.setattr(changing, "is_locked", look)
+            monkeypatch.setattr(Store, "changing", changing)
             changes = (("a", "food network"), ("b", "dog network"))
             made = await asyncio.gather(*(adding(service, key, text) for key, text in changes))
-        assert sorted(change.json()["version"] for change in made) == [1, 2] and looks >= 6
+        assert sorted(change.json()["version"] for change in made) == [1, 2] and tries >= 6
         assert sorted(encoded) == ["dog network", "food network"]
         assert (await service.keys("dog network"))[0] == "b" and (await service.keys("food network"))[0] == "a"
 
-    in_service(model, ask, settings())
-
-
-def test_only_the_wait_for_others_counts_as_one_not_the_encoding_before(
-    model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole, look = Classifier._encode, changing.is_locked
-    found: list[bool] = []
-
-    async def ask(service: Running) -> None:
-        with ExitStack() as others:
-
-            def encode(self: Classifier, texts: list[str]) -> torch.Tensor:
-                time.sleep(0.6)
-                others.enter_context(locked(model))
-                return whole(self, texts)
-
-            def looked(folder: Path) -> bool:
-                found.append(look(folder))
-                if len(found) == 4:
-                    others.close()
-                return found[-1]
-
-            monkeypatch.setattr(Classifier, "_encode", encode)
-            monkeypatch.setattr(changing, "is_locked", looked)
-            assert (await adding(service, "new")).json() == {"version": 1}
-        assert found == [False, True, True, True, False]
-
-    in_service(model, ask, settings(lock_timeout=0.5))
+    in_service(model, ask, settings(lock_timeout=300))
 
 
 def test_changes_that_wait_for_their_turn_are_limited_and_nothing_else_is(model: Path) -> None:
     async def ask(service: Running) -> None:
         release, began = threading.Event(), threading.Event()
-        works = asyncio.ensure_future(service.service.change(lambda: began.set() or release.wait(10)))
+        works = asyncio.ensure_future(service.service.change(lambda _: began.set() or release.wait(10)))
         await asyncio.to_thread(began.wait, 5)
         late = await adding(service, "late")  # and keeps its place, as it may still be made
         assert error_of(late) == (504, "timeout")
         assert error_of(await adding(service, "other")) == (429, "too_busy")
         with pytest.raises(Refusal, match="wait already"):
-            await service.service.change(lambda: None)
+            await service.service.change(lambda _: None)
         own = [asyncio.ensure_future(service.service.batcher.alone(lambda: "done")) for _ in range(3)]
         assert (await service.client.get("/labels/history")).status_code == 200
         release.set()
@@ -157,9 +113,9 @@ def test_changes_that_wait_for_their_turn_are_limited_and_nothing_else_is(model:
 
 def test_changes_that_wait_for_another_process_are_limited(model: Path) -> None:
     async def ask(service: Running) -> None:
-        with locked(model):
+        with ModelFolder(model).changing():
             waits = adding(service, "one")
-            await asyncio.sleep(0.1)
+            await service.keys("fish")  # its turn came after that of the change, which waits by now
             refused = await adding(service, "other")
         assert error_of(refused) == (429, "too_busy") and refused.headers["Retry-After"] == "1"
         assert (await waits).json() == {"version": 1}

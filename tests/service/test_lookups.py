@@ -12,7 +12,6 @@ from service_cases import Running, error_of, in_service
 
 from umpteen.catalogue import stored
 from umpteen.catalogue.live import LiveLabels
-from umpteen.catalogue.stored import StoredLabels
 from umpteen.classifier import Classifier
 from umpteen.service.lookups import THREADS
 from umpteen.service.settings import Limits, ServiceSettings
@@ -77,32 +76,26 @@ def test_a_search_that_takes_too_long_is_told_so_and_given_up(shared_model: Path
     in_service(shared_model, ask, ServiceSettings(timeout=0.2))
 
 
-@pytest.mark.parametrize(("search", "part"), [("nowhere", "_block"), ("key", "line")])
+@pytest.mark.parametrize("search", ["zz", "nowhere"])
 def test_a_search_that_finds_nothing_is_given_up_too(
-    shared_model: Path, monkeypatch: pytest.MonkeyPatch, search: str, part: str
+    shared_model: Path, monkeypatch: pytest.MonkeyPatch, search: str
 ) -> None:
-    """Whether no line holds what is searched for, or every line does, but no label."""
-    read: list[int] = []
-    release = threading.Event()
-    whole = getattr(StoredLabels, part)
+    """Whether all labels have to be read for it, or an index."""
+    monkeypatch.setattr(stored, "STEPS_BETWEEN_LOOKS", 1)
+    labels = Classifier.load(shared_model).labels
 
-    def slow(self: StoredLabels, row: int) -> object:
-        read.append(row)
-        release.wait(5)
-        return whole(self, row)
+    def looks(most: float) -> int:
+        count = 0
 
-    async def ask(service: Running) -> None:
-        monkeypatch.setattr(stored, "_LINES_AT_A_TIME", 1 if part == "_block" else 100)
-        monkeypatch.setattr(StoredLabels, part, slow)
-        assert error_of(await service.client.get(f"/labels?search={search}")) == (504, "timeout")
-        release.set()
-        for _ in range(200):
-            if not service.service.lookups._taken:
-                break
-            await asyncio.sleep(0.01)
-        assert read == [0] and not service.service.lookups._taken
+        def stop() -> bool:
+            nonlocal count
+            count += 1
+            return count > most
 
-    in_service(shared_model, ask, ServiceSettings(timeout=0.2, refresh=60))
+        assert list(labels.find_rows(search, stop=stop)) == []
+        return count
+
+    assert looks(2) < looks(float("inf"))
 
 
 def test_the_end_of_a_service_waits_for_no_search(shared_model: Path, slow: Slow) -> None:

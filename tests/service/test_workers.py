@@ -15,9 +15,9 @@ from urllib.request import urlopen
 import pytest
 from click.testing import CliRunner
 from service_cases import TOKEN
+from umpteen.catalogue.lock import locked
 
 from umpteen.bench.child_service import ChildService, umpteen_serve
-from umpteen.catalogue.lock import locked
 from umpteen.cli.main import main
 from umpteen.cli.serve import serve as serve_command
 from umpteen.errors import BadConfig, BadFile, BadInput, DamagedModel

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from miniature import command, flip_a_byte, listing, refused, trained, unfinished, write_recipe
+from miniature import command, files_of, flip_a_byte, listing, refused, trained, unfinished, write_recipe
 from umpteen.classifier import verify
 from umpteen.errors import NotSaved
 from umpteen.training.observer import MetricsLog
@@ -107,13 +107,13 @@ def test_a_full_disk_leaves_the_old_model_and_the_finished_training(
     model = trained(tmp_path, "training.steps=2")
     before = listing(model)
     again = ("train", tmp_path / "recipe.toml", "--output", model, "--set", "seed=5", "--quiet")
-    full_disk(".model.partial")
-    refused(command(*again, "--overwrite"), str(model), "No space left", "untouched")
+    full_disk("/.model-")
+    refused(command(*again, "--overwrite"), str(model), "No space left", "nothing was left behind")
     assert listing(model) == before and verify(model) == []
     assert not [path for path in tmp_path.iterdir() if "partial" in path.name]
     monkeypatch.undo()
     assert command(*again, "--resume").code == 0
-    assert listing(model)["vectors.safetensors"] != before["vectors.safetensors"] and verify(model) == []
+    assert (files_of(model) / "vectors.safetensors").read_bytes() not in before.values() and verify(model) == []
 
 
 def test_a_full_disk_under_the_log_is_reported_as_such() -> None:
@@ -140,7 +140,7 @@ def test_a_loss_turned_nan_stops_the_run_at_its_step_and_keeps_the_checkpoint_be
     assert state["state"]["step"] == 2 and not (tmp_path / "model").exists()
     assert command(*arguments, "--resume").code == 0
     assert command("train", recipe, "--output", tmp_path / "straight", "--quiet").code == 0
-    resumed, straight = (tmp_path / name / "vectors.safetensors" for name in ("model", "straight"))
+    resumed, straight = (files_of(tmp_path / name) / "vectors.safetensors" for name in ("model", "straight"))
     assert resumed.read_bytes() == straight.read_bytes()
 
 

@@ -189,7 +189,7 @@ def test_ended_after_any_step_and_resumed_it_ends_with_the_same_weights(steps: i
 def test_resume_starts_a_run_where_there_is_none(tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path, "training.steps=1")
     assert command("train", recipe, "--output", tmp_path / "model", "--resume", "--quiet").code == 0
-    assert (tmp_path / "model" / "umpteen.json").exists()
+    assert (tmp_path / "model" / "manifest.json").exists()
 
 
 def test_early_stopping_counts_on_across_a_resume(tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_early_stopping_counts_on_across_a_resume(tmp_path: Path) -> None:
     outcome = command("train", tmp_path / "recipe.toml", "--output", tmp_path / "model", "--resume")
     assert outcome.code == 0 and "stopped early" in outcome.err and "best at step 1" in outcome.err
     assert [record["step"] for record in course(tmp_path / "model") if "loss" in record] == [1, 2, 3, 4]
-    manifest = json.loads((tmp_path / "model" / "umpteen.json").read_text(encoding="utf-8"))
+    manifest = json.loads((tmp_path / "model" / "manifest.json").read_text(encoding="utf-8"))
     assert manifest["settings"]["training"]["best_step"] == 1
 
 

@@ -19,15 +19,14 @@ from torch import Tensor
 
 from umpteen.bench.turns import Turns
 from umpteen.catalogue.changes import Add
-from umpteen.catalogue.journal import Journal
 from umpteen.catalogue.live import LiveLabels
 from umpteen.catalogue.live_catalogue import LiveCatalogue
+from umpteen.catalogue.store import Store
 from umpteen.data.dataset import open_dataset
 from umpteen.data.labels import LabelCatalogue
 from umpteen.encoders.static import StaticEncoder
 from umpteen.encoding import encode_texts
 from umpteen.errors import BadInput
-from umpteen.manifest import write_manifest
 from umpteen.parallel.threads import undivided
 from umpteen.retrieval.certificate import interval
 from umpteen.retrieval.effort import Effort
@@ -59,7 +58,7 @@ def run(
     """recall_at_10: of HNSW, on the half of the queries that it was not tuned on.
     speed_ratio: seconds a query of exact search (the faster of a BLAS product and FAISS's flat index) ÷ HNSW's, in
     turns; the median of the turns. The index is the saved one, opened again and mapped.
-    add_1000_seconds: for `added` labels: their journal entry on disk, flushed, and the index told; not their encoding.
+    add_1000_seconds: for `added` labels: their version on disk, flushed, and the index told; not their encoding.
     """
     if min(labels, added, timed, turns) < 1 or queries < 2 or noise < 0:
         raise BadInput("the benchmark needs labels, added labels, timed queries and turns of 1 or more, and 2 queries")
@@ -77,7 +76,7 @@ def run(
         size = sum(path.stat().st_size for path in Path(scratch).iterdir())
         del built
         begun = time.perf_counter()
-        index = FaissIndex.open(Path(scratch), base, settings)
+        index = FaissIndex.open(Path(scratch), LiveVectors(base), settings)
         open_seconds = time.perf_counter() - begun
         tell("timing", 0, 1)
         exact = ExactIndex(base)
@@ -91,7 +90,7 @@ def run(
                 side()
             taken = Turns(sides, turns)
         del sides["faiss_flat"]  # a copy of all vectors
-        add_seconds = _add_seconds(Path(scratch, "model"), index, base, new)
+        add_seconds = _add_seconds(Path(scratch, "model.db"), index, base, new)
         with undivided():
             after = Turns({"hnsw": sides["hnsw"]}, turns)
     faster = min(("blas", "faiss_flat"), key=taken.seconds.__getitem__)
@@ -158,9 +157,7 @@ def _add_seconds(model: Path, index: FaissIndex, base: Tensor, new: NDArray[np.f
     """Seconds until new labels are on disk for good and found, their vectors being known."""
     keys = [f"L{row}" for row in range(len(base))]
     labels = LiveLabels.of(LabelCatalogue(keys, keys))
-    model.mkdir()
-    journal = Journal(model, write_manifest(model, {}))
-    catalogue = LiveCatalogue(labels, base, journal)
+    catalogue = LiveCatalogue(labels, base, Store.create(model, "", 0))
     texts = [f"new label {place}" for place in range(len(new))]
     changes = [Add(f"new-{place}", text) for place, text in enumerate(texts)]
     vectors = torch.from_numpy(new)

@@ -1,70 +1,63 @@
-"""labels.jsonl, one label a line, and beside it where each line starts and which row a key has.
+"""labels.db: the labels a model was written with, which never change; a million open without being read."""
 
-So a million labels open without being read: a line is parsed when somebody asks for it. Keys are found by sorted 64-bit
-hashes. Lines of labels that were not trained, or are retired, say so, and labels.states.npy has the same for all rows.
-"""
-
-import json
-import mmap
+import sqlite3
+import threading
 from collections.abc import Iterator, Sequence
-from hashlib import blake2b
+from contextlib import closing
 from pathlib import Path
 from typing import Any, overload
+from urllib.parse import quote
 
 import numpy as np
-from numpy.typing import NDArray
 from safetensors import safe_open
 from torch import Tensor
 
 from umpteen.catalogue.columns import same_texts
-from umpteen.catalogue.live import ORIGINS, TRAINED, LiveLabels, Stop, never
-from umpteen.data.labels import LabelCatalogue
+from umpteen.catalogue.live import LiveLabels, Stop, never
 from umpteen.errors import DamagedModel
 
-LABELS, OFFSETS, KEYS, STATES = "labels.jsonl", "labels.offsets.npy", "labels.keys.npy", "labels.states.npy"
-VECTORS = "vectors.safetensors"
-VERSION = "catalogue_version"  # the manifest's setting for the version of the labels in labels.jsonl; missing: 0
-LABEL_FILES = (LABELS, OFFSETS, KEYS, STATES)
-_RETIRED = 4  # added to a state's origin
-_LINES_AT_A_TIME = 65_536
+LABELS, VECTORS = "labels.db", "vectors.safetensors"
+_SCHEMA = (
+    "CREATE TABLE labels (row INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, text TEXT NOT NULL, "
+    "origin INTEGER NOT NULL, retired INTEGER NOT NULL) STRICT",
+    "CREATE INDEX changed ON labels (row) WHERE origin OR retired",
+    "CREATE VIRTUAL TABLE search USING fts5 (key, text, content = 'labels', content_rowid = 'row', "
+    "columnsize = 0, tokenize = 'trigram')",
+)
+_LETTERS_INDEXED = 3  # what is shorter is looked for in every label
+STEPS_BETWEEN_LOOKS = 100_000  # of SQLite's machine, at whether anybody still waits
+_ROWS_AT_A_TIME = 4096
 
 
 def write_labels(folder: Path, labels: LiveLabels) -> None:
-    """All rows of the labels, in their order, as the first ones of a new model folder."""
-    lengths: list[int] = []
-    hashes: list[int] = []
-    states = labels.origins().astype(np.uint8) + np.uint8(_RETIRED) * ~labels.active
-    write = json.JSONEncoder(ensure_ascii=False).encode
-    with (folder / LABELS).open("wb") as file:
-        for key, text, state in zip(labels.keys, labels.texts, states.tolist(), strict=True):
-            fields: dict[str, Any] = {"key": key, "text": text}
-            if state % _RETIRED != TRAINED:
-                fields["origin"] = ORIGINS[state % _RETIRED]
-            if state >= _RETIRED:
-                fields["retired"] = True
-            line = write(fields).encode() + b"\n"
-            file.write(line)
-            lengths.append(len(line))
-            hashes.append(_hash(key))
-    unsorted = np.array(hashes, dtype=np.uint64)
-    order = np.argsort(unsorted, kind="stable")
-    np.save(folder / OFFSETS, np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]))
-    np.save(folder / KEYS, np.stack([unsorted[order], order.astype(np.uint64)]))
-    if states.any():
-        np.save(folder / STATES, states)
+    """All rows of the labels, in their order, as the first ones of a new model."""
+    rows = zip(
+        range(len(labels)),
+        labels.keys,
+        labels.texts,
+        labels.origins().tolist(),
+        (~labels.active).astype(np.int64).tolist(),
+        strict=True,
+    )
+    with closing(sqlite3.connect(folder / LABELS, isolation_level=None)) as connection:
+        connection.execute("PRAGMA journal_mode=OFF")  # the folder appears when it is whole
+        connection.execute("BEGIN")
+        for statement in _SCHEMA:
+            connection.execute(statement)
+        connection.executemany("INSERT INTO labels VALUES (?, ?, ?, ?, ?)", rows)
+        connection.execute("INSERT INTO search (search) VALUES ('rebuild')")
+        connection.execute("INSERT INTO search (search) VALUES ('optimize')")
+        connection.execute("COMMIT")
 
 
 def read_labels(folder: Path, version: int) -> LiveLabels:
-    """The labels of a model folder, mapped; those of a folder of format version 1 are read."""
-    if not (folder / OFFSETS).is_file():
-        return LiveLabels(_read_all(folder / LABELS), version=version)
-    first = StoredLabels(folder)
-    if not (folder / STATES).is_file():
-        return LiveLabels(first, version=version)
-    states = np.load(folder / STATES)
-    if states.shape != (len(first),):
-        raise DamagedModel(f"{folder / STATES}: has {len(states):,} rows but there are {len(first):,} labels")
-    return LiveLabels(first, version=version, active=states < _RETIRED, origins=states % np.uint8(_RETIRED))
+    """The labels of a model's files, which are read when somebody asks for one."""
+    first = StoredLabels(folder / LABELS)
+    changed = first.rows("SELECT row, origin, retired FROM labels WHERE origin OR retired")
+    active, origins = np.ones(len(first), dtype=np.bool_), np.zeros(len(first), dtype=np.uint8)
+    for row, origin, retired in changed:
+        active[row], origins[row] = not retired, origin
+    return LiveLabels(first, version=version, active=active, origins=origins if origins.any() else None)
 
 
 def read_vectors(folder: Path) -> Tensor:
@@ -74,93 +67,93 @@ def read_vectors(folder: Path) -> Tensor:
     return vectors
 
 
-def version_of(manifest: dict[str, Any]) -> int:
-    """The version of the labels that a model folder was written with."""
-    return int(manifest["settings"].get(VERSION, 0))
-
-
-def _read_all(path: Path) -> LabelCatalogue:
-    keys, texts = [], []
-    with path.open(encoding="utf-8") as file:
-        for line in file:
-            label = json.loads(line)
-            keys.append(label["key"])
-            texts.append(label["text"])
-    return LabelCatalogue(keys, texts)
-
-
-def _hash(key: str) -> int:
-    return int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "big")
-
-
 class StoredLabels:
-    """The labels of a folder, mapped and not read."""
+    """The labels of a file that never changes; threads may share it, and it may be deleted while it is open."""
 
-    def __init__(self, folder: Path) -> None:
-        self._path = path = folder / LABELS
-        self._offsets: NDArray[np.int64] = np.asarray(np.load(folder / OFFSETS, mmap_mode="r"))
-        hashes_and_rows = np.asarray(np.load(folder / KEYS, mmap_mode="r"))
-        self._hashes, self._rows = hashes_and_rows  # by rising hash
-        if not len(self._offsets) - 1 == len(self._hashes) > 0 or self._offsets[-1] != path.stat().st_size:
-            raise DamagedModel(f"{path}: is not what {OFFSETS} and {KEYS} say; copy the model again")
-        with path.open("rb") as file:
-            self._blob = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._reading = _Connection(path)
+        self._searching = _Connection(path)  # of its own: nobody who reads a label waits for a search
+        tables = {sql for (sql,) in self.rows("SELECT sql FROM sqlite_schema WHERE name IN ('labels', 'search')")}
+        others = self.rows("SELECT name FROM sqlite_schema WHERE type IN ('view', 'trigger')")
+        if any(others) or tables != {_SCHEMA[0], _SCHEMA[2]}:
+            raise DamagedModel(f"{path}: was altered, it has other tables than umpteen makes; copy the model again")
+        ((last,),) = self.rows("SELECT max(row) FROM labels")
+        if last is None:
+            raise DamagedModel(f"{path}: holds no labels; copy the model again")
+        self._count = int(last) + 1
         self.keys: Sequence[str] = _Field(self, "key")
         self.texts: Sequence[str] = _Field(self, "text")
 
     def __len__(self) -> int:
-        return len(self._hashes)
+        return self._count
 
-    def line(self, row: int) -> dict[str, Any]:
-        """What labels.jsonl says of a row."""
-        start, end = self._offsets[row : row + 2].tolist()
-        try:
-            found: dict[str, Any] = json.loads(str(self._blob[start:end], "utf-8"))
-        except ValueError as error:  # in a file too large to be checked at every load
-            raise DamagedModel(f"{self._path}, line {row + 1:,}: is damaged ({error}); copy the model again") from error
-        return found
-
-    def lines(self) -> Iterator[dict[str, Any]]:
-        """What labels.jsonl says of all rows."""
-        for first in range(0, len(self), _LINES_AT_A_TIME):
-            yield from map(json.loads, self._block(first).decode().split("\n")[:-1])
+    def rows(self, query: str, *given: Any) -> Iterator[Any]:
+        """What the file answers."""
+        return self._reading.rows(query, given)
 
     def find(self, key: str) -> int | None:
         """The label's row, or None if there is no such key."""
-        wanted = np.uint64(_hash(key))
-        place = int(self._hashes.searchsorted(wanted))
-        while place < len(self) and self._hashes[place] == wanted:
-            row = int(self._rows[place])
-            if self.keys[row] == key:
-                return row
-            place += 1  # another key with the same hash
-        return None
+        if not _is_text(key):
+            return None
+        return next((int(row) for (row,) in self.rows("SELECT row FROM labels WHERE key = ?", key)), None)
 
     def matching(self, search: str, stop: Stop = never) -> Iterator[int]:
         """Rows, ascending, whose key or text holds this, whatever the case; no more of them once `stop` says so."""
-        wanted = search.casefold()
-        needle = json.dumps(search, ensure_ascii=False)[1:-1].casefold()  # as it stands in a line
-        for first in range(0, len(self), _LINES_AT_A_TIME):
-            if stop():
-                return
-            block = self._block(first).decode().casefold()
-            row, line = first, 0
-            place = block.find(needle)
-            while place >= 0 and not stop():  # a needle such as "key" is in every line, and in no key
-                row += block.count("\n", line, place)
-                label = self.line(row)
-                if wanted in label["text"].casefold() or wanted in label["key"].casefold():
-                    yield row
-                line, row = block.index("\n", place) + 1, row + 1
-                place = block.find(needle, line)
+        if not _is_text(search):
+            return
+        if len(search) >= _LETTERS_INDEXED and "\0" not in search:
+            phrase = '"' + search.replace('"', '""') + '"'
+            found = self._searching.rows(
+                "SELECT rowid FROM search WHERE search MATCH ? ORDER BY rowid", (phrase,), stop
+            )
+        else:
+            query = "SELECT row FROM labels WHERE holds(key, ?1) OR holds(text, ?1)"
+            found = self._searching.rows(query, (search.casefold(),), stop)
+        yield from (row for (row,) in found)
 
-    def _block(self, first: int) -> bytes:
-        last = min(first + _LINES_AT_A_TIME, len(self))
-        return self._blob[self._offsets[first] : self._offsets[last]]
+
+class _Connection:
+    """A way to the file for one thread at a time, each for a moment."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._one_at_a_time = threading.Lock()
+        address = f"file:{quote(str(path.absolute()))}?immutable=1"  # no locks, no journal: nobody writes it
+        try:
+            self._connection = sqlite3.connect(address, uri=True, check_same_thread=False)
+            self._connection.execute("PRAGMA trusted_schema=OFF")
+        except sqlite3.Error as error:
+            raise DamagedModel(f"{path}: cannot be opened ({error}); copy the model again") from error
+        self._connection.create_function("holds", 2, lambda text, part: part in text.casefold(), deterministic=True)
+
+    def rows(self, query: str, given: tuple[Any, ...], stop: Stop = never) -> Iterator[Any]:
+        cursor, some = None, None
+        while some is None or some:
+            try:
+                with self._one_at_a_time:
+                    # Whoever searched before may have given up: that is not to end this search.
+                    self._connection.set_progress_handler(None if stop is never else stop, STEPS_BETWEEN_LOOKS)
+                    cursor = cursor or self._connection.execute(query, given)
+                    some = cursor.fetchmany(_ROWS_AT_A_TIME)
+            except sqlite3.Error as error:  # in a file too large to be checked at every load
+                if stop():
+                    return
+                raise DamagedModel(f"{self._path}: is damaged ({error}); copy the model again") from error
+            yield from some
+
+
+def _is_text(text: str) -> bool:
+    """Whether it can be in a file at all: halves of surrogate pairs cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 class _Field(Sequence[str]):
-    """One field of all lines."""
+    """One field of all labels."""
 
     def __init__(self, labels: StoredLabels, name: str) -> None:
         self._labels = labels
@@ -178,10 +171,12 @@ class _Field(Sequence[str]):
             return [self[place] for place in range(*row.indices(len(self)))]
         if not -len(self) <= row < len(self):
             raise IndexError(f"row {row} of {len(self)}")
-        return str(self._labels.line(int(row) % len(self))[self._name])
+        for (text,) in self._labels.rows(f"SELECT {self._name} FROM labels WHERE row = ?", int(row) % len(self)):
+            return str(text)
+        raise DamagedModel(f"label {row} is missing in the model's {LABELS}; copy the model again")
 
     def __iter__(self) -> Iterator[str]:
-        return (line[self._name] for line in self._labels.lines())
+        return (text for (text,) in self._labels.rows(f"SELECT {self._name} FROM labels ORDER BY row"))
 
     def __eq__(self, other: object) -> bool:
         return same_texts(self, other)

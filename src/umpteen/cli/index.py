@@ -98,7 +98,7 @@ def sync(model: Path, queries: Path | None, source: str | None, sample: int, as_
     Until then they are searched exactly beside it. Milvus is told of them; other kinds are built again.
     """
     from umpteen.cli.console import Watch
-    from umpteen.index_sync import sync_index
+    from umpteen.index_building import sync_index
 
     with Watch(quiet=as_json) as watch:
         rows = sync_index(model, sample=_sample(queries, source, sample, watch), progress=watch)

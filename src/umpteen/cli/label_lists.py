@@ -27,10 +27,10 @@ _SIGNS = {"add": "+", "revive": "+", "rename": "~", "retire": "-"}
 @JSON
 def list_(model: Path, search: str, origin: str | None, retired: bool, start: int, count: int, as_json: bool) -> None:
     """List labels: key, text, and what happened to them since training."""
-    from umpteen.catalogue.folder import open_catalogue
     from umpteen.catalogue.live import ORIGINS
+    from umpteen.live_model import open_labels
 
-    labels = open_catalogue(model).labels
+    labels = open_labels(model).labels
     rows: Iterator[int] = labels.find_rows(search, retired=retired)
     if origin is not None:
         wanted = labels.origins() == ORIGINS.index(origin)
@@ -67,14 +67,14 @@ def diff(
     as_json: bool,
 ) -> None:
     """Show what changed between two versions, or what importing FILE would change."""
-    from umpteen.catalogue.folder import open_catalogue
+    from umpteen.live_model import open_labels
 
     if file is not None:
         if from_version is not None or to_version is not None:
             raise click.UsageError("give FILE, or versions; FILE is compared with the labels there are now")
         show_what_import_would_do(model, file, retire_missing, as_json)
         return
-    catalogue = open_catalogue(model)
+    catalogue = open_labels(model)
     first = catalogue.start.version if from_version is None else from_version
     last = catalogue.labels.version if to_version is None else to_version
     steps = catalogue.between(first, last)
@@ -85,9 +85,9 @@ def show_what_import_would_do(model: Path, file: Path, retire_missing: bool, as_
     """The difference between the labels there are and those of a file."""
     from umpteen.catalogue.changes import steps_of
     from umpteen.catalogue.files import changes_of
-    from umpteen.catalogue.folder import open_catalogue
+    from umpteen.live_model import open_labels
 
-    labels = open_catalogue(model).labels
+    labels = open_labels(model).labels
     steps = steps_of(changes_of(file, labels, retire_missing=retire_missing), labels)
     _show(labels, steps, {"from_version": labels.version, "file": str(file)}, as_json)
 
@@ -98,9 +98,9 @@ def show_what_import_would_do(model: Path, file: Path, retire_missing: bool, as_
 @JSON
 def history(model: Path, count: int, as_json: bool) -> None:
     """List the versions of the labels since the model was written, newest first."""
-    from umpteen.catalogue.folder import open_catalogue
+    from umpteen.live_model import open_labels
 
-    catalogue = open_catalogue(model)
+    catalogue = open_labels(model)
     lines = catalogue.history()
     shown = list(islice(reversed(lines), count))
     if as_json:
@@ -122,9 +122,9 @@ def history(model: Path, count: int, as_json: bool) -> None:
 def export(model: Path, file: Path, retired: bool) -> None:
     """Write all labels to FILE (.jsonl, .csv or .tsv), as `import` reads them."""
     from umpteen.catalogue.files import write_label_file
-    from umpteen.catalogue.folder import open_catalogue
+    from umpteen.live_model import open_labels
 
-    count = write_label_file(file, open_catalogue(model).labels, retired=retired)
+    count = write_label_file(file, open_labels(model).labels, retired=retired)
     click.echo(f"{count:,} labels in {file}")
 
 

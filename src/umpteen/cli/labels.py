@@ -109,7 +109,7 @@ def import_(model: Path, file: Path, retire_missing: bool, dry_run: bool, note: 
 @JSON
 def undo(model: Path, to_version: int | None, note: str, as_json: bool) -> None:
     """Make a new version in which all labels are as they were in an older one."""
-    from umpteen.catalogue.folder import undo_labels
+    from umpteen.live_model import undo_labels
 
     _tell(model, undo_labels(model, to_version, note=note), as_json)
 
@@ -120,7 +120,7 @@ def undo(model: Path, to_version: int | None, note: str, as_json: bool) -> None:
 @JSON
 def compact(model: Path, drop_index: bool, as_json: bool) -> None:
     """Fold all versions into the model's own files: rows and keys stay, the history ends."""
-    from umpteen.compacting import compact as fold
+    from umpteen.live_model import compact as fold
 
     found = fold(model, drop_index=drop_index)
     if as_json:
@@ -144,8 +144,8 @@ def _require_one_way(file: Path | None, key: str | None, text: str | None) -> No
 
 
 def _change(model: Path, changes: "Callable[[LiveLabels], Sequence[Change]]", note: str, as_json: bool) -> None:
-    from umpteen.catalogue.folder import change_labels
     from umpteen.cli.console import Watch
+    from umpteen.live_model import change_labels
 
     with Watch(quiet=as_json) as watch:
         changed = change_labels(model, changes, note=note, progress=partial(watch, "encoding labels"))

@@ -9,7 +9,6 @@ from typing import Any
 from umpteen.classifier import RANKER, Classifier
 from umpteen.comparing.method import Outcome, Task
 from umpteen.comparing.ours import Ours, parameters_of
-from umpteen.manifest import read_manifest
 from umpteen.parallel.world import cores
 from umpteen.ranker.ranker import Ranker
 from umpteen.ranker.settings import RankerSettings
@@ -76,7 +75,7 @@ class OursWithRanker:
         if not output.exists():
             with atomic_folder(output) as copy:
                 shutil.copytree(plain_folder, copy, dirs_exist_ok=True)
-        if RANKER not in read_manifest(output)["settings"]:
+        if RANKER not in Classifier.load(output, index=False).parts:
             chosen = RankerSettings(candidates=min(RankerSettings.candidates, len(plain.labels)))
             found = {} if weighed is None else {"weight": weighed.weight, "rare": weighed.rare}
             began = time.monotonic()

@@ -101,7 +101,7 @@ class Ranker:
 
     def save(self, folder: Path) -> None:
         """Writes the ranker's files into a new folder."""
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         content = {
             "weight": self.weight,
             "rare": self.rare,

@@ -17,7 +17,6 @@ from umpteen.retrieval.index import best_of
 from umpteen.retrieval.live_vectors import LiveVectors
 from umpteen.retrieval.ranking import NO_LABEL, Ranking
 
-_LABELS = "labels.safetensors"
 _FEW_QUERIES = 32
 _SCORES_AT_ONCE = 2**24  # 64 MB
 _BLOCK = 256  # labels whose largest score is compared first
@@ -51,14 +50,8 @@ class ExactIndex:
         """There is nothing to let go of."""
 
     def save(self, folder: Path) -> dict[str, Any]:
-        """Writes what differs from the base into a folder; returns what to remember."""
-        self.labels.save(folder / _LABELS)
+        """There is nothing to write; returns what to remember."""
         return {"kind": self.kind}
-
-    @classmethod
-    def open(cls, folder: Path, base: Tensor) -> "ExactIndex":
-        """The index as it was saved; `base` holds the vectors that the model was written with."""
-        return cls.of(LiveVectors.open(folder / _LABELS, base))
 
 
 def exact_search(queries: Tensor, labels: LiveVectors, k: int) -> Ranking:

@@ -23,7 +23,7 @@ from umpteen.retrieval.live_vectors import LiveVectors, Rows
 from umpteen.retrieval.ranking import NO_LABEL, Ranking
 from umpteen.retrieval.rescoring import exact_scores
 
-STRUCTURE, LABELS = "index.faiss", "labels.safetensors"
+STRUCTURE = "index.faiss"
 _AT_A_TIME = 65_536
 
 Progress = Callable[[int, int], None]
@@ -120,14 +120,12 @@ class FaissIndex:
         if self.waiting() or self._state.visible is not None:
             raise BadInput("labels have changed since the index was built; build it again to save it")
         self._structure.save(folder / STRUCTURE)
-        self.labels.save(folder / LABELS)
         return {"kind": self.kind, "effort": self.effort.to_dict()}
 
     @classmethod
-    def open(cls, folder: Path, base: Tensor, settings: dict[str, Any]) -> "FaissIndex":
-        """The index as it was saved; `base` holds the vectors that the model was written with."""
-        structure = Structure.load(settings["kind"], folder / STRUCTURE)
-        return cls(structure, LiveVectors.open(folder / LABELS, base), Effort.from_dict(settings["effort"]))
+    def open(cls, folder: Path, labels: LiveVectors, settings: dict[str, Any]) -> "FaissIndex":
+        """The index as it was saved of these labels."""
+        return cls(Structure.load(settings["kind"], folder / STRUCTURE), labels, Effort.from_dict(settings["effort"]))
 
     def _without(self, rows: Rows, visible: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
         """Which positions count once these rows count no more."""

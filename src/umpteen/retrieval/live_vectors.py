@@ -3,12 +3,9 @@
 A snapshot: changing rows gives a new one that shares the base, so whoever searches the old one is not disturbed.
 """
 
-from pathlib import Path
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.numpy import load_file, save
 from torch import Tensor
 
 from umpteen.errors import BadInput
@@ -96,22 +93,6 @@ class LiveVectors:
         known = known[self.active[rows[known]]]
         differs[known] = (self.of(rows[known]).numpy() != vectors[known]).any(1)
         return differs
-
-    def save(self, path: Path) -> None:
-        """Writes what differs from the base."""
-        removed, rows = np.flatnonzero(~self.active), np.array([len(self)])
-        tensors = {"changed": self.changed, "removed": removed, "rows": rows, "vectors": self.vectors.numpy()}
-        path.write_bytes(save({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}))
-
-    @classmethod
-    def open(cls, path: Path, base: Tensor) -> "LiveVectors":
-        """What was saved, over the same base."""
-        found = load_file(path)
-        if found["rows"][0] < len(base):
-            raise BadInput(f"{path}: knows {int(found['rows'][0]):,} of {len(base):,} labels; build the index again")
-        active = np.ones(int(found["rows"][0]), dtype=np.bool_)
-        active[found["removed"]] = False
-        return cls(base, active, found["changed"], torch.from_numpy(found["vectors"]))
 
     def check(self, rows: Rows, vectors: NDArray[np.float32]) -> None:
         """Refuses what cannot be rows and their vectors."""

@@ -28,8 +28,9 @@ class MilvusAway(BadInput):
 class MilvusConnection:
     """Connects when it is first used, and again after it was lost. Threads share it: their calls run side by side."""
 
-    def __init__(self, uri: str, *, timeout: float = 5.0) -> None:
+    def __init__(self, uri: str, *, timeout: float = 5.0, refused: str | None = None) -> None:
         self.uri = uri
+        self._refused = refused  # why it is not to be connected to
         self.timeout = timeout
         self.embedded = is_embedded(uri)
         self._client: Any = None
@@ -52,6 +53,8 @@ class MilvusConnection:
 
     def call(self, work: Callable[[Any], Result]) -> Result:
         """What the work gives with the client of pymilvus; a failed call closes the connection."""
+        if self._refused is not None:
+            raise MilvusAway(f"Milvus at {self.uri}: {self._refused}")
         _library()
         from grpc import FutureTimeoutError, RpcError  # type: ignore[import-untyped]
         from pymilvus.exceptions import MilvusException
@@ -66,6 +69,8 @@ class MilvusConnection:
 
     def own(self) -> None:
         """Keeps other processes from the embedded engine, without opening it."""
+        if self._refused is not None:
+            raise MilvusAway(f"Milvus at {self.uri}: {self._refused}")
         with self._opening:
             self._own()
 

@@ -26,7 +26,6 @@ from umpteen.retrieval.milvus_connection import MilvusConnection
 from umpteen.retrieval.ranking import NO_LABEL, Ranking
 from umpteen.retrieval.rescoring import exact_scores
 
-LABELS = "labels.safetensors"
 _ALIKE = 1e-3  # lengths that differ from 1 by no more are all 1
 _ROWS_AT_A_TIME = 16_384
 _LISTS_EMBEDDED = 128  # nlist of milvus-lite
@@ -177,8 +176,7 @@ class MilvusIndex:
         self.collection.connection.close()
 
     def save(self, folder: Path) -> dict[str, Any]:
-        """Writes what Milvus does not hold into a folder; returns what `open` has to be told."""
-        self.labels.save(folder / LABELS)
+        """Milvus holds all there is; returns what `open` has to be told."""
         return {
             "kind": self.kind,
             "effort": self.effort.to_dict(),
@@ -189,16 +187,14 @@ class MilvusIndex:
     @classmethod
     def open(
         cls,
-        folder: Path,
-        base: Tensor,
+        labels: LiveVectors,
         settings: dict[str, Any],
         connection: MilvusConnection,
         catalogue: Callable[[], NamedRows],
         version: int,
     ) -> "MilvusIndex":
-        """The index as it was saved with this version of the labels; Milvus is asked when something is searched for."""
+        """The index that was made of these labels, of this version; Milvus is asked when something is searched for."""
         collection = MilvusCollection(connection, settings["collection"], settings["structure"])
-        labels = LiveVectors.open(folder / LABELS, base)
         return cls(collection, labels, Effort.from_dict(settings["effort"]), catalogue, version)
 
 

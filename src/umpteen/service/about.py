@@ -1,7 +1,6 @@
 """GET /model, /report and its figures, /health, /ready, /metrics: what the service says about itself."""
 
 import json
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,9 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.responses import Response
 
+from umpteen.classifier import Classifier
+from umpteen.indexing import CERTIFICATE
+from umpteen.model_folder import CALIBRATION, INDEX
 from umpteen.service.documentation import errors
 from umpteen.service.messages import Figure, Health, IndexAbout, ModelAbout, ReportAbout
 from umpteen.service.metrics import CONTENT_TYPE
@@ -16,7 +18,6 @@ from umpteen.service.refusals import Refusal
 from umpteen.service.service import Service
 
 FIGURE_TYPES = {".svg": "image/svg+xml", ".png": "image/png"}
-_PARTS_WITH_FIGURES = ("calibration", "index", "figures")
 # A figure is a picture: whatever stands in an SVG file, nothing in it runs.
 _FIGURE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'",
@@ -28,22 +29,19 @@ _FIGURE_HEADERS = {
 def add_about(app: FastAPI, service: Service) -> None:
     """Adds the routes."""
     classifier, settings = service.classifier, service.settings
-    folder = classifier.path
 
     @app.get("/model", summary="The model and the limits of its service")
     async def model() -> ModelAbout:
-        kind, certificate = classifier.index.kind, _read(folder, "index/certificate.json")
-        if certificate is not None and certificate.get("kind") != kind:
-            certificate = None  # of an index that is not in use: not yet, or one that cannot be used
+        path, kind = classifier.path, classifier.index.kind
         return ModelAbout(
-            name=folder.resolve().name if folder is not None else str(classifier.data.get("name", "model")),
+            name=path.resolve().name if path is not None else str(classifier.data.get("name", "model")),
             labels=classifier.labels.count(),
             dimension=classifier.towers.dimension,
             encoder=classifier.towers.describe(),
             version=classifier.version,
             calibrated=classifier.calibration is not None,
             ranker=classifier.has_ranker,
-            index=IndexAbout(kind=kind, certificate=certificate, away=service.index_away()),
+            index=IndexAbout(kind=kind, certificate=_read(classifier, INDEX, CERTIFICATE), away=service.index_away()),
             editable=settings.editable,
             limits=asdict(settings.limits),
             timeouts={"answer": settings.timeout, "change": settings.change_timeout},
@@ -55,9 +53,9 @@ def add_about(app: FastAPI, service: Service) -> None:
             report=classifier.report.to_dict() if classifier.report is not None else None,
             data=classifier.data,
             training=classifier.training,
-            calibration=_read(folder, "calibration/calibration.json"),
-            certificate=_read(folder, "index/certificate.json"),
-            figures=[Figure(name=name, url=f"/report/figures/{name}") for name in figures(folder)],
+            calibration=_read(classifier, CALIBRATION, "calibration.json"),
+            certificate=_read(classifier, INDEX, CERTIFICATE),
+            figures=[Figure(name=name, url=f"/report/figures/{name}") for name in figures(classifier)],
         )
 
     @app.get(
@@ -67,11 +65,11 @@ def add_about(app: FastAPI, service: Service) -> None:
         summary="A figure of the report",
     )
     async def figure(name: str) -> Response:
-        found = figures(folder).get(name)
-        picture = None if found is None else _content(found)
+        found = figures(classifier).get(name)
+        picture = None if found is None else classifier.part_file(*found)
         if found is None or picture is None:
             raise Refusal(404, "unknown_figure", "there is no such figure; GET /report lists them", field="name")
-        return Response(picture, media_type=FIGURE_TYPES[found.suffix], headers=_FIGURE_HEADERS)
+        return Response(picture, media_type=FIGURE_TYPES[Path(name).suffix], headers=_FIGURE_HEADERS)
 
     @app.get("/health", summary="The process lives")
     async def health() -> Health:
@@ -94,26 +92,17 @@ def add_about(app: FastAPI, service: Service) -> None:
         return Response(service.metrics.text(), media_type=CONTENT_TYPE)
 
 
-def figures(folder: Path | None) -> dict[str, Path]:
-    """The pictures of a model folder by name; only these can be asked for."""
-    if folder is None:
-        return {}
-    found: list[Path] = []
-    for part in _PARTS_WITH_FIGURES:
-        with suppress(FileNotFoundError, NotADirectoryError):
-            found += (folder / part).iterdir()
-    return {file.name: file for file in sorted(found) if file.suffix in FIGURE_TYPES and file.is_file()}
+def figures(classifier: Classifier) -> dict[str, tuple[str, str]]:
+    """The pictures of the parts in use by name, as part and file; only these can be asked for."""
+    return {
+        file: (name, file)
+        for name, part in classifier.parts.items()
+        for file in part.files
+        if Path(file).suffix in FIGURE_TYPES and "/" not in file
+    }
 
 
-def _read(folder: Path | None, name: str) -> dict[str, Any] | None:
-    written = None if folder is None else _content(folder / name)
+def _read(classifier: Classifier, part: str, file: str) -> dict[str, Any] | None:
+    written = classifier.part_file(part, file)
     content = None if written is None else json.loads(written)
     return content if isinstance(content, dict) else None
-
-
-def _content(file: Path) -> bytes | None:
-    """None if it is not there, or no more: other processes exchange parts of a model folder."""
-    try:
-        return file.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        return None

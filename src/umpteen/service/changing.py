@@ -5,33 +5,32 @@ While another process changes the same folder it waits here, in the event loop, 
 
 import asyncio
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
-from umpteen.catalogue.live_catalogue import Encoded, keeping
-from umpteen.catalogue.lock import Locked, is_locked, patience
+from umpteen.catalogue.live_catalogue import Encoded
+from umpteen.catalogue.store import Locked
 from umpteen.service.batching import Batcher
 from umpteen.service.refusals import Refusal, locked_out, too_busy
 from umpteen.service.settings import ServiceSettings
 
 Result = TypeVar("Result")
 
-_BETWEEN_LOOKS = 0.05  # seconds
-_ON_THE_THREAD = 0.05  # seconds that predictions may wait for somebody who was faster; others' looks take less
+Work = Callable[[Encoded], Result]  # makes the change without waiting for others, or raises Locked
+
+_BETWEEN_TRIES = 0.05  # seconds
 
 
 class Changing:
     """The changes of one worker."""
 
-    def __init__(self, model: Path | None, settings: ServiceSettings, batcher: Batcher) -> None:
-        self._model = model  # None: the labels are in memory only, and ours alone
+    def __init__(self, settings: ServiceSettings, batcher: Batcher) -> None:
         self._settings = settings
         self._batcher = batcher
         self._taken = 0  # changes that wait, for others or for their turn, and the one that is being made
         self._at_work = 0  # 1 while one is being made
 
-    async def make(self, work: Callable[[], Result]) -> Result:
-        """What the work gives; refused if too many wait, if others keep the folder locked, or if it takes too long."""
+    async def make(self, work: Work[Result]) -> Result:
+        """What the work gives; refused if too many wait, if others keep the model locked, or if it takes too long."""
         limit = self._settings.limits.waiting_changes
         if self._taken - self._at_work >= limit:
             raise too_busy(f"{limit:,} label changes wait already; ask again in a moment")
@@ -41,28 +40,18 @@ class Changing:
         finally:
             self._taken -= 1
 
-    async def _tried(self, work: Callable[[], Result]) -> Result:
+    async def _tried(self, work: Work[Result]) -> Result:
         now = asyncio.get_running_loop().time
         until = now() + self._settings.change_timeout
-        wait = self._settings.lock_timeout  # what others may still take of it; our own encoding takes nothing
-        encoded = Encoded()
+        waited, encoded = 0.0, Encoded()
         while True:
-            wait -= await self._unlocked(min(wait, until - now()))
             try:
                 return await self._made(work, encoded, until)
-            except Locked:  # somebody was faster
-                if now() > until:
+            except Locked:  # our own encoding takes nothing of what others may take
+                if waited >= self._settings.lock_timeout or now() > until:
                     raise self._locked_out() from None
-
-    async def _unlocked(self, wait: float) -> float:
-        """Returns once nobody else changes the folder, with the seconds that took."""
-        now = asyncio.get_running_loop().time
-        began = now()
-        while self._model is not None and is_locked(self._model):
-            if now() > began + wait:
-                raise self._locked_out()
-            await asyncio.sleep(_BETWEEN_LOOKS)
-        return now() - began
+            await asyncio.sleep(_BETWEEN_TRIES)
+            waited += _BETWEEN_TRIES
 
     def _locked_out(self) -> Refusal:
         return locked_out(
@@ -70,12 +59,11 @@ class Changing:
             "compact` may for longer; nothing was changed, try again in a moment"
         )
 
-    async def _made(self, work: Callable[[], Result], encoded: Encoded, until: float) -> Result:
+    async def _made(self, work: Work[Result], encoded: Encoded, until: float) -> Result:
         def make() -> Result:
             self._at_work = 1
             try:
-                with patience(_ON_THE_THREAD), keeping(encoded):
-                    return work()
+                return work(encoded)
             finally:
                 self._at_work = 0
 

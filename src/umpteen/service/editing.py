@@ -22,7 +22,8 @@ def add_editing(app: FastAPI, service: Service, token: str) -> None:
     async def change(changes: Sequence[Change]) -> Changed:
         classifier = service.classifier
         try:
-            return Changed(version=await service.change(lambda: classifier.change_labels(changes)))
+            version = await service.change(lambda kept: classifier.change_labels(changes, patience=0, encoded=kept))
+            return Changed(version=version)
         except BadInput as problem:
             raise _refusal(problem, changes, classifier.labels) from problem
 
@@ -42,7 +43,7 @@ def add_editing(app: FastAPI, service: Service, token: str) -> None:
         """A new version whose labels are those of an older one; nothing is forgotten."""
         to_version = None if message is None else message.to_version
         try:
-            return Changed(version=await service.change(lambda: service.classifier.undo(to_version)))
+            return Changed(version=await service.change(lambda _: service.classifier.undo(to_version, patience=0)))
         except BadInput as problem:
             if to_version is None:
                 raise Refusal(409, "nothing_to_undo", str(problem)) from problem

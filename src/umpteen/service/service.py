@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import torch
 
+from umpteen.catalogue.live_catalogue import Encoded
 from umpteen.classifier import Classifier
 from umpteen.encoders.towers import Towers
 from umpteen.parallel.world import cores
@@ -40,7 +41,7 @@ class Service:
         self.batcher = Batcher(classifier, settings, self.metrics, self.thread)
         self.lookups = Lookups(settings)
         self.ready = False
-        self._changing = Changing(classifier.path, settings, self.batcher)
+        self._changing = Changing(settings, self.batcher)
         self._measured: tuple[Towers, LabelIndex] | None = None
         self._watching: list[asyncio.Task[None]] = []
 
@@ -99,7 +100,7 @@ class Service:
         self.classifier.index.close()
         self.log.event("stopped")
 
-    async def change(self, work: Callable[[], Result]) -> Result:
+    async def change(self, work: Callable[[Encoded], Result]) -> Result:
         """A change of the labels, between two batches; when this returns, the next request finds it."""
         try:
             result = await self._changing.make(work)
