@@ -20,7 +20,7 @@ from umpteen.compacting import compact
 from umpteen.data.labels import LabelCatalogue
 from umpteen.encoders.static import StaticEncoder
 from umpteen.encoders.towers import Towers
-from umpteen.errors import BadInput, DamagedModel, NotSaved
+from umpteen.errors import BadInput, DamagedModel, InUse, NotSaved
 from umpteen.index_building import build_index
 from umpteen.index_sample import Sample, of_file, of_label_texts
 from umpteen.index_sync import sync_index
@@ -29,7 +29,6 @@ from umpteen.manifest import read_manifest
 from umpteen.retrieval import milvus_engine
 from umpteen.retrieval.faiss_index import FaissIndex
 from umpteen.retrieval.milvus_connection import MilvusConnection
-from umpteen.retrieval.milvus_engine import InUse
 from umpteen.retrieval.milvus_index import MilvusIndex
 from umpteen.stamps import NOTHING_THERE, file_stamp
 from umpteen.storage import can_hold

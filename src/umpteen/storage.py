@@ -196,31 +196,25 @@ class FileLock:
     def _take(self) -> bool:
         if self.path.is_symlink():
             raise BadInput(f"{self.path} is a link, which is not followed; move it away")
-        with _explained(self.path):
-            try:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                self._handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
-            except FileNotFoundError:  # its folder was removed just now
-                return False
-            said = os.pread(self._handle, 20, 0).strip()
-            try:
-                fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                taken = self.is_in_place()
-            except (BlockingIOError, PermissionError):
-                taken = False
-                self._holder = f" (pid {int(said)})" if said.isdigit() else ""
-            except OSError:
-                self.close()
-                raise
+        self._handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        said = os.pread(self._handle, 20, 0).strip()
+        taken = False
+        try:
+            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            taken = self.is_in_place()
+        except (BlockingIOError, PermissionError):
+            self._holder = f" (pid {int(said)})" if said.isdigit() else ""
+        finally:
             if not taken:
                 self.close()
-            elif not said or said.isdigit():  # else it is somebody's file: it can be locked, but is not ours to write
-                os.pwrite(self._handle, f"{os.getpid():<19}\n".encode(), 0)
-            return taken
+        if taken and (not said or said.isdigit()):  # else it is somebody's file: it can be locked, but is not ours
+            os.pwrite(self._handle, f"{os.getpid():<19}\n".encode(), 0)
+        return taken
 
 
 def locked_file(path: Path, *, wait: float | None = 0.0) -> closing[FileLock]:
     """One process at a time is in the block; the others wait so many seconds (None: for ever), then get InUse."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     return closing(FileLock(path, wait=wait))
 
 
@@ -250,7 +244,10 @@ def open_workspace(folder: Path, kind: str, identity: Any = None, *, anew: bool 
     marker = {"kind": kind, "identity": digest}
     while True:
         _marker_of(folder, kind)  # refuses before anything is written
-        with closing(FileLock(folder / f"{_WORKSPACE}.lock", guards=folder)) as lock:
+        with _explained(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(folder / f"{_WORKSPACE}.lock", guards=folder)
+        with closing(lock):
             found = _marker_of(folder, kind)
             workspace = Workspace(folder, begun=found is not None)
             if found is None:

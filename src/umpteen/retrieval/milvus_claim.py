@@ -6,11 +6,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from umpteen.errors import BadInput
+from umpteen.errors import BadInput, InUse
 from umpteen.manifest import PART
 from umpteen.retrieval.milvus_collection import MilvusCollection
 from umpteen.retrieval.milvus_connection import MilvusAway, MilvusConnection
-from umpteen.retrieval.milvus_engine import InUse, is_embedded
+from umpteen.retrieval.milvus_engine import is_embedded
 from umpteen.retrieval.milvus_index import MilvusIndex
 
 LIVING = "milvus"  # the embedded engine's folder in index/, which changes in use
