@@ -36,7 +36,7 @@ class TrainState:
     processor_seconds: float = 0.0
     best_value: float | None = None
     best_step: int | None = None
-    best_sha256: str | None = None  # of best.safetensors
+    best_sha256: str | None = None  # of the best weights on validation, which `best_file` names
     evaluations_since_best: int = 0
     stopped_early: bool = False
     evaluations: list[dict[str, Any]] = field(default_factory=list)
@@ -96,6 +96,11 @@ def load_checkpoint(
     stored = load_file(run / NAME / "optimizer.safetensors") if record and run else None
     _restore_optimizer(model, optimizer, world.share(stored))
     return TrainState(**state)
+
+
+def best_file(run: Path, sha256: str) -> Path:
+    """Where the best weights lie: named by content, so that a checkpoint finds its own even if later ones are there."""
+    return run / f"best-{sha256[:16]}.safetensors"
 
 
 def load_pool(run: Path | None, world: World) -> dict[str, Tensor]:

@@ -22,6 +22,7 @@ from umpteen.parallel.world import World
 from umpteen.storage import sha256_of, write_atomically
 from umpteen.training.checkpoint import (
     TrainState,
+    best_file,
     load_checkpoint,
     load_pool,
     load_weights,
@@ -32,8 +33,6 @@ from umpteen.training.observer import Observer
 from umpteen.training.optimizer import learning_rate_factor, set_learning_rate
 from umpteen.training.signals import stop_request
 from umpteen.training.step import TrainingStep
-
-BEST = "best.safetensors"
 
 Evaluate = Callable[[], dict[str, float]]
 
@@ -107,12 +106,12 @@ class Loop:
                     self._save()
                     raise Stopped(f"stopped and saved after step {state.step:,}; --resume goes on", signal=int(signal))
         if state.best_sha256 is not None:
-            self._load_best()
+            self._load_best(state.best_sha256)
         return state
 
-    def _load_best(self) -> None:
-        path = self._workspace and self._workspace / BEST
-        if path and (not path.is_file() or sha256_of(path) != self._state.best_sha256):
+    def _load_best(self, sha256: str) -> None:
+        path = self._workspace and best_file(self._workspace, sha256)
+        if path and (not path.is_file() or sha256_of(path) != sha256):
             raise DamagedCheckpoint(f"{path} is missing, cut short or altered; start afresh in another --output")
         load_weights(self._model, path, self._world)
 
@@ -189,8 +188,9 @@ class Loop:
         if self._workspace is None:
             return None
         content = save(weights)
-        write_atomically(self._workspace / BEST, content)
-        return hashlib.sha256(content).hexdigest()
+        sha256 = hashlib.sha256(content).hexdigest()
+        write_atomically(best_file(self._workspace, sha256), content)
+        return sha256
 
     def _save(self) -> None:
         self._refuse_drift()
@@ -204,6 +204,9 @@ class Loop:
             recipe=self._recipe,
             data=self._data,
         )
+        if self._workspace is not None:
+            for old in set(self._workspace.glob("best-*")) - {best_file(self._workspace, self._state.best_sha256 or "")}:
+                old.unlink()
         self._last_save = time.monotonic()
 
     def _refuse_drift(self) -> None:
