@@ -135,7 +135,7 @@ def opened(output: Path, identity: dict[str, Any], *, resume: bool, overwrite: b
         return
     with open_workspace(folder, "umpteen predict", anew=overwrite) as workspace:
         if workspace.begun and not resume:
-            raise BadInput(f"{folder} holds an unfinished prediction; --resume goes on with it, --overwrite discards it")
+            raise BadInput(f"{folder} holds an unfinished prediction; --resume goes on, --overwrite discards it")
         state = _read(folder, output, identity) or State(identity, replaces=overwrite)
         if output.exists() and not (state.replaces or state.finished):
             raise BadInput(f"{output} exists already, and {folder} was not begun to replace it; move one of them away")

@@ -74,18 +74,19 @@ def train_in(
         if world.largest(complete)[0]:
             observer.notice(f"{output} is complete; nothing is left to train")
             return
+        folder = None if workspace is None else workspace.folder
         run = build_run(
             config,
-            workspace=workspace and workspace.folder,
+            workspace=folder,
             start_from=start_from,
             observer=observer,
             progress=progress,
             world=world,
         )
-        if workspace is not None and overwrite:
-            remove_checkpoint(workspace.folder)  # only now: a mistake in recipe or data must not cost the old run
-        if workspace is not None and (name := launch_name()):
-            write_atomically(workspace.folder / LAUNCHED_BY, name)
+        if folder is not None and overwrite:
+            remove_checkpoint(folder)  # only now: a mistake in recipe or data must not cost the old run
+        if folder is not None and (name := launch_name()):
+            write_atomically(folder / LAUNCHED_BY, name)
         state = run.loop.run()
         for tower in run.towers.modules():
             if isinstance(tower, StaticEncoder):
@@ -155,5 +156,5 @@ def is_complete(output: Path, begun: bool, *, resume: bool, overwrite: bool) -> 
     if there and not (resume or overwrite):
         raise BadInput(f"{output} exists already; give another --output, or --overwrite to replace it at the end")
     if begun and not (resume or overwrite):
-        raise BadInput(f"{workspace_of(output)} holds an unfinished run; --resume goes on with it, --overwrite discards it")
+        raise BadInput(f"{workspace_of(output)} holds an unfinished run; --resume goes on, --overwrite discards it")
     return there and resume and not begun

@@ -67,6 +67,9 @@ def save_checkpoint(
         record = {"format": FORMAT, "state": asdict(state), "files": files, "recipe": recipe, "data": data}
         record["checksum"] = _checksum(record)
         (folder / "state.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
+    for best in run.glob("best-*"):  # only now, because the checkpoint before this one may have needed another
+        if best != best_file(run, state.best_sha256 or ""):
+            best.unlink()
 
 
 def load_checkpoint(

@@ -204,9 +204,6 @@ class Loop:
             recipe=self._recipe,
             data=self._data,
         )
-        if self._workspace is not None:
-            for old in set(self._workspace.glob("best-*")) - {best_file(self._workspace, self._state.best_sha256 or "")}:
-                old.unlink()
         self._last_save = time.monotonic()
 
     def _refuse_drift(self) -> None:
