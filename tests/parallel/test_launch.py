@@ -178,7 +178,10 @@ def test_processes_end_and_save_themselves_when_their_launcher_is_killed(
     guard = time.monotonic() + 200
     while any(map(alive, ranks)) and time.monotonic() < guard:
         time.sleep(0.05)
-    assert not any(map(alive, ranks)), run.end().err
+    left_alone = [pid for pid in ranks if alive(pid)]
+    for pid in left_alone:
+        os.kill(pid, signal.SIGKILL)  # or they would train long after the tests
+    assert not left_alone, run.end().err
     assert "stopped and saved after step" in run.end().err
     with open_workspace(folder / "model.training", WORK) as left:
         assert left.begun and (left.folder / "checkpoint").is_dir()
