@@ -16,11 +16,11 @@ import pytest
 import scipy.sparse
 
 import umpteen.batch_prediction
-from miniature import command, refused, trained
+from miniature import command, listing, refused, trained
 from umpteen.batch_prediction import Wanted, predict_file
 from umpteen.batch_work import State, bad_rows_of, folder_of
 from umpteen.classifier import Classifier
-from umpteen.errors import BadFile, BadInput, NotSaved, Stopped
+from umpteen.errors import BadFile, BadInput, InUse, NotSaved, Stopped
 
 WORDS = ["law", "fish", "tax", "trade", "food", "library", "book", "network", "dog", "tree"]
 TEXTS = [f"{WORDS[n % 10]} of {WORDS[n * 7 % 10]} {n}" for n in range(23)]
@@ -399,10 +399,43 @@ def test_two_processes_do_not_write_one_output(classifier: Classifier, tmp_path:
     source, output = write(tmp_path / "t.txt"), tmp_path / "out.jsonl"
 
     def meanwhile(*_: object) -> None:
-        with pytest.raises(BadInput, match="another process is writing"):
-            predict_file(classifier, source, output, Wanted(), resume=True)
+        for how in ({"resume": True}, {"overwrite": True}):
+            with pytest.raises(InUse, match=r"another process \(pid \d+\) is at work in .*out.jsonl.predicting"):
+                predict_file(classifier, source, output, Wanted(), **how)
 
     assert predict_file(classifier, source, output, Wanted(), progress=meanwhile) is not None
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_neighbour_named_like_the_unfinished_work_is_refused_and_left_alone(
+    overwrite: bool, classifier: Classifier, tmp_path: Path
+) -> None:
+    source, output = write(tmp_path / "t.txt"), tmp_path / "out.jsonl"
+    folder_of(output).mkdir()
+    (folder_of(output) / "thesis.txt").write_text("mine")
+    with pytest.raises(BadInput, match=r"out\.jsonl\.predicting is in the way.*move it away"):
+        predict_file(classifier, source, output, Wanted(), overwrite=overwrite, resume=not overwrite)
+    assert listing(folder_of(output)) == {"thesis.txt": b"mine"}
+
+
+@pytest.mark.parametrize("left", [None, 10])
+def test_answers_that_got_lost_before_a_resume_are_refused_not_filled_up(
+    left: int | None, classifier: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, output = write(tmp_path / "t.txt"), tmp_path / "out.jsonl"
+    with monkeypatch.context() as patch:
+        kill_at(3, patch, within=False)
+        with pytest.raises(Killed):
+            predict_file(classifier, source, output, Wanted())
+    answers = folder_of(output) / "answers.jsonl"
+    if left is None:
+        answers.unlink()
+    else:
+        os.truncate(answers, left)
+    with pytest.raises(BadInput, match=rf"answers\.jsonl: has {left or 0} of the .* bytes .*--overwrite"):
+        predict_file(classifier, source, output, Wanted(), resume=True)
+    assert predict_file(classifier, source, output, Wanted(), overwrite=True) is not None
+    assert [answer["labels"] for answer in read(output)] == expected(classifier)
 
 
 def test_a_full_disk_keeps_what_is_done(

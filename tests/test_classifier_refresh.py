@@ -20,13 +20,12 @@ from umpteen.classifier import Classifier
 from umpteen.data.labels import LabelCatalogue
 from umpteen.encoders.static import StaticEncoder
 from umpteen.encoders.towers import Towers
-from umpteen.errors import DamagedModel
+from umpteen.errors import DamagedModel, InUse
 from umpteen.index_building import build_index
 from umpteen.indexing import remove_index
 from umpteen.ranker.features import TextFeatures
 from umpteen.ranker.ranker import Ranker
 from umpteen.ranker.settings import RankerSettings
-from umpteen.retrieval.milvus_engine import InUse
 from umpteen.storage import atomic_folder
 
 CHANCE = random.Random(0)

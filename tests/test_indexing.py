@@ -23,14 +23,13 @@ from umpteen.classifier import Classifier, verify
 from umpteen.data.labels import LabelCatalogue
 from umpteen.encoders.static import StaticEncoder
 from umpteen.encoders.towers import Towers
-from umpteen.errors import BadInput, DamagedModel, NotSaved
+from umpteen.errors import BadInput, DamagedModel, InUse, NotSaved
 from umpteen.index_building import build_index
 from umpteen.index_sample import Sample, of_file, of_label_texts
 from umpteen.indexing import KINDS, certificate_of, open_index, remove_index, settings_of
 from umpteen.retrieval import milvus_engine
 from umpteen.retrieval.faiss_index import FaissIndex
 from umpteen.retrieval.milvus_connection import MilvusConnection
-from umpteen.retrieval.milvus_engine import InUse
 from umpteen.retrieval.milvus_index import MilvusIndex
 from umpteen.storage import can_hold
 

@@ -3,10 +3,8 @@
 The output appears in one step at the end. A kill costs the chunk that was being worked on.
 """
 
-import fcntl
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -19,9 +17,9 @@ from scipy.sparse import csr_array
 from umpteen.errors import BadInput, NotSaved
 from umpteen.retrieval.ranking import Ranking
 from umpteen.retrieval.streamed_csr import write_csr
-from umpteen.storage import write_atomically
+from umpteen.storage import Workspace, open_workspace, write_atomically
 
-ANSWERS, BAD, STATE, LOCK = "answers.jsonl", "bad.jsonl", "progress.json", "lock"
+ANSWERS, BAD, STATE = "answers.jsonl", "bad.jsonl", "progress.json"
 
 
 @dataclass
@@ -47,10 +45,11 @@ class State:
 class Work:
     """One prediction's folder beside its output."""
 
-    def __init__(self, output: Path, state: State) -> None:
+    def __init__(self, output: Path, state: State, workspace: Workspace) -> None:
         self.output = output
-        self.folder = folder_of(output)
         self.state = state
+        self.folder = workspace.folder
+        self._workspace = workspace
 
     def append(self, answers: list[str], bad: list[str], ranking: Ranking | None) -> None:
         """Keeps the answers of a chunk; the state, which vouches for them, is written by `advance`."""
@@ -83,7 +82,7 @@ class Work:
         made = self.folder / self._answers()
         if made.exists():
             _move(made, self.output)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._workspace.remove()
 
     def _answers(self) -> str:
         return f"answers{self.output.suffix}"
@@ -130,41 +129,28 @@ def bad_rows_of(output: Path) -> Path:
 def opened(output: Path, identity: dict[str, Any], *, resume: bool, overwrite: bool) -> Iterator[Work | None]:
     """The work of this output, begun or gone on with; None if the output is there and nothing is left to do."""
     folder = folder_of(output)
-    _refuse_losses(output, folder, resume=resume, overwrite=overwrite)
+    _refuse_losses(output, resume=resume, overwrite=overwrite)
     if output.exists() and resume and not folder.exists():
         yield None
         return
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / LOCK).open("w")
-    except OSError as error:
-        raise NotSaved(f"{folder}: could not be made: {error.strerror or error}; nothing was written") from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise BadInput(f"another process is writing {output}; wait for it, or choose another --output") from None
-        if overwrite:
-            for file in folder.iterdir():
-                if file.name != LOCK:
-                    file.unlink()
+    with open_workspace(folder, "umpteen predict", anew=overwrite) as workspace:
+        if workspace.begun and not resume:
+            raise BadInput(f"{folder} holds an unfinished prediction; --resume goes on, --overwrite discards it")
         state = _read(folder, output, identity) or State(identity, replaces=overwrite)
         if output.exists() and not (state.replaces or state.finished):
             raise BadInput(f"{output} exists already, and {folder} was not begun to replace it; move one of them away")
-        work = Work(output, state)
+        work = Work(output, state, workspace)
         work.advance()
         yield work
 
 
-def _refuse_losses(output: Path, folder: Path, *, resume: bool, overwrite: bool) -> None:
+def _refuse_losses(output: Path, *, resume: bool, overwrite: bool) -> None:
     if resume and overwrite:
         raise BadInput("--resume goes on with an unfinished prediction and --overwrite discards it; give one of them")
     if output.is_dir():
         raise BadInput(f"{output} is a folder; name a file to write")
     if output.exists() and not (resume or overwrite):
         raise BadInput(f"{output} exists already; give another --output, or --overwrite to replace it at the end")
-    if folder.exists() and not (resume or overwrite):
-        raise BadInput(f"{folder} holds an unfinished prediction; --resume goes on with it, --overwrite discards it")
 
 
 def _read(folder: Path, output: Path, identity: dict[str, Any]) -> State | None:
@@ -180,6 +166,13 @@ def _read(folder: Path, output: Path, identity: dict[str, Any]) -> State | None:
             raise BadInput(
                 f"{folder} was begun with {name} = {state.identity.get(name)!r}, not {value!r}; give the same again, "
                 "or --overwrite to begin anew"
+            )
+    for name, size in ((ANSWERS, state.answers_bytes), (BAD, state.bad_bytes)):
+        there = (folder / name).stat().st_size if (folder / name).exists() else 0
+        if there < size and not state.finished:
+            raise BadInput(
+                f"{folder / name}: has {there:,} of the {size:,} bytes that were written; what is lost cannot be made "
+                f"up, and --overwrite begins {output} again"
             )
     return state
 

@@ -5,9 +5,9 @@ Test data is never looked at.
 """
 
 import os
-import shutil
 import tomllib
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -57,29 +57,30 @@ def calibrate(
     if not os.access(model, os.W_OK):
         raise NotSaved(f"{model}: cannot be written, so no calibration could be kept; copy the model elsewhere first")
     workspace = Path(f"{model.resolve()}.calibration")
-    if folds is not None:
-        if unseen:
-            raise BadInput("--folds is for texts the model was trained on, --unseen for texts it was not; give one")
-        _require_own_data(classifier, dataset)
-        sizes = {"depth": DEPTH, "most_texts": MOST_TEXTS}
-        held_out = out_of_fold(
-            classifier, folder.model, dataset, folds, workspace, **sizes, observer=observer, progress=progress
-        )
-        said = f"each scored by one of {folds} models trained without it and {len(held_out) // folds - 1:,} others"
-        origin = _origin(dataset, held_out, "folds", said)
-    elif unseen:
-        split = in_rows_of(classifier, dataset).with_validation_in_train().train
-        held_out = scores_of(classifier, _some(split), DEPTH)
-        origin = _origin(dataset, held_out, "unseen", "none of which the model was trained on, as the caller says")
-    else:
-        held_out = scores_of(classifier, _some(_validation(classifier, dataset)), DEPTH)
-        origin = _origin(dataset, held_out, "validation", "held out of training for validation")
-        origin["also_chosen_on_them"] = _chosen_on_validation(classifier)
-    if len(held_out) < FEW_TEXTS:
-        observer.notice(f"warning: {len(held_out):,} held-out texts are few; probabilities will be rough")
-    calibration, probabilities = fit_calibration(held_out, origin, coverage=coverage)
-    _write(folder, classifier.version, calibration, held_out, probabilities, observer.notice)
-    shutil.rmtree(workspace, ignore_errors=True)
+    with ExitStack() as until_written:
+        if folds is not None:
+            if unseen:
+                raise BadInput("--folds is for texts the model was trained on, --unseen for texts it was not; give one")
+            _require_own_data(classifier, dataset)
+            sizes = {"depth": DEPTH, "most_texts": MOST_TEXTS}
+            made = out_of_fold(
+                classifier, folder.model, dataset, folds, workspace, **sizes, observer=observer, progress=progress
+            )
+            held_out = until_written.enter_context(made)
+            said = f"each scored by one of {folds} models trained without it and {len(held_out) // folds - 1:,} others"
+            origin = _origin(dataset, held_out, "folds", said)
+        elif unseen:
+            split = in_rows_of(classifier, dataset).with_validation_in_train().train
+            held_out = scores_of(classifier, _some(split), DEPTH)
+            origin = _origin(dataset, held_out, "unseen", "none of which the model was trained on, as the caller says")
+        else:
+            held_out = scores_of(classifier, _some(_validation(classifier, dataset)), DEPTH)
+            origin = _origin(dataset, held_out, "validation", "held out of training for validation")
+            origin["also_chosen_on_them"] = _chosen_on_validation(classifier)
+        if len(held_out) < FEW_TEXTS:
+            observer.notice(f"warning: {len(held_out):,} held-out texts are few; probabilities will be rough")
+        calibration, probabilities = fit_calibration(held_out, origin, coverage=coverage)
+        _write(folder, classifier.version, calibration, held_out, probabilities, observer.notice)
     return calibration
 
 

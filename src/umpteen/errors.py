@@ -3,7 +3,8 @@
 UmpteenError
 ├── BadInput            what was given cannot be used: a file, a value, a request
 │   ├── BadFile         names the file, the line or row, and the value
-│   └── BadConfig       names the key, the value, and the nearest known key
+│   ├── BadConfig       names the key, the value, and the nearest known key
+│   └── InUse           another process is at work there; names it
 ├── DamagedModel        a model folder or one of its files is not what its manifest says
 ├── DamagedCheckpoint   a checkpoint cannot be resumed from
 ├── NotSaved            writing failed (full disk, no permission); what was there before is untouched
@@ -35,6 +36,10 @@ class BadFile(BadInput):
 
 class BadConfig(BadInput):
     """A setting is unknown or out of range."""
+
+
+class InUse(BadInput):
+    """Another process is at work where only one can be; nothing was changed."""
 
 
 class DamagedModel(UmpteenError):

@@ -4,8 +4,6 @@ Folds are small: a model of much less data has lower scores than the one to cali
 would not hold for it. What is done lies in a workspace, so that the same call goes on after a kill.
 """
 
-import hashlib
-import json
 import os
 import shutil
 import tomllib
@@ -27,7 +25,7 @@ from umpteen.ranker.ranker import Ranker
 from umpteen.recipe_file import checked
 from umpteen.reranking import fit_ranker
 from umpteen.running import train
-from umpteen.storage import write_atomically
+from umpteen.storage import open_workspace
 from umpteen.training.observer import Observer, Silence
 from umpteen.version import __version__
 
@@ -36,6 +34,7 @@ LEAST_TEXTS = 2400  # … or more, if all folds together would have fewer than t
 _STARTED_FROM = "# Started from "  # as running.py begins the recipe of such a model
 
 
+@contextmanager
 def out_of_fold(
     classifier: Classifier,
     checksum: str,
@@ -47,38 +46,41 @@ def out_of_fold(
     most_texts: int,
     observer: Observer | None = None,
     progress: Progress | None = None,
-) -> HeldOut:
+) -> Iterator[HeldOut]:
     """The best labels of texts of each fold by a model whose training left the fold out; `most_texts` in all.
 
-    The models are trained by the classifier's recipe, and get a ranker of the same weight if it has one.
+    The models are trained by the classifier's recipe, and get a ranker of the same weight if it has one. What was done
+    is kept until the block has ended well.
     """
     recipe = _recipe_of(classifier)
     whole = dataset.with_validation_in_train() if recipe.data.fit_on == "train+validation" else dataset
     if not 2 <= folds <= len(whole.train):
         raise BadInput(f"{folds} folds of {len(whole.train):,} texts; give from 2 to {len(whole.train)}")
-    _begin(workspace, [checksum, dataset.fingerprint, folds, depth, most_texts, __version__])
-    size = fold_size(len(whole.train), folds, most_texts)
-    drawn = np.random.default_rng(recipe.seed).permutation(len(whole.train))
-    parts = []
-    for fold in range(folds):
-        kept = workspace / f"fold-{fold}.npz"
-        out = np.sort(drawn[fold * size : (fold + 1) * size])
-        if not kept.exists():
-            (observer or Silence()).notice(
-                f"fold {fold + 1} of {folds}: training without {size:,} of {len(whole.train):,} texts"
-            )
-            others = np.ones(len(whole.train), dtype=bool)
-            others[out] = False
-            part = replace(whole, train=whole.train.take(others), test=None)
-            with _own_cache(workspace / f"fold-{fold}" / "cache"):
-                model = _train(recipe, part, workspace / f"fold-{fold}", classifier.ranker, observer, progress)
-            scores_of(model, whole.train.take(out), depth).save(kept)
-        shutil.rmtree(workspace / f"fold-{fold}", ignore_errors=True)
-        parts.append(HeldOut.load(kept))
-    held_out = parts[0]
-    for part_of_it in parts[1:]:
-        held_out = held_out.join(part_of_it)
-    return held_out
+    identity = [checksum, dataset.fingerprint, folds, depth, most_texts, __version__]
+    with open_workspace(workspace, "umpteen calibrate", identity) as opened:
+        size = fold_size(len(whole.train), folds, most_texts)
+        drawn = np.random.default_rng(recipe.seed).permutation(len(whole.train))
+        parts = []
+        for fold in range(folds):
+            kept = workspace / f"fold-{fold}.npz"
+            out = np.sort(drawn[fold * size : (fold + 1) * size])
+            if not kept.exists():
+                (observer or Silence()).notice(
+                    f"fold {fold + 1} of {folds}: training without {size:,} of {len(whole.train):,} texts"
+                )
+                others = np.ones(len(whole.train), dtype=bool)
+                others[out] = False
+                part = replace(whole, train=whole.train.take(others), test=None)
+                with _own_cache(workspace / f"fold-{fold}" / "cache"):
+                    model = _train(recipe, part, workspace / f"fold-{fold}", classifier.ranker, observer, progress)
+                scores_of(model, whole.train.take(out), depth).save(kept)
+            shutil.rmtree(workspace / f"fold-{fold}", ignore_errors=True)
+            parts.append(HeldOut.load(kept))
+        held_out = parts[0]
+        for part_of_it in parts[1:]:
+            held_out = held_out.join(part_of_it)
+        yield held_out
+        opened.remove()
 
 
 def fold_size(texts: int, folds: int, most_texts: int) -> int:
@@ -103,16 +105,6 @@ def _recipe_of(classifier: Classifier) -> RunConfig:
             "nothing; leave --folds out and calibrate on texts that are new to both"
         )
     return checked(tomllib.loads(classifier.recipe), origin="the model's recipe.toml")
-
-
-def _begin(workspace: Path, parts: list[object]) -> None:
-    """What was begun for another model, other data or other folds is discarded."""
-    identity = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
-    marker = workspace / "identity"
-    if not (marker.is_file() and marker.read_text(encoding="utf-8") == identity):
-        shutil.rmtree(workspace, ignore_errors=True)
-        workspace.mkdir(parents=True)
-        write_atomically(marker, identity)
 
 
 @contextmanager

@@ -3,11 +3,9 @@
 While it is fitted, MODEL.ranker holds what is done; the model folder is replaced whole at the end.
 """
 
-import hashlib
-import json
-import shutil
 import tomllib
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -31,7 +29,7 @@ from umpteen.ranker.ranker import LATER, Ranker
 from umpteen.ranker.samples import TEXTS_AT_A_TIME, Samples
 from umpteen.ranker.settings import RankerSettings
 from umpteen.retrieval.exact import top_k
-from umpteen.storage import write_atomically
+from umpteen.storage import Workspace, open_workspace, write_atomically
 from umpteen.version import __version__
 
 Progress = Callable[[str, int, int], None]
@@ -78,23 +76,23 @@ def fit_ranker(
             f"give --candidates {count} or fewer"
         )
     dataset = _as_the_model_saw_it(classifier, dataset, needs_validation=weight is None)
-    samples = _workspace(model, dataset, settings)
-    ranker = _fit(classifier, dataset.train, samples, settings, jobs, progress)
-    trials: list[Trial] = []
-    if weight is None:
-        trials = try_on_validation(classifier, ranker, dataset, RARES if rare is None else (rare,))
-        best = max(trials, key=lambda trial: trial.mean)  # of equal ones the first
-        origin = {
-            "chosen": f"by the mean of {', '.join(best.metrics)} on validation",
-            "validation": {name: round(value, 2) for name, value in best.metrics.items()},
-            "without_ranker": {name: round(value, 2) for name, value in trials[0].metrics.items()},
-        }
-        ranker = replace(ranker, weight=best.weight, rare=best.rare, origin=origin)
-    else:
-        origin = {"chosen": "by hand"}
-        ranker = replace(ranker, weight=weight, rare=USUAL_RARE if rare is None else rare, origin=origin)
-    put_ranker(classifier, ranker)
-    shutil.rmtree(samples.folder, ignore_errors=True)
+    with _workspace(model, dataset, settings) as workspace:
+        ranker = _fit(classifier, dataset.train, Samples(workspace.folder), settings, jobs, progress)
+        trials: list[Trial] = []
+        if weight is None:
+            trials = try_on_validation(classifier, ranker, dataset, RARES if rare is None else (rare,))
+            best = max(trials, key=lambda trial: trial.mean)  # of equal ones the first
+            origin = {
+                "chosen": f"by the mean of {', '.join(best.metrics)} on validation",
+                "validation": {name: round(value, 2) for name, value in best.metrics.items()},
+                "without_ranker": {name: round(value, 2) for name, value in trials[0].metrics.items()},
+            }
+            ranker = replace(ranker, weight=best.weight, rare=best.rare, origin=origin)
+        else:
+            origin = {"chosen": "by hand"}
+            ranker = replace(ranker, weight=weight, rare=USUAL_RARE if rare is None else rare, origin=origin)
+        put_ranker(classifier, ranker)
+        workspace.remove()
     return ranker, trials
 
 
@@ -184,17 +182,10 @@ def _as_the_model_saw_it(classifier: Classifier, dataset: Dataset, *, needs_vali
     return dataset.with_validation_in_train()
 
 
-def _workspace(model: Path, dataset: Dataset, settings: RankerSettings) -> Samples:
+def _workspace(model: Path, dataset: Dataset, settings: RankerSettings) -> AbstractContextManager[Workspace]:
     """Where a fit keeps what is done; one that was begun with other settings, data or model is discarded."""
-    folder = Path(f"{model.resolve()}.ranker")
     parts = [standing_in(model), dataset.fingerprint, len(dataset.train), settings.to_dict(), __version__]
-    identity = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-    marker = folder / "identity"
-    if not (marker.is_file() and marker.read_text(encoding="utf-8") == identity):
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        write_atomically(marker, identity)
-    return Samples(folder)
+    return open_workspace(Path(f"{model.resolve()}.ranker"), "umpteen ranker fit", parts)
 
 
 def _retrieve(

@@ -1,6 +1,6 @@
 """One run from its recipe to its model folder: nothing of value is in the way, nothing appears before it is whole."""
 
-import shutil
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +17,11 @@ from umpteen.model_folder import MANIFEST, standing_in
 from umpteen.parallel.shard import Shard
 from umpteen.parallel.world import World, launch_name
 from umpteen.recipe_file import read_config, to_toml
-from umpteen.storage import can_hold, write_atomically
+from umpteen.storage import Workspace, can_hold, open_workspace, write_atomically
 from umpteen.training.checkpoint import TrainState, remove_checkpoint
 from umpteen.training.observer import Observer, Silence
 
+WORK = "umpteen train"  # the kind of its workspace
 LAUNCHED_BY = "launched-by"  # the launcher's name for the run: processes it restarts go on by themselves
 
 
@@ -67,44 +68,45 @@ def train_in(
 ) -> None:
     """`train` as one process of a world: all of them call it with the same arguments, and the first one writes."""
     observer = observer or Silence()
-    workspace = workspace_of(output)
-    complete = world.is_first and is_complete(output, workspace, resume=resume, overwrite=overwrite)
-    stands = standing_in(output) if world.is_first else None
-    if world.largest(complete)[0]:
-        observer.notice(f"{output} is complete; nothing is left to train")
-        return
-    run = build_run(
-        config,
-        workspace=workspace if world.is_first else None,
-        start_from=start_from,
-        observer=observer,
-        progress=progress,
-        world=world,
-    )
-    if overwrite and world.is_first:
-        remove_checkpoint(workspace)  # only now: a mistake in the recipe or the data must not cost the old run
-    if world.is_first and (name := launch_name()):
-        write_atomically(workspace / LAUNCHED_BY, name)
-    state = run.loop.run()
-    for tower in run.towers.modules():
-        if isinstance(tower, StaticEncoder):
-            tower.fold_token_weights()  # as saving will, so that the saved model gives the same vectors to the bit
-    labels, towers = run.dataset.labels, run.towers.eval()
-    shard = Shard(world, len(labels))
-    rows = np.arange(shard.start, shard.stop)
-    encoding = named(progress, "encoding labels")
-    own = encode_texts(towers.label, labels.texts[shard.rows], progress=encoding, rows=rows).float()
-    report = run.judge.report(run.judge.rank(towers.query, own, shard=shard)) if run.judge else None
-    vectors = shard.collect(own)
-    for table in row_tables(towers).values():
-        table.collect_()
-    if vectors is not None:
-        kept = _save(
-            Classifier(towers, labels, vectors), run, state, config, output, workspace, report, start_from, stands
+    opened = open_workspace(workspace_of(output), WORK) if world.is_first else nullcontext()
+    with opened as workspace:
+        complete = workspace is not None and is_complete(output, workspace.begun, resume=resume, overwrite=overwrite)
+        stands = standing_in(output) if world.is_first else None
+        if world.largest(complete)[0]:
+            observer.notice(f"{output} is complete; nothing is left to train")
+            return
+        folder = None if workspace is None else workspace.folder
+        run = build_run(
+            config,
+            workspace=folder,
+            start_from=start_from,
+            observer=observer,
+            progress=progress,
+            world=world,
         )
-        if kept is not None:
-            observer.notice(f"{output} was changed while this one was trained; what stood there is kept in {kept}")
-    world.wait()
+        if folder is not None and overwrite:
+            remove_checkpoint(folder)  # only now: a mistake in recipe or data must not cost the old run
+        if folder is not None and (name := launch_name()):
+            write_atomically(folder / LAUNCHED_BY, name)
+        state = run.loop.run()
+        for tower in run.towers.modules():
+            if isinstance(tower, StaticEncoder):
+                tower.fold_token_weights()  # as saving will, so that the saved model gives the same vectors to the bit
+        labels, towers = run.dataset.labels, run.towers.eval()
+        shard = Shard(world, len(labels))
+        rows = np.arange(shard.start, shard.stop)
+        encoding = named(progress, "encoding labels")
+        own = encode_texts(towers.label, labels.texts[shard.rows], progress=encoding, rows=rows).float()
+        report = run.judge.report(run.judge.rank(towers.query, own, shard=shard)) if run.judge else None
+        vectors = shard.collect(own)
+        for table in row_tables(towers).values():
+            table.collect_()
+        if workspace is not None and vectors is not None:
+            classifier = Classifier(towers, labels, vectors)
+            kept = _save(classifier, run, state, config, output, workspace, report, start_from, stands)
+            if kept is not None:
+                observer.notice(f"{output} was changed while this one was trained; what stood there is kept in {kept}")
+        world.wait()
 
 
 def _save(
@@ -113,7 +115,7 @@ def _save(
     state: TrainState,
     config: RunConfig,
     output: Path,
-    workspace: Path,
+    workspace: Workspace,
     report: Report | None,
     start_from: str | Path | None,
     stands: tuple[str, int] | None,
@@ -129,10 +131,10 @@ def _save(
             "best_step": state.best_step,
             "parameters": classifier.towers.parameter_counts(),
         },
-        extra_files=[workspace / "metrics.jsonl"],
+        extra_files=[workspace.folder / "metrics.jsonl"],
         unless_changed=stands,
     )
-    shutil.rmtree(workspace, ignore_errors=True)
+    workspace.remove()
     return kept
 
 
@@ -151,8 +153,8 @@ def started_by_this_launch(workspace: Path) -> bool:
     return name is not None and marker.is_file() and marker.read_text(encoding="utf-8") == name
 
 
-def is_complete(output: Path, workspace: Path, *, resume: bool, overwrite: bool) -> bool:
-    """Whether the run is done already; refuses what would lose something of value."""
+def is_complete(output: Path, begun: bool, *, resume: bool, overwrite: bool) -> bool:
+    """Whether the run, of which something may have been begun, is done already; refuses to lose something of value."""
     if resume and overwrite:
         raise BadInput("--resume goes on with an unfinished run and --overwrite discards it; give one of them")
     if not can_hold(output, MANIFEST):
@@ -160,6 +162,6 @@ def is_complete(output: Path, workspace: Path, *, resume: bool, overwrite: bool)
     there = (output / MANIFEST).exists()
     if there and not (resume or overwrite):
         raise BadInput(f"{output} exists already; give another --output, or --overwrite to replace it at the end")
-    if workspace.exists() and not (resume or overwrite):
-        raise BadInput(f"{workspace} holds an unfinished run; --resume goes on with it, --overwrite discards it")
-    return there and resume and not workspace.exists()
+    if begun and not (resume or overwrite):
+        raise BadInput(f"{workspace_of(output)} holds an unfinished run; --resume goes on, --overwrite discards it")
+    return there and resume and not begun

@@ -1,25 +1,31 @@
 """Writes files and folders whole or not at all: a reader sees the old one or the new one, never a half.
 
-Everything is written to a hidden sibling, flushed to the disk, and only then put in place.
+Everything is written to a hidden sibling, flushed to the disk, and only then put in place. Long work is kept in a
+workspace until it is whole, and a lock keeps two processes from doing it at once.
 """
 
 import ctypes
 import fcntl
 import hashlib
+import json
 import os
 import re
 import secrets
 import shutil
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from umpteen.errors import NotSaved, UmpteenError
+from umpteen.errors import BadInput, InUse, NotSaved, UmpteenError
 
 # Libraries written in Rust (safetensors, tokenizers) report a full disk as a plain exception that ends so.
 _RUST_OS_ERROR = re.compile(r"\(os error \d+\)")
 _AT_CURRENT_FOLDER, _RENAME_EXCHANGE = -100, 2
+_BETWEEN_TRIES = 0.02  # seconds
+_WORKSPACE = "umpteen-workspace"  # how the names of the files begin that make a folder a workspace
 
 
 def write_atomically(path: Path, data: bytes | str) -> None:
@@ -183,3 +189,122 @@ def flush_to_disk(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+class FileLock:
+    """A file that one process holds at a time; it is free again when that process ends, however it ends."""
+
+    def __init__(self, path: Path, *, wait: float | None = 0.0, guards: Path | None = None) -> None:
+        """Takes it, and waits so many seconds (None: for ever) for whoever has it; then InUse names what it guards."""
+        self.path, self._holder = path, ""
+        until = time.monotonic() + (float("inf") if wait is None else wait)
+        while not self._take():
+            if time.monotonic() >= until:
+                raise InUse(f"another process{self._holder} is at work in {guards or path}; wait for it, or stop it")
+            time.sleep(_BETWEEN_TRIES)
+
+    def is_in_place(self) -> bool:
+        """Whether the path still names the file that is held, which may have been moved or removed since."""
+        try:
+            return os.path.samestat(os.fstat(self._handle), self.path.lstat())
+        except FileNotFoundError:
+            return False
+
+    def close(self) -> None:
+        """Lets the next one have it."""
+        os.close(self._handle)
+
+    def _take(self) -> bool:
+        if self.path.is_symlink():
+            raise BadInput(f"{self.path} is a link, which is not followed; move it away")
+        self._handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        said = os.pread(self._handle, 20, 0).strip()
+        taken = False
+        try:
+            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            taken = self.is_in_place()
+        except (BlockingIOError, PermissionError):
+            self._holder = f" (pid {int(said)})" if said.isdigit() else ""
+        finally:
+            if not taken:
+                self.close()
+        if taken and (not said or said.isdigit()):  # else it is somebody's file: it can be locked, but is not ours
+            os.pwrite(self._handle, f"{os.getpid():<19}\n".encode(), 0)
+        return taken
+
+
+def locked_file(path: Path, *, wait: float | None = 0.0) -> closing[FileLock]:
+    """One process at a time is in the block; the others wait so many seconds (None: for ever), then get InUse."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return closing(FileLock(path, wait=wait))
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """A folder that holds what is done of a long work; nobody else is in it while it is open."""
+
+    folder: Path
+    begun: bool  # before: there is something to go on with
+
+    def remove(self) -> None:
+        """The folder is gone in one step, so that no kill leaves half of it to go on with."""
+        with _explained(self.folder):
+            aside = hidden_sibling(self.folder)
+            self.folder.replace(aside)
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+@contextmanager
+def open_workspace(folder: Path, kind: str, identity: Any = None, *, anew: bool = False) -> Iterator[Workspace]:
+    """The workspace at this path, made or gone on with; it stays until it is removed, unless nothing was put in.
+
+    What was begun with another identity (any JSON) is discarded, with `anew` whatever is there; a folder that is no
+    workspace of this kind is refused and left alone. While another process is in it, InUse.
+    """
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+    marker = {"kind": kind, "identity": digest}
+    while True:
+        _marker_of(folder, kind)  # refuses before anything is written
+        with _explained(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(folder / f"{_WORKSPACE}.lock", guards=folder)
+        with closing(lock):
+            found = _marker_of(folder, kind)
+            workspace = Workspace(folder, begun=found is not None)
+            if found is None:
+                write_atomically(folder / f"{_WORKSPACE}.json", json.dumps(marker))
+            elif anew or found != marker:
+                workspace.remove()
+                continue
+            try:
+                yield workspace
+            finally:
+                if lock.is_in_place() and _is_unused(folder):
+                    workspace.remove()
+            return
+
+
+def is_begun(folder: Path, kind: str) -> bool:
+    """Whether a workspace of this kind is there; refuses what else is."""
+    return _marker_of(folder, kind) is not None
+
+
+def _marker_of(folder: Path, kind: str) -> Any:
+    """What a workspace of this kind says of itself; None where nobody has put anything yet."""
+    marker = None
+    with suppress(OSError, ValueError):
+        marker = json.loads((folder / f"{_WORKSPACE}.json").read_bytes())
+    is_ours = marker.get("kind") == kind if isinstance(marker, dict) else _is_unused(folder)
+    if folder.is_symlink() or not is_ours:
+        raise BadInput(
+            f"{folder} is in the way: {kind} keeps its unfinished work there, but this is something else; it was not "
+            "touched, move it away"
+        )
+    return marker
+
+
+def _is_unused(folder: Path) -> bool:
+    try:
+        return all(path.name.lstrip(".").startswith(_WORKSPACE) for path in folder.iterdir())
+    except OSError:
+        return not folder.exists()

@@ -216,12 +216,26 @@ def test_folds_go_on_after_a_kill_and_give_the_same(
     with pytest.raises(Killed):
         calibrate(model, dataset, folds=2)
     assert Classifier.load(model).calibration is None
-    assert {path.name for path in Path(f"{model}.calibration").iterdir()} == {"identity", "fold-0.npz", "fold-1"}
+    assert {path.name for path in Path(f"{model}.calibration").glob("fold-*")} == {"fold-0.npz", "fold-1"}
     trainings.clear()
     found = calibrate(model, dataset, folds=2)
     assert [Path(str(output)).parent.name for output in trainings] == ["fold-1"]
     assert found.curves.to_dict() == expected.curves.to_dict() and found.figures == expected.figures
     assert not Path(f"{model}.calibration").exists()
+
+
+def test_a_neighbour_named_like_the_unfinished_work_is_left_alone(final: Path, held: Path, tmp_path: Path) -> None:
+    for home, folds in ((final, 2), (held, None)):
+        neighbour = tmp_path / home.name / "model.calibration"
+        model, dataset = copy_of(home, neighbour.parent), open_dataset(home / "data")
+        neighbour.mkdir()
+        (neighbour / "thesis.txt").write_text("mine")
+        if folds is None:
+            calibrate(model, dataset)  # which needs no workspace
+        else:
+            with pytest.raises(BadInput, match=r"model\.calibration is in the way.*move it away"):
+                calibrate(model, dataset, folds=folds)
+        assert listing(neighbour) == {"thesis.txt": b"mine"}
 
 
 def test_each_fold_is_scored_by_a_model_that_was_not_trained_on_it(

@@ -1,5 +1,7 @@
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import numpy as np
 import pytest
@@ -7,6 +9,8 @@ from tests.data.folders import opened, write_dexml, write_json_lines, write_nati
 
 from umpteen.data import Dataset, LabelCatalogue, Relevance, Split, Texts, open_dataset
 from umpteen.data.cache import cache_folder
+from umpteen.data.formats import native
+from umpteen.data.prepared import Builder
 from umpteen.errors import BadInput, NotSaved
 
 
@@ -101,12 +105,19 @@ def test_a_second_opening_reads_no_source_file(tmp_path: Path, monkeypatch: pyte
     assert opened(folder) == first
 
 
-def test_a_changed_source_file_is_read_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_source_file_that_was_changed_is_read_again_even_if_its_size_and_time_are_the_same(
+    replaced: bool, tmp_path: Path
+) -> None:
     folder = write_native_folder(tmp_path / "set")
     before = opened(folder)
     path = folder / "train.jsonl"
-    path.write_text(path.read_text(encoding="utf-8").replace("combining", "connected"), encoding="utf-8")
-    os.utime(path, ns=(1, 1))
+    times, text = path.stat(), path.read_text(encoding="utf-8")
+    if replaced:
+        path.unlink()
+    path.write_text(text.replace("combining", "connected"), encoding="utf-8")
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert path.stat().st_size == times.st_size
     after = opened(folder)
     assert after.fingerprint != before.fingerprint and "connected" in after.train.texts[3]
 
@@ -116,7 +127,27 @@ def test_a_failed_reading_leaves_nothing_in_the_cache(tmp_path: Path) -> None:
     (folder / "test.jsonl").write_text("{", encoding="utf-8")
     with pytest.raises(BadInput):
         opened(folder)
-    assert list((tmp_path / "cache" / "datasets").iterdir()) == []
+    assert [path for path in (tmp_path / "cache" / "datasets").iterdir() if path.suffix != ".lock"] == []
+
+
+def test_those_who_open_a_dataset_at_once_have_it_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, real = write_native_folder(tmp_path / "set"), native.read
+    readers: list[Path] = []
+    first_reads, second_reads = Event(), Event()
+
+    def slow_read(source: Path, into: Builder) -> None:
+        readers.append(source)
+        (second_reads if first_reads.is_set() else first_reads).set()
+        second_reads.wait(0.5)  # as long as another might need to begin
+        real(source, into)
+
+    monkeypatch.setattr(native, "read", slow_read)
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(opened, folder)
+        assert first_reads.wait(60)
+        second = pool.submit(opened, folder)
+        assert first.result() == second.result()
+    assert len(readers) == 1
 
 
 def test_a_cache_that_cannot_be_written_is_named_with_the_way_out(tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ from umpteen.cli.training import train
 from umpteen.errors import LostProcess
 from umpteen.parallel.world import _told_exit_code
 from umpteen.recipes import resolve
+from umpteen.running import WORK
+from umpteen.storage import open_workspace
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds processes in /proc")
 
@@ -67,6 +69,14 @@ class Launched:
 
 def variables(pid: str) -> list[bytes]:
     return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+
+
+def alive(pid: int) -> bool:
+    """Whether it runs; one whose parent was killed may wait for long to be taken note of."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 @pytest.fixture(scope="module")
@@ -153,6 +163,28 @@ def test_stopped_and_killed_it_resumes_on_another_number_of_processes(
     outcome = command("train", folder / "recipe.toml", "--output", folder / "model", "--resume", "--quiet")
     assert outcome.code == 0, outcome.err
     same_weights(folder, single)
+
+
+@needs_proc
+@pytest.mark.parametrize("how", [(*UMPTEEN, "--processes", "2"), TORCHRUN], ids=["umpteen", "torchrun"])
+def test_processes_end_and_save_themselves_when_their_launcher_is_killed(
+    how: Sequence[str], launched: type[Launched], folder: Path
+) -> None:
+    run = launched(how, "--set", "training.steps=1000000")
+    run.wait_for_steps(2)
+    ranks = [run.process(rank) for rank in (0, 1)]
+    run.launcher.kill()
+    run.launcher.wait()
+    guard = time.monotonic() + 200
+    while any(map(alive, ranks)) and time.monotonic() < guard:
+        time.sleep(0.05)
+    left_alone = [pid for pid in ranks if alive(pid)]
+    for pid in left_alone:
+        os.kill(pid, signal.SIGKILL)  # or they would train long after the tests
+    assert not left_alone, run.end().err
+    assert "stopped and saved after step" in run.end().err
+    with open_workspace(folder / "model.training", WORK) as left:
+        assert left.begun and (left.folder / "checkpoint").is_dir()
 
 
 @needs_proc

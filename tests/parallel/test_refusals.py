@@ -10,10 +10,11 @@ import torch
 from quick import quick_recipe
 
 from miniature import KEYS, LABELS, write_miniature
-from umpteen.errors import BadInput
+from umpteen.errors import BadInput, InUse, LostProcess
 from umpteen.parallel import World, join_world
 from umpteen.recipe_file import read_config
-from umpteen.running import train_in
+from umpteen.running import WORK, train_in
+from umpteen.storage import open_workspace
 from worlds import run_world, try_world
 
 
@@ -44,6 +45,14 @@ def test_processes_that_see_different_data_are_refused_by_name(tmp_path: Path) -
 def test_fewer_labels_than_processes_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="2 labels cannot be shared by 3 processes"):
         run_world(3, train_on, quick_recipe(tmp_path), [write_two_labels(tmp_path / "two")])
+
+
+def test_an_output_that_another_run_is_at_is_refused_in_every_process(tmp_path: Path) -> None:
+    recipe = quick_recipe(tmp_path)
+    with open_workspace(tmp_path / "model.training", WORK):
+        outcomes = try_world(3, train_on, recipe, [tmp_path / "data"])
+    assert [type(outcome) for outcome in outcomes] == [InUse, LostProcess, LostProcess]
+    assert [outcome.told_elsewhere for outcome in outcomes] == [False, True, True]
 
 
 def fail(world: World, everywhere: bool) -> None:

@@ -12,7 +12,7 @@ from miniature import KEYS, command, files_of, flip_a_byte, listing, part_of, re
 from umpteen import reranking
 from umpteen.classifier import Classifier, verify
 from umpteen.data.dataset import Dataset, open_dataset
-from umpteen.errors import DamagedModel
+from umpteen.errors import BadInput, DamagedModel
 from umpteen.ranker import fitting
 from umpteen.ranker.ranker import Ranker
 from umpteen.ranker.settings import RankerSettings
@@ -86,6 +86,14 @@ def test_a_flipped_byte_of_the_ranker_is_found(home: Path) -> None:
         Classifier.load(home / "model")
 
 
+def test_a_neighbour_named_like_the_unfinished_fit_is_refused_and_left_alone(home: Path) -> None:
+    (home / "model.ranker").mkdir()
+    (home / "model.ranker" / "thesis.txt").write_text("mine")
+    with pytest.raises(BadInput, match=r"model\.ranker is in the way.*move it away"):
+        fit_ranker(home / "model", data_of(home), SETTINGS)
+    assert listing(home / "model.ranker") == {"thesis.txt": b"mine"}
+
+
 def test_a_killed_fit_leaves_the_model_alone_goes_on_and_ends_the_same(home: Path) -> None:
     before = listing(home / "model")
     with mock.patch.object(fitting, "_SMALLEST_BLOCK", 4):
@@ -110,10 +118,14 @@ def test_a_killed_fit_leaves_the_model_alone_goes_on_and_ends_the_same(home: Pat
 
 
 def test_what_was_begun_with_other_settings_is_not_used(home: Path) -> None:
-    workspace = reranking._workspace(home / "model", data_of(home), SETTINGS).folder
-    (workspace / "weights-000000000000.safetensors").write_bytes(b"old")
-    reranking._workspace(home / "model", data_of(home), RankerSettings(candidates=6))
-    assert not (workspace / "weights-000000000000.safetensors").exists()
+    with mock.patch.object(reranking, "fit_weights", side_effect=KeyboardInterrupt) as dies:
+        for settings, found in ((SETTINGS, False), (SETTINGS, True), (RankerSettings(candidates=6), False)):
+            old = home / "model.ranker" / "weights-000000000000.safetensors"
+            dies.side_effect = [KeyboardInterrupt]
+            with pytest.raises(KeyboardInterrupt):
+                fit_ranker(home / "model", data_of(home), settings)
+            assert old.exists() == found
+            old.write_bytes(b"old")
 
 
 def test_removing_brings_the_old_model_back(home: Path) -> None:

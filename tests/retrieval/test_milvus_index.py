@@ -15,14 +15,13 @@ import torch
 from numpy.typing import NDArray
 
 from retrieval.index_cases import Truth, change, clustered, recall, scores_are_inner_products, with_twins
-from umpteen.errors import BadInput
+from umpteen.errors import BadInput, InUse
 from umpteen.retrieval import milvus_connection
 from umpteen.retrieval.effort import Effort
 from umpteen.retrieval.fallback_index import FallbackIndex
 from umpteen.retrieval.live_vectors import LiveVectors
 from umpteen.retrieval.milvus_collection import AUTO, HNSW, IVF_FLAT, MilvusCollection
 from umpteen.retrieval.milvus_connection import MilvusAway, MilvusConnection
-from umpteen.retrieval.milvus_engine import InUse
 from umpteen.retrieval.milvus_index import MilvusIndex
 from umpteen.retrieval.tuned_effort import tune
 

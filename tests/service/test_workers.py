@@ -20,9 +20,8 @@ from umpteen.catalogue.lock import locked
 from umpteen.bench.child_service import ChildService, umpteen_serve
 from umpteen.cli.main import main
 from umpteen.cli.serve import serve as serve_command
-from umpteen.errors import BadConfig, BadFile, BadInput, DamagedModel
+from umpteen.errors import BadConfig, BadFile, BadInput, DamagedModel, InUse
 from umpteen.index_building import build_index
-from umpteen.retrieval.milvus_engine import InUse
 from umpteen.service.service import Service
 from umpteen.service.serving import listening_socket
 from umpteen.service.workers import address_of, check_shareable

@@ -5,14 +5,19 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from miniature import command, files_of, flip_a_byte, listing, refused, trained, unfinished, write_recipe
+from miniature import Enough, command, files_of, flip_a_byte, listing, refused, trained, unfinished, write_recipe
 from umpteen.classifier import verify
-from umpteen.errors import NotSaved
-from umpteen.training.observer import MetricsLog
+from umpteen.errors import InUse, NotSaved
+from umpteen.running import train
+from umpteen.storage import sha256_of
+from umpteen.training import loop
+from umpteen.training.checkpoint import TrainState, best_file
+from umpteen.training.observer import MetricsLog, Silence
 
 
 def cut_in_half(file: Path) -> None:
@@ -40,9 +45,66 @@ def test_a_damaged_checkpoint_is_refused(name: str, damage: Callable[[Path], Non
 
 def test_a_best_model_cut_short_is_refused_and_the_checkpoint_stays(tmp_path: Path) -> None:
     workspace = unfinished(tmp_path, "evaluation.every_steps=1", "optimizer.learning_rate=1e-9", steps=4)
-    cut_in_half(workspace / "best.safetensors")  # nothing after it will be better, so nothing replaces it
-    refused(command("train", tmp_path / "recipe.toml", "--output", tmp_path / "model", "--resume"), "best.safetensors")
+    (best,) = workspace.glob("best-*")
+    cut_in_half(best)  # nothing after it will be better, so nothing replaces it
+    refused(command("train", tmp_path / "recipe.toml", "--output", tmp_path / "model", "--resume"), best.name)
     assert (workspace / "checkpoint" / "state.json").exists() and not (tmp_path / "model").exists()
+
+
+def test_a_kill_between_better_weights_and_their_checkpoint_leaves_those_of_the_last_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = write_recipe(tmp_path, "evaluation.every_steps=1", "training.checkpoint_minutes=0")
+    real, written = loop.save_checkpoint, Path(tmp_path, "model.training")
+
+    def dies_after_better_weights(run: Path | None, state: TrainState, *rest: Any, **more: Any) -> None:
+        if state.step > 1 and state.best_step == state.step:
+            raise Enough
+        real(run, state, *rest, **more)
+
+    monkeypatch.setattr(loop, "save_checkpoint", dies_after_better_weights)
+    with pytest.raises(Enough):
+        train(recipe, output=tmp_path / "model")
+    state = json.loads((written / "checkpoint" / "state.json").read_text())["state"]
+    assert len(list(written.glob("best-*"))) == 2
+    assert sha256_of(best_file(written, state["best_sha256"])) == state["best_sha256"]
+    monkeypatch.undo()
+    train(recipe, output=tmp_path / "model", resume=True)
+    assert not written.exists()
+
+
+class TriesAgain(Silence):
+    """Starts the same training once more while it is under way."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.refusals: list[str] = []
+
+    def stepped(self, record: dict[str, Any]) -> None:
+        for how in ({}, {"resume": True}, {"overwrite": True}):
+            with pytest.raises(InUse) as refusal:
+                train(self._folder / "recipe.toml", output=self._folder / "model", **how)
+            self.refusals.append(str(refusal.value))
+
+
+def test_two_trainings_into_one_output_do_not_both_start(tmp_path: Path) -> None:
+    second = TriesAgain(tmp_path)
+    train(write_recipe(tmp_path, "training.steps=2"), output=tmp_path / "model", observer=second)
+    assert len(second.refusals) == 6 and verify(tmp_path / "model") == []
+    for refusal in second.refusals:
+        assert f"another process (pid {os.getpid()}) is at work in {tmp_path / 'model.training'}" in refusal
+
+
+@pytest.mark.parametrize("options", [[], ["--resume"], ["--overwrite"], ["--processes", "2"]])
+def test_a_neighbour_named_like_the_unfinished_run_is_refused_and_left_alone(
+    options: list[str], tmp_path: Path
+) -> None:
+    recipe = write_recipe(tmp_path)
+    (tmp_path / "model.training").mkdir()
+    (tmp_path / "model.training" / "thesis.txt").write_text("mine")
+    outcome = command("train", recipe, "--output", tmp_path / "model", *options)
+    refused(outcome, "model.training is in the way", "move it away")
+    assert listing(tmp_path / "model.training") == {"thesis.txt": b"mine"}
 
 
 def test_a_checkpoint_is_not_resumed_with_another_recipe_or_other_data(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+LAUNCHED = "TORCHELASTIC_RUN_ID"  # what torch's launcher tells every process it starts
+
 
 @click.command()
 @click.argument("recipe")
@@ -37,19 +39,24 @@ def train(
     quiet: bool,
 ) -> None:
     """Train a model by RECIPE: a TOML file, or the name of one that ships with umpteen."""
+    from umpteen.training.signals import end_with_launcher
+
+    if LAUNCHED in os.environ:
+        end_with_launcher()  # before anything that takes time
     from umpteen.assemble import pick_device
     from umpteen.classifier import Classifier
     from umpteen.cli.console import Watch, metrics_table, show
     from umpteen.parallel.world import join_world, launch
     from umpteen.recipes import resolve
-    from umpteen.running import is_complete, started_by_this_launch, train_in, workspace_of
+    from umpteen.running import WORK, is_complete, started_by_this_launch, train_in, workspace_of
+    from umpteen.storage import is_begun
 
     config = resolve(recipe, overrides, source)
     device = pick_device(config.training.device)
     if processes > 1 or restarts:
         _check_launch(processes, device.type)
         # What stands in the way is told once, not by each process.
-        is_complete(output, workspace_of(output), resume=resume, overwrite=overwrite)
+        is_complete(output, is_begun(workspace_of(output), WORK), resume=resume, overwrite=overwrite)
         flags = {"--resume": resume, "--overwrite": overwrite, "--quiet": quiet}
         values = [("--data", source), ("--from", start_from), *(("--set", override) for override in overrides)]
         arguments = ["train", recipe, "--output", str(output), *(flag for flag, given in flags.items() if given)]
@@ -82,7 +89,7 @@ def _check_launch(processes: int, device: str) -> None:
     from umpteen.errors import BadInput
     from umpteen.parallel.world import cores
 
-    if "TORCHELASTIC_RUN_ID" in os.environ:
+    if LAUNCHED in os.environ:
         raise BadInput(
             "--processes and --restarts start processes, and so does torchrun; leave them out under torchrun"
         )

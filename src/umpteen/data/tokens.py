@@ -4,7 +4,6 @@ While it grows, a table is a folder `….partial`: ids and lengths are appended 
 they are good. What lies beyond the record is cut off on resuming; the last rename makes the table complete.
 """
 
-import fcntl
 import hashlib
 import json
 import os
@@ -22,7 +21,7 @@ from umpteen.data.cache import cache_folder
 from umpteen.data.texts import Texts
 from umpteen.data.token_table import LENGTHS, TokenTable, flatten, id_type
 from umpteen.errors import NotSaved
-from umpteen.storage import write_atomically
+from umpteen.storage import locked_file, write_atomically
 
 __all__ = ["CHUNK", "TokenTable", "Tokenizer", "tokenise"]
 
@@ -70,7 +69,7 @@ def tokenise(
     folder = cache_folder(cache) / "tokens" / name
     table = _open(folder, identity, len(whole))
     if table is None:
-        with _explained(folder), _locked(folder.with_suffix(".lock")):
+        with _explained(folder), locked_file(folder.with_suffix(".lock"), wait=None):
             table = _open(folder, identity, len(whole))  # another process may have finished it while we waited
             if table is None:
                 _write(folder, identity, whole, tokenizer, chunk, progress)
@@ -163,15 +162,6 @@ def _sizes(folder: Path) -> tuple[int, int]:
         path.stat().st_size if path.is_file() else -1 for path in (folder / IDS_FILE, folder / LENGTHS_FILE)
     )
     return ids, lengths
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """One process at a time; the lock goes with its process, however that ends."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 @contextmanager

@@ -12,17 +12,13 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import save
 from torch.optim import AdamW
 
-from umpteen.errors import DamagedCheckpoint, Diverged, Stopped
+from umpteen.errors import Diverged, Stopped
 from umpteen.lab.generation_model import Example, Writer
-from umpteen.storage import sha256_of, write_atomically
-from umpteen.training.checkpoint import TrainState, load_checkpoint, load_weights, save_checkpoint, weights_of
+from umpteen.training.checkpoint import TrainState, load_best, load_checkpoint, save_best, save_checkpoint
 from umpteen.training.optimizer import learning_rate_factor, make_optimizer, set_learning_rate
 from umpteen.training.signals import stop_request
-
-BEST = "best.safetensors"
 
 
 @dataclass(frozen=True)
@@ -73,9 +69,7 @@ def fine_tune(
                 save_checkpoint(workspace, state, model, optimizer, recipe=recipe, data=data)
             if stop.signal:
                 raise Stopped(f"stopped and saved after step {state.step:,}", signal=stop.signal)
-    if not (workspace / BEST).is_file() or sha256_of(workspace / BEST) != state.best_sha256:
-        raise DamagedCheckpoint(f"{workspace / BEST} is missing or altered; remove {workspace}, and it is made again")
-    load_weights(model, workspace / BEST)
+    load_best(workspace, state.best_sha256 or "", model)
     return state
 
 
@@ -100,10 +94,8 @@ def _validate(
     value = validation_loss(writer, validation, budget.batch_size)
     state.evaluations.append({"step": state.step, "loss": round(value, 4)})
     if state.best_value is None or value < state.best_value:
-        weights = save(weights_of(writer.model))
-        write_atomically(workspace / BEST, weights)
         state.best_value, state.best_step, state.evaluations_since_best = value, state.step, 0
-        state.best_sha256 = hashlib.sha256(weights).hexdigest()
+        state.best_sha256 = save_best(workspace, writer.model)
     else:
         state.evaluations_since_best += 1
         state.stopped_early = state.evaluations_since_best >= budget.patience

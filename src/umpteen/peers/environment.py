@@ -3,7 +3,6 @@
 `ready.json` is written last: a folder without it is the rest of an interrupted installation, and is made again.
 """
 
-import fcntl
 import json
 import os
 import re
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from umpteen.data.cache import cache_folder
-from umpteen.storage import write_atomically
+from umpteen.storage import locked_file, write_atomically
 
 PYTHON = "UMPTEEN_PEER_PYTHON"  # the interpreter that environments are made from, where ours is too new for a peer
 _READY = "ready.json"
@@ -50,9 +49,8 @@ class Environment:
         """Makes the environment unless it is there; raises Unavailable if it cannot be."""
         if self.is_ready:
             return
-        self.folder.parent.mkdir(parents=True, exist_ok=True)
-        with (self.folder.parent / f"{self.name}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # another comparison may be at it; then this one waits and finds it ready
+        # Another comparison may be at it; then this one waits and finds it ready.
+        with locked_file(self.folder.parent / f"{self.name}.lock", wait=None):
             if not self.is_ready:
                 self._install(notice)
 

@@ -7,10 +7,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from umpteen.errors import BadInput
+from umpteen.errors import BadInput, InUse
 from umpteen.retrieval.milvus_collection import MilvusCollection
 from umpteen.retrieval.milvus_connection import MilvusAway, MilvusConnection
-from umpteen.retrieval.milvus_engine import InUse
 from umpteen.retrieval.milvus_index import MilvusIndex
 
 ADDRESS = "UMPTEEN_MILVUS_URI"  # where the operator says that Milvus is

@@ -3,24 +3,18 @@
 Its lock lies beside its files, so it holds before the engine is started, and while its files are moved.
 """
 
-import fcntl
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
-from typing import IO
 
-from umpteen.errors import BadInput
+from umpteen.errors import InUse
+from umpteen.storage import FileLock
 
-_OWNED: dict[str, tuple[IO[str], int]] = {}  # by path: the locks that this process has, and how many hold them
+_OWNED: dict[str, tuple[FileLock, int]] = {}  # by path: the locks that this process has, and how many hold them
 _RESTING: set[str] = set()  # paths whose engine nobody starts
 _OWNING = Lock()
-
-
-class InUse(BadInput):
-    """Another process has opened the embedded engine."""
 
 
 def is_embedded(uri: str) -> bool:
@@ -32,7 +26,7 @@ def own(path: str) -> None:
     """Keeps other processes from the engine; each call needs a `release`."""
     with _OWNING:
         lock, users = _OWNED.get(path, (None, 0))
-        if lock is None or not _lies_at(lock, path):
+        if lock is None or not lock.is_in_place():
             old, lock = lock, _locked(path)
             if old is not None:  # of files that were replaced while this process had them open
                 old.close()
@@ -72,24 +66,14 @@ def starting(path: str) -> Iterator[None]:
         yield
 
 
-def _locked(path: str) -> IO[str]:
-    lock = Path(f"{path}.lock").open("w")  # noqa: SIM115 - open as long as the engine is
+def _locked(path: str) -> FileLock:
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        lock.close()
+        return FileLock(Path(f"{path}.lock"))
+    except InUse:
         raise InUse(
             f"{path}: the embedded Milvus belongs to one process, and another one has it open; stop that one, "
             "run a single worker, or build the index with --uri and the address of a cluster"
         ) from None
-    return lock
-
-
-def _lies_at(lock: IO[str], path: str) -> bool:
-    try:
-        return os.path.samestat(os.fstat(lock.fileno()), Path(f"{path}.lock").stat())
-    except FileNotFoundError:
-        return False
 
 
 def _stop(path: str) -> None:

@@ -13,14 +13,14 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save, save_file
 from torch import Tensor, nn
 from torch.optim import AdamW
 
 from umpteen.encoders.row_table import RowTable, row_tables
 from umpteen.errors import DamagedCheckpoint
 from umpteen.parallel.world import World
-from umpteen.storage import atomic_folder, put_back, sha256_of
+from umpteen.storage import atomic_folder, put_back, sha256_of, write_atomically
 
 FORMAT = 2
 NAME = "checkpoint"
@@ -36,7 +36,7 @@ class TrainState:
     processor_seconds: float = 0.0
     best_value: float | None = None
     best_step: int | None = None
-    best_sha256: str | None = None  # of best.safetensors
+    best_sha256: str | None = None  # of the best weights on validation, which `best_file` names
     evaluations_since_best: int = 0
     stopped_early: bool = False
     evaluations: list[dict[str, Any]] = field(default_factory=list)
@@ -67,6 +67,9 @@ def save_checkpoint(
         record = {"format": FORMAT, "state": asdict(state), "files": files, "recipe": recipe, "data": data}
         record["checksum"] = _checksum(record)
         (folder / "state.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
+    for best in run.glob("best-*"):  # only now, because the checkpoint before this one may have needed another
+        if best != best_file(run, state.best_sha256 or ""):
+            best.unlink()
 
 
 def load_checkpoint(
@@ -96,6 +99,30 @@ def load_checkpoint(
     stored = load_file(run / NAME / "optimizer.safetensors") if record and run else None
     _restore_optimizer(model, optimizer, world.share(stored))
     return TrainState(**state)
+
+
+def best_file(run: Path, sha256: str) -> Path:
+    """Where the best weights lie: named by content, so that a checkpoint finds its own even if later ones are there."""
+    return run / f"best-{sha256[:16]}.safetensors"
+
+
+def save_best(run: Path | None, model: nn.Module) -> str | None:
+    """Keeps the weights until a checkpoint has better ones; their SHA-256. Every process must call it."""
+    weights = weights_of(model)
+    if run is None:
+        return None
+    content = save(weights)
+    sha256 = hashlib.sha256(content).hexdigest()
+    write_atomically(best_file(run, sha256), content)
+    return sha256
+
+
+def load_best(run: Path | None, sha256: str, model: nn.Module, world: World | None = None) -> None:
+    """Sets the model's weights to those that were kept."""
+    path = run and best_file(run, sha256)
+    if path and (not path.is_file() or sha256_of(path) != sha256):
+        raise DamagedCheckpoint(f"{path} is missing, cut short or altered; {_AFRESH}")
+    load_weights(model, path, world)
 
 
 def load_pool(run: Path | None, world: World) -> dict[str, Tensor]:

@@ -3,7 +3,6 @@
 Every process runs it and keeps the same state; only the first writes. What clocks and signals decide is agreed upon.
 """
 
-import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,29 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save
 from torch import nn
 from torch.optim import AdamW
 
 from umpteen.data.batches import EpochSampler
 from umpteen.encoders.row_table import row_tables
-from umpteen.errors import BadConfig, DamagedCheckpoint, Diverged, Stopped
+from umpteen.errors import BadConfig, Diverged, Stopped
 from umpteen.parallel.world import World
-from umpteen.storage import sha256_of, write_atomically
-from umpteen.training.checkpoint import (
-    TrainState,
-    load_checkpoint,
-    load_pool,
-    load_weights,
-    save_checkpoint,
-    weights_of,
-)
+from umpteen.training.checkpoint import TrainState, load_best, load_checkpoint, load_pool, save_best, save_checkpoint
 from umpteen.training.observer import Observer
 from umpteen.training.optimizer import learning_rate_factor, set_learning_rate
 from umpteen.training.signals import stop_request
 from umpteen.training.step import TrainingStep
-
-BEST = "best.safetensors"
 
 Evaluate = Callable[[], dict[str, float]]
 
@@ -107,14 +95,8 @@ class Loop:
                     self._save()
                     raise Stopped(f"stopped and saved after step {state.step:,}; --resume goes on", signal=int(signal))
         if state.best_sha256 is not None:
-            self._load_best()
+            load_best(self._workspace, state.best_sha256, self._model, self._world)
         return state
-
-    def _load_best(self) -> None:
-        path = self._workspace and self._workspace / BEST
-        if path and (not path.is_file() or sha256_of(path) != self._state.best_sha256):
-            raise DamagedCheckpoint(f"{path} is missing, cut short or altered; start afresh in another --output")
-        load_weights(self._model, path, self._world)
 
     def _place(self) -> int:
         """Where the run stands in its schedule, in steps: by its steps or by its clock, whichever is further."""
@@ -169,7 +151,7 @@ class Loop:
         value = metrics[settings.metric]
         better = state.best_value is None or value > state.best_value
         if better:
-            state.best_sha256 = self._world.gather_objects(self._save_best())[0]
+            state.best_sha256 = self._world.gather_objects(save_best(self._workspace, self._model))[0]
             state.best_value, state.best_step, state.evaluations_since_best = value, state.step, 0
         else:
             state.evaluations_since_best += 1
@@ -182,15 +164,6 @@ class Loop:
                 f"stopped early: {settings.metric} was best at step {state.best_step:,} ({state.best_value:.2f})"
             )
         return better
-
-    def _save_best(self) -> str | None:
-        """The checksum of the weights that were saved, if this process is one that saves."""
-        weights = weights_of(self._model)
-        if self._workspace is None:
-            return None
-        content = save(weights)
-        write_atomically(self._workspace / BEST, content)
-        return hashlib.sha256(content).hexdigest()
 
     def _save(self) -> None:
         self._refuse_drift()

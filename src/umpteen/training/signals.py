@@ -1,7 +1,9 @@
-"""SIGINT and SIGTERM ask a run to stop; it finishes its step, saves itself and leaves."""
+"""SIGINT and SIGTERM ask a run to stop, and so does the death of its launcher: it ends its step, saves and leaves."""
 
+import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -32,3 +34,15 @@ def stop_request() -> Iterator[StopRequest]:
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)
+
+
+def end_with_launcher() -> None:
+    """Sends this process SIGTERM when the one that started it has ended, be it by SIGKILL: no run goes on unseen."""
+    launcher = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == launcher:
+            time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, name="launcher watch", daemon=True).start()
