@@ -156,3 +156,9 @@ def test_a_flipped_byte_is_found_on_load_and_one_that_leaves_no_trace_in_a_large
     flip_a_byte(model / "labels.jsonl")
     refused(command("predict", model, "fish"), "labels.jsonl: was altered")
     refused(command("verify", model), "vectors.safetensors", "labels.jsonl")
+
+
+def test_a_diverged_run_names_the_step_and_the_learning_rate(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, "objective.temperature=1e-39")
+    outcome = command("train", recipe, "--output", tmp_path / "model", "--quiet")
+    refused(outcome, "the loss is nan at step 1, where the learning rate was 0.03", "lower optimizer.learning_rate")
