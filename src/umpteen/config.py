@@ -190,7 +190,7 @@ class TrainingConfig(Section):
         None, ge=1, description="labels in a tile of scores; without it, chosen for the cache of the processor"
     )
     device: str = Field("auto", description="cpu, cuda (cuda:1, …), or auto: a GPU where there is one")
-    threads: int | None = Field(None, ge=1, le=4096, description="processor threads; without it, all cores")
+    threads: int | None = Field(None, ge=1, le=1024, description="processor threads; without it, all cores")
     checkpoint_minutes: float = Field(
         5.0, ge=0, description="a checkpoint at least this often, and with each better model"
     )
