@@ -140,8 +140,8 @@ class TrainingStep:
     def _diverged(self, what: str, step: int) -> Diverged:
         rate = max(group["lr"] for group in self._optimizer.param_groups)
         return Diverged(
-            f"{what} at step {step + 1:,}, where the learning rate was {rate:.2g}; lower optimizer.learning_rate, or raise "
-            "objective.temperature; the last checkpoint, if there is one, is kept"
+            f"{what} at step {step + 1:,}, where the learning rate was {rate:.2g}; lower optimizer.learning_rate, or "
+            "raise objective.temperature; the last checkpoint, if there is one, is kept"
         )
 
     def _gradients_within_memory(self, rows: NDArray[np.int64], *, step: int, seed: int) -> Gradients:
