@@ -27,6 +27,11 @@ def model(tmp_path: Path) -> Path:
         ("train.jsonl", '{"text": "fish", "labels": ["key-law-fish"], "weights": [NaN]}', ("line 61", "nan")),
         ("test.jsonl", '{"text": "fish", "labels": ["key-law-fish"], "weights": [-1]}', ("test.jsonl, line 21", "-1")),
         ("labels.jsonl", '{"key": "key-law-fish", "text": "x"}', ("labels.jsonl, line 11", "key-law-fish", "line 1")),
+        (
+            "labels.jsonl",
+            '{"key": "caf\\u00e9", "text": "x"}\n{"key": "cafe\\u0301", "text": "x"}',
+            ("labels.jsonl, line 12", "line 11 (in another Unicode form)"),
+        ),
         ("labels.jsonl", '{"key": "new", "text": ""}', ("labels.jsonl, line 11", "empty")),
         ("test.jsonl", "{", ("test.jsonl, line 21",)),
     ],
