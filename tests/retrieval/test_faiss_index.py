@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from retrieval.index_cases import Truth, change, clustered, recall, scores_are_inner_products, with_twins
-from umpteen.errors import BadInput, DamagedModel
+from umpteen.errors import BadInput, DamagedModel, NotSaved
 from umpteen.retrieval.effort import Effort
 from umpteen.retrieval.faiss_index import STRUCTURE, FaissIndex
-from umpteen.retrieval.faiss_structures import FLAT, HNSW, IVFPQ, KINDS, SQ
+from umpteen.retrieval.faiss_structures import FLAT, HNSW, IVFPQ, KINDS, SQ, Structure
 from umpteen.retrieval.live_vectors import LiveVectors
 from umpteen.retrieval.ranking import NO_LABEL, Ranking
 
@@ -170,3 +170,11 @@ def test_an_index_with_changes_beside_it_is_not_saved(tmp_path: Path) -> None:
 def test_unknown_kinds_are_refused_by_name() -> None:
     with pytest.raises(BadInput, match="faiss-hnsw"):
         FaissIndex.build("faiss-lsh", LiveVectors(clustered(9, 1)), Effort(1, 1, 1))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_full_disk_is_told_by_the_path(kind: str) -> None:
+    vectors = np.random.default_rng(0).random((2_000, 16), dtype=np.float32)
+    structure = Structure.build(kind, lambda: iter([vectors]), *vectors.shape)
+    with pytest.raises(NotSaved, match=r"/dev/full: FAISS could not write it: .*No space left on device"):
+        structure.save(Path("/dev/full"))

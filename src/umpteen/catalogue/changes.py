@@ -152,9 +152,7 @@ def check_key(key: str) -> None:
         what = "a slash" if found[0] == "/" else f"the character U+{ord(found[0]):04X}"
         raise BadInput(f"label key {key!r} holds {what}; keys have no slashes, line ends or control characters")
     if (composed := unicodedata.normalize("NFC", key)) != key:
-        raise BadInput(
-            f"label key {key!a} is not in Unicode's form NFC, so it could stand twice; give {composed!r}"
-        )
+        raise BadInput(f"label key {key!a} is not in Unicode's form NFC, so it could stand twice; give {composed!r}")
 
 
 def check_text(key: str, text: object) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from umpteen.errors import BadInput, DamagedModel
+from umpteen.errors import BadInput, DamagedModel, NotSaved
 from umpteen.retrieval.effort import Effort, doubling, with_spare
 
 FLAT, HNSW, IVFPQ, SQ = "faiss-flat", "faiss-hnsw", "faiss-ivfpq", "faiss-sq"
@@ -112,7 +112,11 @@ class Structure:
         return [Effort(k, 0, few)] if self.kind == FLAT else [Effort(k, 0, some) for some in more]
 
     def save(self, path: Path) -> None:
-        self._faiss.write_index(self._index, str(path))
+        try:
+            self._faiss.write_index(self._index, str(path))
+        except RuntimeError as error:
+            reason = str(error).rpartition(": ")[2].strip()
+            raise NotSaved(f"{path}: FAISS could not write it: {reason}; the index there was is untouched") from error
 
     @classmethod
     def load(cls, kind: str, path: Path) -> "Structure":
