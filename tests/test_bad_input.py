@@ -65,7 +65,7 @@ def test_bytes_that_are_not_utf8_are_refused(model: Path, tmp_path: Path) -> Non
         file.write(b'{"text": "caf\xe9", "labels": []}\n')
     refused(command("data", "describe", tmp_path / "data"), "train.jsonl, line 61")
     refused(command("predict", model, stdin=b"fish\ncaf\xe9\n"), "text 2", "UTF-8")
-    refused(command("predict", model, os.fsdecode(b"caf\xe9")), "text 1", "UTF-8")
+    refused(command("predict", model, os.fsdecode(b"caf\xe9")), "the argument", "UTF-8")
 
 
 # Settings.

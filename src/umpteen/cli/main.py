@@ -1,5 +1,6 @@
 """The `umpteen` command. Heavy modules load inside the verbs, so that `umpteen --help` answers at once."""
 
+import io
 import os
 import sys
 
@@ -26,7 +27,7 @@ from umpteen.cli import (
     training,
 )
 from umpteen.cli.allocator import keep_freed_memory
-from umpteen.cli.saying import say, visible
+from umpteen.cli.saying import say
 from umpteen.errors import BadInput, LostProcess, Stopped, UmpteenError
 from umpteen.version import __version__
 
@@ -84,8 +85,9 @@ def main() -> None:
         _refuse_other_encodings(sys.argv[1:])
         cli(prog_name="umpteen", standalone_mode=False)
     except click.ClickException as misuse:
-        misuse.message = visible(misuse.message)
-        misuse.show()
+        misuse.show(told := io.StringIO())
+        for line in told.getvalue().splitlines():
+            say(line, err=True)
         sys.exit(misuse.exit_code)
     except click.Abort:  # Ctrl-C where nothing is there to save
         sys.exit(130)

@@ -162,7 +162,7 @@ class StaticEncoder(Encoder):
             normalise=settings["normalise"],
             dropout=settings["dropout"],
         )
-        if encoder.bigrams is not None:
+        if encoder.bigrams is not None and bigrams is not None:
             encoder.bigrams.data = bigrams
         return encoder.eval()
 
