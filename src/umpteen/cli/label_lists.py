@@ -96,7 +96,9 @@ def show_what_import_would_do(model: Path, file: Path, retire_missing: bool, as_
 
 @click.command()
 @MODEL
-@click.option("--count", type=click.IntRange(1), default=20, show_default=True, help="Versions to show, newest first.")
+@click.option(
+    "--count", type=click.IntRange(1, 1_000_000), default=20, show_default=True, help="Versions to show, newest first."
+)
 @JSON
 def history(model: Path, count: int, as_json: bool) -> None:
     """List the versions of the labels since the model was written, newest first."""

@@ -123,12 +123,15 @@ class Structure:
         """Mapped where FAISS can, so that several processes share one copy."""
         faiss = faiss_library()
         mapped = getattr(faiss, "IO_FLAG_MMAP_IFC", 0)  # since FAISS 1.11
-        try:
-            return cls(kind, faiss.read_index(str(path), mapped | faiss.IO_FLAG_READ_ONLY))
+        try:  # whatever other file it names would have to lie beside it
+            index = faiss.read_index(str(path), mapped | faiss.IO_FLAG_READ_ONLY | faiss.IO_FLAG_ONDISK_SAME_DIR)
         except RuntimeError as error:
             raise DamagedModel(
                 f"{path}: FAISS cannot read it ({str(error).splitlines()[0]}); build the index again, or remove it"
             ) from error
+        if type(index) is not type(_empty(faiss, kind, 1, _WIDTH)):
+            raise DamagedModel(f"{path}: is a {type(index).__name__}, no {kind}; build the index again, or remove it")
+        return cls(kind, index)
 
     def __len__(self) -> int:
         return int(self._index.ntotal)

@@ -107,11 +107,20 @@ class LiveVectors:
     def open(cls, path: Path, base: Tensor) -> "LiveVectors":
         """What was saved, over the same base."""
         found = load_file(path)
-        if found["rows"][0] < len(base):
-            raise BadInput(f"{path}: knows {int(found['rows'][0]):,} of {len(base):,} labels; build the index again")
-        active = np.ones(int(found["rows"][0]), dtype=np.bool_)
-        active[found["removed"]] = False
-        return cls(base, active, found["changed"], torch.from_numpy(found["vectors"]))
+        rows, changed, removed = int(found["rows"][0]), found["changed"], found["removed"]
+        # A row beyond the base has a vector of its own, or was removed.
+        if not len(base) <= rows <= len(base) + len(changed) + len(removed):
+            raise BadInput(f"{path}: knows {rows:,} of {len(base):,} labels; build the index again")
+        for some in (changed, removed):
+            if len(some) and not (some.min() >= 0 and some.max() < rows):
+                raise BadInput(f"{path}: names row {int(some.max()):,} of {rows:,}; build the index again")
+        if found["vectors"].shape != (len(changed), base.shape[1]):
+            raise BadInput(
+                f"{path}: has {found['vectors'].shape} vectors of {len(changed):,} rows; build the index again"
+            )
+        active = np.ones(rows, dtype=np.bool_)
+        active[removed] = False
+        return cls(base, active, changed, torch.from_numpy(found["vectors"]))
 
     def check(self, rows: Rows, vectors: NDArray[np.float32]) -> None:
         """Refuses what cannot be rows and their vectors."""
