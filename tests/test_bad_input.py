@@ -27,6 +27,11 @@ def model(tmp_path: Path) -> Path:
         ("train.jsonl", '{"text": "fish", "labels": ["key-law-fish"], "weights": [NaN]}', ("line 61", "nan")),
         ("test.jsonl", '{"text": "fish", "labels": ["key-law-fish"], "weights": [-1]}', ("test.jsonl, line 21", "-1")),
         ("labels.jsonl", '{"key": "key-law-fish", "text": "x"}', ("labels.jsonl, line 11", "key-law-fish", "line 1")),
+        (
+            "labels.jsonl",
+            '{"key": "caf\\u00e9", "text": "x"}\n{"key": "cafe\\u0301", "text": "x"}',
+            ("labels.jsonl, line 12", "line 11 (in another Unicode form)"),
+        ),
         ("labels.jsonl", '{"key": "new", "text": ""}', ("labels.jsonl, line 11", "empty")),
         ("test.jsonl", "{", ("test.jsonl, line 21",)),
     ],
@@ -60,7 +65,7 @@ def test_bytes_that_are_not_utf8_are_refused(model: Path, tmp_path: Path) -> Non
         file.write(b'{"text": "caf\xe9", "labels": []}\n')
     refused(command("data", "describe", tmp_path / "data"), "train.jsonl, line 61")
     refused(command("predict", model, stdin=b"fish\ncaf\xe9\n"), "text 2", "UTF-8")
-    refused(command("predict", model, os.fsdecode(b"caf\xe9")), "text 1", "UTF-8")
+    refused(command("predict", model, os.fsdecode(b"caf\xe9")), "the argument", "UTF-8")
 
 
 # Settings.
@@ -156,3 +161,9 @@ def test_a_flipped_byte_is_found_on_load_and_one_that_leaves_no_trace_in_a_large
     flip_a_byte(files_of(model) / "recipe.toml")
     refused(command("predict", model, "fish"), "recipe.toml: was altered")
     refused(command("verify", model), "vectors.safetensors", "recipe.toml")
+
+
+def test_a_diverged_run_names_the_step_and_the_learning_rate(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, "objective.temperature=1e-39")
+    outcome = command("train", recipe, "--output", tmp_path / "model", "--quiet")
+    refused(outcome, "the loss is nan at step 1, where the learning rate was 0.03", "lower optimizer.learning_rate")

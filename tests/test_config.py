@@ -1,12 +1,14 @@
 """A recipe is complete, round-trips through TOML, and refuses what it does not know."""
 
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from umpteen import recipes
-from umpteen.config import RunConfig
+from umpteen.config import RunConfig, Section
 from umpteen.errors import BadConfig, BadFile, BadInput
 from umpteen.recipe_file import checked, read_config, to_toml, with_overrides
 
@@ -39,6 +41,28 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one(settings: dict[str
 def test_a_value_out_of_range_is_named_with_its_key() -> None:
     with pytest.raises(BadConfig, match=r"training\.batch_size = -1"):
         checked({"training": {"batch_size": -1}}, origin="recipe.toml")
+
+
+def numbers(section: type[Section] = RunConfig, under: str = "") -> Iterator[str]:
+    for name, field in section.model_fields.items():
+        kinds = [field.annotation, *get_args(field.annotation)]
+        for kind in kinds:
+            if isinstance(kind, type) and issubclass(kind, Section):
+                yield from numbers(kind, f"{under}{name}.")
+        if {int, float} & set(kinds):
+            yield under + name
+
+
+@pytest.mark.parametrize("value", [str(2**70), f"-{2**70}", "1e300", "inf", "nan"])
+@pytest.mark.parametrize("key", [*numbers(), "evaluation.at"])
+def test_no_number_is_taken_that_no_machine_can_hold(key: str, value: str) -> None:
+    with pytest.raises(BadConfig, match=key.replace(".", r"\.")):
+        checked(with_overrides({}, (f"{key}={[value] if key == 'evaluation.at' else value}",)), origin="--set")
+
+
+def test_a_learning_rate_no_run_survives_is_blamed_before_the_run() -> None:
+    with pytest.raises(BadConfig, match=r"optimizer\.learning_rate = 1e\+30"):
+        checked(with_overrides({}, ("optimizer.learning_rate=1e30",)), origin="--set")
 
 
 def test_shared_towers_refuse_settings_of_their_own_for_labels() -> None:

@@ -2,13 +2,24 @@
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, field_validator, model_validator
+
+_TOO_LARGE = 2**31  # what every library below can hold, seeds included
+_FASTEST = 100.0  # learning rate; far beyond what any run survives
 
 
 class Section(BaseModel):
     """Part of a recipe: frozen, and closed to keys it does not know."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @field_validator("*")
+    @classmethod
+    def _numbers_are_within_reach(cls, value: Any) -> Any:
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, int | float) and not abs(number) < _TOO_LARGE:
+                raise ValueError(f"numbers must be below {_TOO_LARGE:,}")
+        return value
 
 
 class DataConfig(Section):
@@ -50,7 +61,9 @@ class TowerConfig(Section):
     start_from_text: bool = Field(
         False, description="table: start from the query tower's vectors of the labels' texts, not at random"
     )
-    learning_rate: float | None = Field(None, gt=0, description="where this tower's differs from the optimizer's")
+    learning_rate: float | None = Field(
+        None, gt=0, le=_FASTEST, description="where this tower's differs from the optimizer's"
+    )
 
 
 class EncoderConfig(Section):
@@ -142,7 +155,7 @@ class PoolConfig(Section):
 
 
 class OptimizerConfig(Section):
-    learning_rate: float = Field(1e-2, gt=0, description="the peak, after warm-up")
+    learning_rate: float = Field(1e-2, gt=0, le=_FASTEST, description="the peak, after warm-up")
     weight_decay: float = Field(0.01, ge=0, description="on matrices only: biases, norms and token weights have none")
     warmup: float = Field(
         0.1, ge=0, le=1, description="share of the steps over which the learning rate rises; then it falls to 0"
@@ -177,7 +190,7 @@ class TrainingConfig(Section):
         None, ge=1, description="labels in a tile of scores; without it, chosen for the cache of the processor"
     )
     device: str = Field("auto", description="cpu, cuda (cuda:1, …), or auto: a GPU where there is one")
-    threads: int | None = Field(None, ge=1, description="processor threads; without it, all cores")
+    threads: int | None = Field(None, ge=1, le=1024, description="processor threads; without it, all cores")
     checkpoint_minutes: float = Field(
         5.0, ge=0, description="a checkpoint at least this often, and with each better model"
     )

@@ -166,6 +166,7 @@ def draw(
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.text import Text
 
     columns = min(columns, len(panels))
     rows = -(-len(panels) // columns)
@@ -197,6 +198,9 @@ def draw(
             ncols=max(1, min(len(handles), int(room))),
             frameon=False,
         )
+    numbers = {text for axes in figure.axes for text in axes.xaxis.findobj(Text) if text is not axes.xaxis.label}
+    for text in set(figure.findobj(Text)) - numbers:
+        text.set_parse_math(False)  # dollars in a name are dollars; powers of ten along x stay formulas
     figure.draw_without_rendering()
     for axes, panel in zip(figure.axes, panels, strict=True):
         if isinstance(panel, Points):

@@ -12,6 +12,7 @@ from umpteen.calibration.calibration import FILE, Calibration
 from umpteen.calibration.fitting import fit_calibration
 from umpteen.calibration.held_out import HeldOut
 from umpteen.calibration.judging import judge_calibration
+from umpteen.calibration.thresholds import Rule
 from umpteen.errors import BadInput, DamagedModel
 from umpteen.retrieval.ranking import Ranking
 
@@ -100,6 +101,30 @@ def test_a_file_that_makes_no_sense_is_refused_by_name(content: str, tmp_path: P
         Calibration.load(tmp_path)
     (tmp_path / FILE).unlink()
     with pytest.raises(DamagedModel, match=r"calibration\.json"):
+        Calibration.load(tmp_path)
+
+
+def curves(highest: float) -> dict[str, object]:
+    knots = {"kind": "isotonic", "scores": [0, 1], "probabilities": [0, highest]}
+    return {"first": knots, "others": {**knots, "of_best": 0}}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"precision": [{"precision": "0.9", "threshold": 0.5, "given": 30, "recall": 0.5}]},
+        {"rules": {"f1": dict.fromkeys(Rule._fields, 0.5)}},
+        {"curves": curves(float("nan"))},
+        {"curves": curves(7)},
+    ],
+)
+def test_numbers_that_are_none_are_refused_when_it_is_read(
+    changes: dict[str, object], calibration: Calibration, tmp_path: Path
+) -> None:
+    calibration.save(tmp_path)
+    content = json.loads((tmp_path / FILE).read_text())
+    (tmp_path / FILE).write_text(json.dumps({**content, **changes}))
+    with pytest.raises(DamagedModel, match=r"calibration\.json: cannot be read"):
         Calibration.load(tmp_path)
 
 

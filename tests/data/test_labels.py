@@ -45,3 +45,11 @@ def test_catalogues_are_equal_when_keys_and_texts_are() -> None:
     assert LabelCatalogue(["x"], ["a"]) == LabelCatalogue(["x"], ["a"])
     assert LabelCatalogue(["x"], ["a"]) != LabelCatalogue(["x"], ["b"])
     assert LabelCatalogue(["x"], ["a"]) != LabelCatalogue(["y"], ["a"])
+
+
+@pytest.mark.parametrize(
+    "keys", [("cafe\u0301", "caf\u00e9"), ("caf\u00e9", "cafe\u0301"), ("q\u0323\u0307", "q\u0307\u0323")]
+)
+def test_two_unicode_forms_of_one_key_are_refused_and_both_rows_are_named(keys: tuple[str, str]) -> None:
+    with pytest.raises(BadInput, match="rows 0 and 2, in two Unicode forms"):
+        LabelCatalogue([keys[0], "x", keys[1]], ["a", "b", "c"])

@@ -1,5 +1,6 @@
 """Where models are found: folders, the default model's package, the hub; and what is said when not."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from umpteen.encoders import pretrained
 from umpteen.encoders.pretrained import locate
 from umpteen.encoders.static import StaticEncoder
+from umpteen.encoders.transformer import TransformerEncoder
 from umpteen.errors import BadInput, DamagedModel
 
 
@@ -23,11 +25,34 @@ def test_the_default_model_s_token_table_starts_a_static_encoder() -> None:
     assert [len(ids) for ids in encoder.tokenizer(["library of congress", "law " * 300])] == [3, 128]
 
 
-def test_a_flipped_byte_in_the_default_model_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pretrained, "DEFAULT_MODEL_SHA256", "0" * 64)
-    with pytest.raises(DamagedModel, match=r"model\.safetensors: its sha256 is 53aa5117.*reinstall"):
+@pytest.mark.parametrize("name", list(pretrained.DEFAULT_MODEL_SHA256))
+def test_a_flipped_byte_in_any_file_of_the_default_model_is_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = locate("all-MiniLM-L6-v2")
+    for file in pretrained.DEFAULT_MODEL_SHA256:
+        (tmp_path / file).symlink_to(package / file)
+    content = bytearray((package / name).read_bytes())
+    content[-2] ^= 1
+    (tmp_path / name).unlink()
+    (tmp_path / name).write_bytes(content)
+    monkeypatch.setattr(pretrained, "_package_folder", lambda: tmp_path)
+    with pytest.raises(DamagedModel, match=rf"{name}: its sha256 is .*reinstall"):
         locate("all-MiniLM-L6-v2")
-    assert locate("all-MiniLM-L6-v2", weights=False).is_dir()  # the tokenizer alone needs no weights
+    if name == pretrained.DEFAULT_MODEL_WEIGHTS:
+        assert locate("all-MiniLM-L6-v2", weights=False) == tmp_path  # the tokenizer alone needs no weights
+
+
+def test_every_file_read_of_the_default_model_has_its_sha256_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    package = locate("all-MiniLM-L6-v2")
+    opened: set[Path] = set()
+    watched = [True]
+    sys.addaudithook(lambda event, given: opened.add(Path(str(given[0]))) if watched and event == "open" else None)
+    TransformerEncoder.load("all-MiniLM-L6-v2")
+    watched.clear()
+    read = {path.name for path in opened if path.parent == package}
+    assert "config.json" in read
+    assert read <= set(pretrained.DEFAULT_MODEL_SHA256)
 
 
 def test_a_folder_is_itself(tmp_path: Path) -> None:

@@ -5,10 +5,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from safetensors.numpy import load_file, save_file
 from scipy.sparse import csr_array
 
 from umpteen.errors import DamagedModel
@@ -57,6 +59,56 @@ def test_a_ranker_needs_its_folder_no_more_once_it_is_open(ranker: Ranker, tmp_p
     stored = Ranker.load(tmp_path / "ranker")
     shutil.rmtree(tmp_path / "ranker")
     assert (stored.features.transform(TEXTS) != ranker.features.transform(TEXTS)).nnz == 0
+
+
+@pytest.mark.parametrize(
+    ("array", "place", "value"),
+    [
+        ("columns", 7, 10**9),
+        ("columns", 7, -1),
+        ("starts", 5, 10**9),
+        ("starts", -1, 10**12),
+        ("starts", 3, -5),
+        ("starts", slice(0), None),
+        ("texts", slice(9), None),
+        ("idf", slice(1), None),
+        ("values", slice(3), None),
+        ("columns", None, np.float32),
+        ("starts", None, np.float32),
+    ],
+)
+def test_arrays_that_would_lead_outside_the_memory_are_refused(
+    array: str, place: int | slice | None, value: Any, ranker: Ranker, tmp_path: Path
+) -> None:
+    ranker.save(tmp_path / "ranker")
+    file = tmp_path / "ranker" / "weights.safetensors"
+    arrays = load_file(file)
+    if isinstance(place, int):
+        arrays[array][place] = value
+    else:
+        arrays[array] = arrays[array].astype(value) if place is None else arrays[array][place].copy()
+    save_file(arrays, file)
+    with pytest.raises(DamagedModel, match="ranker: is no ranker"):
+        Ranker.load(tmp_path / "ranker")
+
+
+@pytest.mark.parametrize("changes", [{"settings": []}, {"settings": {"candidates": 2**70}}, {"weight": "1"}])
+def test_settings_that_make_no_sense_are_refused(changes: dict[str, Any], ranker: Ranker, tmp_path: Path) -> None:
+    ranker.save(tmp_path / "ranker")
+    file = tmp_path / "ranker" / "ranker.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+    with pytest.raises(DamagedModel, match="ranker: is no ranker"):
+        Ranker.load(tmp_path / "ranker")
+
+
+def test_a_ranker_of_other_vectors_is_refused_before_memory_is_taken(ranker: Ranker, tmp_path: Path) -> None:
+    ranker.save(tmp_path / "ranker")
+    file = tmp_path / "ranker" / "ranker.json"
+    content = json.loads(file.read_text())
+    content.update(dense_dimension=2**40, settings={**content["settings"], "dense": 1.0})
+    file.write_text(json.dumps(content))
+    with pytest.raises(DamagedModel, match="fit it again"):
+        Ranker.load(tmp_path / "ranker").margins(TEXTS[:1], np.zeros((1, 8), np.float32), np.zeros((1, 3), np.int32))
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"words": 1}', '{"words": {"lengths": [1, 2], "ngrams": ["one"]}}'])

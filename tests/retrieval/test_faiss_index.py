@@ -2,16 +2,19 @@
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
+from safetensors.numpy import load_file, save_file
 
 from retrieval.index_cases import Truth, change, clustered, recall, scores_are_inner_products, with_twins
-from umpteen.errors import BadInput, DamagedModel
+from umpteen.errors import BadInput, DamagedModel, NotSaved
 from umpteen.retrieval.effort import Effort
 from umpteen.retrieval.faiss_index import STRUCTURE, FaissIndex
-from umpteen.retrieval.faiss_structures import FLAT, HNSW, IVFPQ, KINDS, SQ
+from umpteen.retrieval.faiss_structures import FLAT, HNSW, IVFPQ, KINDS, SQ, Structure
 from umpteen.retrieval.live_vectors import LiveVectors
 from umpteen.retrieval.ranking import NO_LABEL, Ranking
 
@@ -170,3 +173,38 @@ def test_an_index_with_changes_beside_it_is_not_saved(tmp_path: Path) -> None:
 def test_unknown_kinds_are_refused_by_name() -> None:
     with pytest.raises(BadInput, match="faiss-hnsw"):
         FaissIndex.build("faiss-lsh", LiveVectors(clustered(9, 1)), Effort(1, 1, 1))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_full_disk_is_told_by_the_path(kind: str) -> None:
+    vectors = np.random.default_rng(0).random((2_000, 16), dtype=np.float32)
+    structure = Structure.build(kind, lambda: iter([vectors]), *vectors.shape)
+    with pytest.raises(NotSaved, match=r"/dev/full: FAISS could not write it: .*No space left on device"):
+        structure.save(Path("/dev/full"))
+
+
+def test_an_index_of_another_kind_than_it_says_is_refused(tmp_path: Path) -> None:
+    base = clustered(300, 12)
+    settings = built(SQ, base).save(tmp_path)
+    with pytest.raises(DamagedModel, match=r"index\.faiss: is a IndexScalarQuantizer, no faiss-hnsw"):
+        FaissIndex.open(tmp_path, base, {**settings, "kind": HNSW})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rows": np.array([2**40])},
+        {"removed": np.array([300])},
+        {"removed": np.array([-1])},
+        {"changed": np.array([2**40]), "vectors": np.zeros((1, 12), np.float32)},
+        {"changed": np.array([3]), "vectors": np.zeros((1, 5), np.float32)},
+    ],
+)
+def test_stored_rows_that_cannot_be_are_refused_before_memory_is_taken(
+    changes: dict[str, NDArray[Any]], tmp_path: Path
+) -> None:
+    base, file = clustered(300, 12), tmp_path / "labels.safetensors"
+    LiveVectors(base).save(file)
+    save_file({**load_file(file), **changes}, file)
+    with pytest.raises(BadInput, match="build the index again"):
+        LiveVectors.open(file, base)

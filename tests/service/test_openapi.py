@@ -1,5 +1,6 @@
 """The OpenAPI document is true: generated requests, good and bad, get only answers that it documents."""
 
+import re
 from typing import Any
 
 import pytest
@@ -58,3 +59,12 @@ def test_every_answer_is_documented(schema: Any, method: str, path: str, mode: G
         case.call_and_validate(headers=AUTHORISED)
 
     answered()
+
+
+def test_the_document_says_what_a_label_s_text_may_be(schema: Any) -> None:
+    schemas = schema.raw_schema["components"]["schemas"]
+    for name in ("NewLabel", "RenameLabel"):
+        text = schemas[name]["properties"]["text"]
+        assert text["maxLength"] == 10_000
+        assert re.search(text["pattern"], "two\nlines") and not re.search(text["pattern"], "x\x1b")
+    assert not re.search(schemas["NewLabel"]["properties"]["key"]["pattern"], "a\u202eb")

@@ -126,7 +126,7 @@ def encoding(texts: list[str], encoder: TransformerEncoder, repeats: int) -> dic
     with TemporaryDirectory() as folder:
         Towers(encoder).save(Path(folder))
         with quiet():
-            theirs = SentenceTransformer(folder, device="cpu", local_files_only=True)
+            theirs = SentenceTransformer(folder, device="cpu", local_files_only=True, trust_remote_code=False)
     tokens = sum(map(len, encoder.tokenizer(texts)))
     token_budget = BATCH_SIZE * -(-tokens // len(texts))
 

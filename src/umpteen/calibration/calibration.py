@@ -101,8 +101,8 @@ class Calibration:
                 raise BadInput(f"format version {content['format_version']!r} found, {FORMAT_VERSION} expected")
             return cls(
                 TextCurves.from_dict(content["curves"]),
-                [PrecisionStep(**step) for step in content["precision"]],
-                {name: Rule(**rule) for name, rule in content["rules"].items()},
+                [PrecisionStep(**_numbers(step)) for step in content["precision"]],
+                {name: Rule(**_numbers(rule)) for name, rule in content["rules"].items()},
                 depth=int(content["depth"]),
                 raw=content["raw"],
                 origin=content["held_out"],
@@ -110,3 +110,10 @@ class Calibration:
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError, BadInput) as error:
             raise DamagedModel(f"{path}: cannot be read ({error}); calibrate the model again") from error
+
+
+def _numbers(content: dict[str, Any]) -> dict[str, Any]:
+    for name, value in content.items():
+        if not isinstance(value, int if name in ("at_most", "given") else int | float):
+            raise BadInput(f"{name} = {value!r} is no such number")
+    return content

@@ -27,8 +27,8 @@ class Isotonic:
     def __post_init__(self) -> None:
         if len(self.scores) == 0 or len(self.scores) != len(self.probabilities):
             raise BadInput(f"{len(self.scores)} scores and {len(self.probabilities)} probabilities are no curve")
-        if (np.diff(self.scores) <= 0).any() or (np.diff(self.probabilities) < 0).any():
-            raise BadInput("a curve's scores must rise and its probabilities must not fall")
+        if not ((np.diff(self.scores) > 0).all() and (np.diff(self.probabilities, prepend=0, append=1) >= 0).all()):
+            raise BadInput("a curve's scores must rise, and its probabilities must not fall on their way from 0 to 1")
 
     @classmethod
     def fit(cls, scores: NDArray[np.floating], right: NDArray[np.bool_]) -> Isotonic:

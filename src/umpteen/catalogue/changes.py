@@ -1,5 +1,6 @@
 """What can happen to labels: what is asked for (Add, Rename, Retire), and the steps and versions that are recorded."""
 
+import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,8 +8,12 @@ from typing import Literal, NamedTuple, Protocol
 
 from umpteen.errors import BadInput
 
-_LONGEST_KEY = 512  # characters
-_NO_PART_OF_A_KEY = {"Cc", "Cs", "Zl", "Zp"}  # control characters, halves of surrogate pairs, line separators
+LONGEST_KEY = 512  # characters
+LONGEST_TEXT = 10_000
+# Ranges for a regular expression: control characters, bidirectional controls, line and paragraph separators.
+UNSEEN = r"\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
+NO_PART_OF_A_TEXT = r"\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f"  # tabs and line ends are one
+_SURROGATES = r"\ud800-\udfff"
 
 
 @dataclass(frozen=True)
@@ -112,6 +117,9 @@ def step_of(change: Change, labels: Labels) -> Step | None:
         retired = labels.is_retired(change.key)
         if not retired:
             check_key(change.key)
+            other = unicodedata.normalize("NFD", change.key)
+            if other != change.key and (labels.text_of(other) is not None or labels.is_retired(other)):
+                raise BadInput(f"there is a label with the key {change.key!r} already, in decomposed form; rename it")
         check_text(change.key, change.text)
         return Step("revive" if retired else "add", change.key, change.text)
     if there is None:
@@ -138,12 +146,13 @@ def check_key(key: str) -> None:
         raise BadInput(f"label key {key!r} would be a way through folders in an address; choose another")
     if key != key.strip():
         raise BadInput(f"label key {key!r} begins or ends with blanks; remove them")
-    if len(key) > _LONGEST_KEY:
-        raise BadInput(f"label key {key[:40]!r}… has {len(key):,} characters; {_LONGEST_KEY} are the most")
-    for character in key:
-        if character == "/" or unicodedata.category(character) in _NO_PART_OF_A_KEY:
-            what = "a slash" if character == "/" else f"the character U+{ord(character):04X}"
-            raise BadInput(f"label key {key!r} holds {what}; keys have no slashes, line ends or control characters")
+    if len(key) > LONGEST_KEY:
+        raise BadInput(f"label key {key[:40]!r}… has {len(key):,} characters; {LONGEST_KEY} are the most")
+    if found := re.search(f"[/{UNSEEN}{_SURROGATES}]", key):
+        what = "a slash" if found[0] == "/" else f"the character U+{ord(found[0]):04X}"
+        raise BadInput(f"label key {key!r} holds {what}; keys have no slashes, line ends or control characters")
+    if (composed := unicodedata.normalize("NFC", key)) != key:
+        raise BadInput(f"label key {key!a} is not in Unicode's form NFC, so it could stand twice; give {composed!r}")
 
 
 def check_text(key: str, text: object) -> None:
@@ -152,11 +161,11 @@ def check_text(key: str, text: object) -> None:
         raise BadInput(f"the text of label {key!r} is a {type(text).__name__}, not a string")
     if not text.strip():
         raise BadInput(f"label {key!r} has an empty text; give it one, or leave the label out")
-    for character in text:
-        if "\ud800" <= character <= "\udfff":
-            raise BadInput(
-                f"the text of label {key!r} holds U+{ord(character):04X}, half of a surrogate pair; remove it"
-            )
+    if len(text) > LONGEST_TEXT:
+        raise BadInput(f"the text of label {key!r} has {len(text):,} characters; {LONGEST_TEXT:,} are the most")
+    if found := re.search(f"[{NO_PART_OF_A_TEXT}{_SURROGATES}]", text):
+        what = "half of a surrogate pair" if found[0] >= "\ud800" else "a control character"
+        raise BadInput(f"the text of label {key!r} holds U+{ord(found[0]):04X}, {what}; remove it")
 
 
 def _check_key_type(key: object) -> None:

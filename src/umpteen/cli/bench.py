@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from umpteen.cli.saying import say
+
 
 @click.group()
 def bench() -> None:
@@ -190,9 +192,9 @@ def _print(outcome: dict[str, Any], as_json: bool) -> None:
         return
     for key, value in outcome.items():
         if not isinstance(value, list):
-            click.echo(f"{key}: {value}")
+            say(f"{key}: {value}")
     for result in outcome.get("results", []):
-        click.echo(
+        say(
             "  ".join(
                 f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in result.items()
             )

@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from umpteen.cli.saying import say
+
 
 @click.command()
 @click.argument("model", type=click.Path(path_type=Path))
@@ -59,28 +61,28 @@ def _tell(
     steps: list[dict[str, float] | None],
     rules: dict[str, dict[str, float]],
 ) -> None:
-    click.echo(f"calibrated on {origin['said']}")
+    say(f"calibrated on {origin['said']}")
     if origin.get("also_chosen_on_them"):
-        click.echo(f"  on the same texts were chosen: {', '.join(origin['also_chosen_on_them'])}")
-    click.echo(f"expected calibration error, Brier score and log loss over {figures['over']}")
-    click.echo("  (each text's probabilities from curves fitted on other texts):")
+        say(f"  on the same texts were chosen: {', '.join(origin['also_chosen_on_them'])}")
+    say(f"expected calibration error, Brier score and log loss over {figures['over']}")
+    say("  (each text's probabilities from curves fitted on other texts):")
     depth = "5" if "5" in figures["by_depth"] else list(figures["by_depth"])[-1]
     for name, side in (("raw score", "raw"), ("calibrated", "calibrated")):
         found = figures["by_depth"][depth][side]
-        click.echo(f"  {name:<11} ECE {found['ece']:.4f}  Brier {found['brier']:.4f}  log loss {found['log_loss']:.4f}")
+        say(f"  {name:<11} ECE {found['ece']:.4f}  Brier {found['brier']:.4f}  log loss {found['log_loss']:.4f}")
     for step in steps:
         if step is not None:
-            click.echo(
+            say(
                 f"precision {step['wanted']:g}: probability {step['threshold']:.3f} or more, "
                 f"{100 * step['recall']:.1f} % of the right labels"
             )
     for name, rule in rules.items():
-        click.echo(
+        say(
             f"rule {name}: probability {rule['threshold']:.3f} or more, {rule['at_most']:g} labels at most; "
             f"{rule['labels_per_text']:.1f} a text, micro F1 {100 * rule['micro_f1']:.1f}, "
             f"precision {100 * rule['precision']:.1f}, recall {100 * rule['recall']:.1f}"
         )
-    click.echo(f"try: umpteen predict {model} 'your text' --precision 0.9")
+    say(f"try: umpteen predict {model} 'your text' --precision 0.9")
 
 
 def calibration_lines(found: dict[str, Any] | None) -> list[str]:

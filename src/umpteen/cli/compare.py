@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from umpteen.cli.saying import say
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -94,19 +96,19 @@ def compare(
     differences = {result["method"]: result["differences"] for result in outcome["results"] if result["differences"]}
     show(_table(outcome), differences_table(differences, title=f"each minus {outcome['reference']}, paired"))
     for skip in outcome["skipped"]:
-        click.echo(f"left out: {skip['method']}: {skip['reason']}")
-    click.echo(f"{folder / 'index.html'} shows this with figures; {folder / 'results.json'} has every number")
+        say(f"left out: {skip['method']}: {skip['reason']}")
+    say(f"{folder / 'index.html'} shows this with figures; {folder / 'results.json'} has every number")
 
 
 def _table(outcome: dict[str, Any]) -> "Table":
-    from rich.markup import escape
     from rich.table import Table
 
+    from umpteen.cli.console import cell
     from umpteen.comparing.page import shown_metrics
     from umpteen.comparing.tradeoff import short_number
 
     metrics = shown_metrics(outcome)
-    made = Table(title=f"{outcome['dataset']}, test: %, and what it took", title_justify="left")
+    made = Table(title=f"{cell(outcome['dataset'])}, test: %, and what it took", title_justify="left")
     made.add_column("", no_wrap=True)
     for name in (*metrics, "train s", "parameters"):
         made.add_column(name, justify="right")
@@ -118,6 +120,6 @@ def _table(outcome: dict[str, Any]) -> "Table":
             for metric, figure in zip(metrics, figures, strict=True)
         ]
         made.add_row(
-            escape(result["method"]), *marked, f"{result['train_seconds']:.1f}", short_number(result["parameters"])
+            cell(result["method"]), *marked, f"{result['train_seconds']:.1f}", short_number(result["parameters"])
         )
     return made

@@ -18,6 +18,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from umpteen.cli.saying import visible
 from umpteen.evaluation.report import Report
 
 SHOWN = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@5", "R@10", "R@100")
@@ -74,7 +75,7 @@ class Watch:
         if now - self._last_line >= _SECONDS_BETWEEN_LINES or (done >= total and now - start > 1):
             self._last_line = now
             remaining = (now - start) / max(1, done - first) * (total - done)
-            self.console.print(f"{name} {done:,}/{total:,}  ETA {duration(remaining)}  {note}".rstrip())
+            self.console.print(f"{cell(name)} {done:,}/{total:,}  ETA {duration(remaining)}  {cell(note)}".rstrip())
 
     def started(self, step: int, steps: int) -> None:
         self._steps = steps
@@ -94,7 +95,7 @@ class Watch:
 
     def notice(self, message: str) -> None:
         if not self._quiet:
-            self.console.print(message, markup=False, soft_wrap=True)
+            self.console.print(visible(message), markup=False, soft_wrap=True)
 
 
 def duration(seconds: float) -> str:
@@ -104,16 +105,21 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+def cell(text: object) -> str:
+    """Anybody's data in a table: shown as it is, neither markup nor steering the terminal."""
+    return escape(visible(text))
+
+
 def metrics_table(reports: Mapping[str, Report], metrics: Sequence[str] = SHOWN, *, title: str | None = None) -> Table:
     """One row per method, one column per metric, the best of each column in bold, with half its 95 % interval."""
     metrics = [metric for metric in metrics if all(metric in report.metrics for report in reports.values())]
-    table = Table(title=title, title_justify="left")
+    table = Table(title=title and cell(title), title_justify="left")
     table.add_column("", no_wrap=True)
     for metric in metrics:
         table.add_column(metric, justify="right")
     best = {metric: max(report.metrics[metric] for report in reports.values()) for metric in metrics}
     for name, report in reports.items():
-        table.add_row(escape(name), *(_cell(report, metric, best[metric]) for metric in metrics))
+        table.add_row(cell(name), *(_cell(report, metric, best[metric]) for metric in metrics))
     return table
 
 
@@ -129,7 +135,7 @@ def differences_table(
 ) -> Table:
     """One row per method: by how many percent points it differs, over the 95 % interval of that."""
     metrics = [metric for metric in metrics if all(metric in pair for pair in found.values())]
-    table = Table(title=f"{title}: percent points and their 95 % intervals", title_justify="left")
+    table = Table(title=f"{cell(title)}: percent points and their 95 % intervals", title_justify="left")
     table.add_column("", no_wrap=True)
     for metric in metrics:
         table.add_column(metric, justify="right")
@@ -138,7 +144,7 @@ def differences_table(
         for metric in metrics:
             low, high = pair[metric]["interval"]
             cells.append(f"{pair[metric]['value']:+.2f}\n{low:+.1f}…{high:+.1f}")
-        table.add_row(escape(name), *cells)
+        table.add_row(cell(name), *cells)
     return table
 
 
@@ -173,7 +179,7 @@ def trials_table(results: list[dict[str, Any]], metric: str) -> Table:
         made.add_column(name, justify="right")
     for trial in results:
         figures = [f"{trial['metrics'][name]:.2f}" if name in trial["metrics"] else "–" for name in names]
-        made.add_row(escape(" ".join(trial["settings"])), *figures, str(trial["best_step"]), str(trial["seconds"]))
+        made.add_row(cell(" ".join(trial["settings"])), *figures, str(trial["best_step"]), str(trial["seconds"]))
     return made
 
 

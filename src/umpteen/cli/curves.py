@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from umpteen.cli.saying import say
+
 if TYPE_CHECKING:
     from umpteen.curves import Clock
 
@@ -33,9 +35,9 @@ def curves(runs: tuple[Path, ...], metric: str, clock: "Clock", output: Path | N
         click.echo(json.dumps({"metric": metric, "against": NAMES[clock], "results": results}))
     else:
         for name, course in courses.items():
-            click.secho(name, bold=True)
+            say(name, bold=True)
             for place, value in course:
-                click.echo(f"  {NAMES[clock]} {place:10,.1f}   {metric} {value:6.2f}")
+                say(f"  {NAMES[clock]} {place:10,.1f}   {metric} {value:6.2f}")
     if output is not None:
         draw_curves(
             output,
@@ -46,5 +48,5 @@ def curves(runs: tuple[Path, ...], metric: str, clock: "Clock", output: Path | N
             title=f"{metric} on validation",
             x=NAMES[clock],
             y=f"{metric} (%)",
-            notice=lambda message: click.echo(message, err=True),
+            notice=lambda message: say(message, err=True),
         )

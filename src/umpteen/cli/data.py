@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from umpteen.cli.saying import say
+
 
 @click.group()
 def data() -> None:
@@ -34,7 +36,7 @@ def prepare(source: str, recipe_name: str, overrides: tuple[str, ...]) -> None:
         parts = [(name, split.texts, query_tokenizer) for name, split in splits.items() if split is not None]
         for name, texts, tokenizer in [*parts, ("labels", dataset.labels.texts, label_tokenizer)]:
             table = tokenise(texts, tokenizer, progress=partial(watch, name))
-            click.echo(f"{name}: {len(table):,} texts, {int(table.lengths.sum()):,} tokens")
+            say(f"{name}: {len(table):,} texts, {int(table.lengths.sum()):,} tokens")
 
 
 @data.command()
@@ -51,7 +53,8 @@ def describe(source: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(description.to_dict()))
     else:
-        click.echo("\n".join(description.lines()))
+        for line in description.lines():
+            say(line)
 
 
 @data.command()
@@ -70,4 +73,4 @@ def convert(source: str, folder: Path) -> None:
     with Watch() as watch:
         dataset = open_dataset(source, progress=partial(watch, "reading"))
         write_native(dataset, folder, progress=partial(watch, "writing"))
-    click.echo(f"wrote {folder}: {len(dataset.labels):,} labels, {len(dataset.train):,} training queries")
+    say(f"wrote {folder}: {len(dataset.labels):,} labels, {len(dataset.train):,} training queries")

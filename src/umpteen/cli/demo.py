@@ -5,6 +5,8 @@ from pathlib import Path
 
 import click
 
+from umpteen.cli.saying import say
+
 RECIPE = "wordnet-nouns"
 SAMPLES = (
     "husky: a strong dog with a thick coat, bred to pull sledges over snow",
@@ -51,12 +53,14 @@ def demo(output: Path) -> None:
         }
     show(metrics_table(reports, title="wordnet-nouns, test, filtered: % ± half the 95 % interval"))
     for text, found in zip(SAMPLES, classifier.predict(list(SAMPLES), 5), strict=True):
-        click.secho(f"\n{text}", bold=True)
+        say()
+        say(text, bold=True)
         for label in found:
-            click.echo(f"  {label.score:6.3f}  {label.text}")
+            say(f"  {label.score:6.3f}  {label.text}")
     command = Path(sys.argv[0]) if Path(sys.argv[0]).name == "umpteen" else Path("umpteen")
-    click.echo(f"\nsaved {output}; ask it yourself: {command} predict {output} 'your text'")
-    click.echo(f"open its page:  {command} serve {output} --open")
-    click.echo(
+    say()
+    say(f"saved {output}; ask it yourself: {command} predict {output} 'your text'")
+    say(f"open its page:  {command} serve {output} --open")
+    say(
         f"with probabilities (trains three more, a few minutes): {command} calibrate {output} --data {RECIPE} --folds 3"
     )

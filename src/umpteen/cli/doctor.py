@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from umpteen.cli.demo import RECIPE
+from umpteen.cli.saying import say, visible
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -42,7 +43,7 @@ def doctor(recipe: str, source: str | None, overrides: tuple[str, ...], as_json:
         click.echo(json.dumps({"ok": not failed, "checks": [asdict(check) for check in checks]}))
     else:
         show(_table(checks))
-        click.echo(f"failed: {', '.join(failed)}" if failed else "all is well")
+        say(f"failed: {', '.join(failed)}" if failed else "all is well")
     sys.exit(1 if failed else 0)
 
 
@@ -54,5 +55,7 @@ def _table(checks: "list[Check]") -> "Table":
     made.add_column("s", justify="right")
     for check in checks:
         status = Text(check.status, style=COLOURS[check.status])
-        made.add_row(status, check.name, Text(check.detail), f"{check.seconds:.1f}")  # a detail may hold brackets
+        made.add_row(
+            status, check.name, Text(visible(check.detail)), f"{check.seconds:.1f}"
+        )  # a detail may hold brackets
     return made

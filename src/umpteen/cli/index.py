@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from umpteen.cli.saying import say
+
 if TYPE_CHECKING:
     from umpteen.cli.console import Watch
     from umpteen.index_sample import Sample
@@ -83,7 +85,7 @@ def show(model: Path, as_json: bool) -> None:
     elif as_json:
         click.echo(json.dumps({"model": str(model), "kind": "exact"}))
     else:
-        click.echo(f"{model} has no index: it searches exactly")
+        say(f"{model} has no index: it searches exactly")
 
 
 @index.command()
@@ -105,7 +107,7 @@ def sync(model: Path, queries: Path | None, source: str | None, sample: int, as_
     if as_json:
         click.echo(json.dumps({"model": str(model), "rows": rows}))
     else:
-        click.echo(f"{rows:,} labels had changed; the index of {model} holds them now" if rows else "nothing to do")
+        say(f"{rows:,} labels had changed; the index of {model} holds them now" if rows else "nothing to do")
 
 
 @index.command()
@@ -116,8 +118,8 @@ def remove(model: Path) -> None:
 
     left_behind = remove_index(model)
     if left_behind is not None:
-        click.echo(left_behind, err=True)
-    click.echo(f"{model} searches exactly")
+        say(left_behind, err=True)
+    say(f"{model} searches exactly")
 
 
 def _sample(queries: Path | None, source: str | None, count: int, watch: "Watch") -> "Sample | int":
@@ -154,9 +156,9 @@ def _tell(model: Path, certificate: dict[str, Any], as_json: bool) -> None:
         "labels": f"{certificate['labels']:,} × {certificate['dimension']}, version {certificate['catalogue_version']}",
         "built in": f"{certificate['build_seconds']:,.1f} s",
     }
-    click.echo(f"{model} searches with {certificate['kind']}")
+    say(f"{model} searches with {certificate['kind']}")
     for name, value in lines.items():
-        click.echo(f"  {name:<18}{value}")
+        say(f"  {name:<18}{value}")
 
 
 def _megabytes(size: int | None) -> str:

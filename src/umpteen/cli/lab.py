@@ -5,6 +5,8 @@ from pathlib import Path
 
 import click
 
+from umpteen.cli.saying import say
+
 
 @click.group()
 def lab() -> None:
@@ -22,7 +24,7 @@ def list_experiments(as_json: bool) -> None:
         click.echo(json.dumps({"experiments": rows}))
         return
     for name, (_, summary) in EXPERIMENTS.items():
-        click.echo(f"{name:<13} {summary}")
+        say(f"{name:<13} {summary}")
 
 
 @lab.command("run")
@@ -65,8 +67,11 @@ def run_experiment(
         return
     for claim in outcome["claims"]:
         difference = f"; difference {signed(claim['difference'])}" if claim["difference"] else ""
-        click.echo(f"{claim['verdict']:<10} {claim['claim']}\n           {claim['ours']}{difference}")
-    click.echo(f"\n{outcome['summary']}\n{folder}/results.json has the numbers")
+        say(f"{claim['verdict']:<10} {claim['claim']}")
+        say(f"           {claim['ours']}{difference}")
+    say()
+    say(outcome["summary"])
+    say(f"{folder}/results.json has the numbers")
 
 
 @lab.command("report")
@@ -85,5 +90,5 @@ def report(runs: Path, output: Path | None, as_json: bool) -> None:
         click.echo(json.dumps({"page": str(page), "claims": claims}))
         return
     for claim in claims:
-        click.echo(f"{claim['verdict']:<10} {claim['experiment']} on {claim['data']}: {claim['claim']}")
-    click.echo(f"{page} has figures and words")
+        say(f"{claim['verdict']:<10} {claim['experiment']} on {claim['data']}: {claim['claim']}")
+    say(f"{page} has figures and words")

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from umpteen.cli.saying import say
+
 if TYPE_CHECKING:
     from umpteen.catalogue.changes import Step
     from umpteen.catalogue.live import LiveLabels
@@ -46,9 +48,9 @@ def list_(model: Path, search: str, origin: str | None, retired: bool, start: in
         return
     for entry in shown:
         marks = ", ".join([entry.origin] * (entry.origin != "trained") + ["retired"] * entry.retired)
-        click.echo(f"{entry.key}  {entry.text}" + (f"  [{marks}]" if marks else ""))
+        say(f"{entry.key}  {entry.text}" + (f"  [{marks}]" if marks else ""))
     last = f"; --start {start + count} shows more" if total > start + count else ""
-    click.echo(f"{len(shown):,} of {total:,} labels, version {labels.version}{last}", err=True)
+    say(f"{len(shown):,} of {total:,} labels, version {labels.version}{last}", err=True)
 
 
 @click.command()
@@ -94,7 +96,9 @@ def show_what_import_would_do(model: Path, file: Path, retire_missing: bool, as_
 
 @click.command()
 @MODEL
-@click.option("--count", type=click.IntRange(1), default=20, show_default=True, help="Versions to show, newest first.")
+@click.option(
+    "--count", type=click.IntRange(1, 1_000_000), default=20, show_default=True, help="Versions to show, newest first."
+)
 @JSON
 def history(model: Path, count: int, as_json: bool) -> None:
     """List the versions of the labels since the model was written, newest first."""
@@ -111,8 +115,8 @@ def history(model: Path, count: int, as_json: bool) -> None:
     for line in shown:
         counts = {"added": line.added, "renamed": line.renamed, "retired": line.retired}
         said = ", ".join(f"{number:,} {name}" for name, number in counts.items() if number)
-        click.echo(f"{line.version:>5}  {line.time}  {said}" + (f"  ({line.note})" if line.note else ""))
-    click.echo(f"{catalogue.start.version:>5}  the labels in the model's own files")
+        say(f"{line.version:>5}  {line.time}  {said}" + (f"  ({line.note})" if line.note else ""))
+    say(f"{catalogue.start.version:>5}  the labels in the model's own files")
 
 
 @click.command()
@@ -125,7 +129,7 @@ def export(model: Path, file: Path, retired: bool) -> None:
     from umpteen.live_model import open_labels
 
     count = write_label_file(file, open_labels(model).labels, retired=retired)
-    click.echo(f"{count:,} labels in {file}")
+    say(f"{count:,} labels in {file}")
 
 
 def _show(before: "LiveLabels", steps: "Sequence[Step]", about: dict[str, Any], as_json: bool) -> None:
@@ -139,6 +143,6 @@ def _show(before: "LiveLabels", steps: "Sequence[Step]", about: dict[str, Any], 
     for step in steps:
         old = before.text_of(step.key)
         text = f"{old} → {step.text}" if step.do == "rename" else step.text or old
-        click.echo(f"{_SIGNS[step.do]} {step.key}  {text}")
+        say(f"{_SIGNS[step.do]} {step.key}  {text}")
     if not steps:
-        click.echo("no difference")
+        say("no difference")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from umpteen.cli import label_lists
+from umpteen.cli.saying import say
 
 if TYPE_CHECKING:
     from umpteen.catalogue.changes import Change
@@ -127,11 +128,11 @@ def compact(model: Path, drop_index: bool, as_json: bool) -> None:
         click.echo(json.dumps({"model": str(model), **found._asdict()}))
         return
     if found.versions == 0:
-        click.echo(f"{model} has nothing to compact: no label has changed since it was written")
+        say(f"{model} has nothing to compact: no label has changed since it was written")
         return
-    click.echo(f"{model}: {found.versions:,} versions folded into its files; {found.labels:,} labels")
+    say(f"{model}: {found.versions:,} versions folded into its files; {found.labels:,} labels")
     if found.dropped_index:
-        click.echo(f"its index was of older labels and is gone; search is exact until `umpteen index build {model}`")
+        say(f"its index was of older labels and is gone; search is exact until `umpteen index build {model}`")
 
 
 for command in (label_lists.list_, label_lists.diff, label_lists.history, label_lists.export):
@@ -160,7 +161,7 @@ def _tell(model: Path, catalogue: "LiveCatalogue", as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"model": str(model), **now, **counts}))
     elif done is None:
-        click.echo(f"nothing to change; {now['labels']:,} labels, version {now['version']}")
+        say(f"nothing to change; {now['labels']:,} labels, version {now['version']}")
     else:
         said = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
-        click.echo(f"version {now['version']}: {said}; {now['labels']:,} labels")
+        say(f"version {now['version']}: {said}; {now['labels']:,} labels")

@@ -1,5 +1,6 @@
 """The `umpteen` command. Heavy modules load inside the verbs, so that `umpteen --help` answers at once."""
 
+import io
 import os
 import sys
 
@@ -26,7 +27,8 @@ from umpteen.cli import (
     training,
 )
 from umpteen.cli.allocator import keep_freed_memory
-from umpteen.errors import LostProcess, Stopped, UmpteenError
+from umpteen.cli.saying import say
+from umpteen.errors import BadInput, LostProcess, Stopped, UmpteenError
 from umpteen.version import __version__
 
 
@@ -80,23 +82,25 @@ def main() -> None:
     """Runs the command; an error the user can mend is one line on stderr and exit code 2."""
     keep_freed_memory()
     try:
+        _refuse_other_encodings(sys.argv[1:])
         cli(prog_name="umpteen", standalone_mode=False)
     except click.ClickException as misuse:
-        misuse.show()
+        misuse.show(told := io.StringIO())
+        for line in told.getvalue().splitlines():
+            say(line, err=True)
         sys.exit(misuse.exit_code)
     except click.Abort:  # Ctrl-C where nothing is there to save
         sys.exit(130)
     except Stopped as stopped:
         if not stopped.told_elsewhere:
-            click.echo(str(stopped), err=True)
+            say(stopped, err=True)
         sys.exit(128 + stopped.signal)
     except (MemoryError, RuntimeError) as problem:
         _tell_out_of_memory(problem)
         sys.exit(1)
     except UmpteenError as error:
         if not error.told_elsewhere:
-            click.secho("error: ", fg="red", bold=True, nl=False, err=True)
-            click.echo(f"{_which_process()}{error}", err=True)
+            _tell(str(error))
         sys.exit(1 if isinstance(error, LostProcess) else 2)  # a lost process is nobody's mistake
 
 
@@ -106,10 +110,22 @@ def _tell_out_of_memory(problem: MemoryError | RuntimeError) -> None:
 
     if not is_out_of_memory(problem):
         raise problem
-    click.secho("error: ", fg="red", bold=True, nl=False, err=True)
     reason = str(problem).partition("\n")[0][:200] or type(problem).__name__
     advice = "`umpteen plan` tells what a run needs and suggests settings that fit"
-    click.echo(f"{_which_process()}out of memory ({reason}); {advice}", err=True)
+    _tell(f"out of memory ({reason}); {advice}")
+
+
+def _tell(error: str) -> None:
+    say("error: ", fg="red", bold=True, nl=False, err=True)
+    for line in f"{_which_process()}{error}".split("\n"):
+        say(line, err=True)
+
+
+def _refuse_other_encodings(arguments: list[str]) -> None:
+    """Python stands in surrogates for bytes that are not UTF-8, and no library below can write them."""
+    for argument in arguments:
+        if any("\ud800" <= character <= "\udfff" for character in argument):
+            raise BadInput(f"the argument '{argument[:200]}' is not UTF-8; convert it, or rename the file")
 
 
 def _which_process() -> str:

@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from umpteen.cli.saying import say
+
 
 @click.command()
 @click.argument("models", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="MODEL...")
@@ -91,9 +93,9 @@ def evaluate(
             show(origin_table(by_origin, shown))
         left_out = f"; {report.queries_left_out:,} without positives left out" if report.queries_left_out else ""
         constants = ", ".join(f"{name} {value}" for name, value in report.propensity.items())
-        click.echo(f"{dataset.name} {split}: {report.queries:,} queries{left_out}; propensity {constants}")
+        say(f"{dataset.name} {split}: {report.queries:,} queries{left_out}; propensity {constants}")
         for line in calibration_lines(report.calibration):
-            click.echo(line)
+            say(line)
     if predictions is not None:
         ranking.save(predictions)  # last: a full disk must not cost the figures
 
@@ -110,4 +112,4 @@ def verify(model: Path) -> None:
         problems = check(model, progress=partial(watch, "verifying"))
     if problems:
         raise DamagedModel("; ".join(problems))
-    click.echo(f"{model} is whole")
+    say(f"{model} is whole")

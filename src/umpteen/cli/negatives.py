@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from umpteen.cli.saying import say
+
 
 @click.command()
 @click.argument("model", type=click.Path(path_type=Path))
@@ -32,12 +34,11 @@ def negatives(
     as_json: bool,
 ) -> None:
     """Mine hard negatives with MODEL on DATA and list those that are probably unlabelled positives."""
-    from rich.markup import escape
     from rich.table import Table
 
     from umpteen.audit import audit_negatives
     from umpteen.classifier import Classifier
-    from umpteen.cli.console import Watch, show
+    from umpteen.cli.console import Watch, cell, show
     from umpteen.data.dataset import open_dataset
     from umpteen.storage import write_atomically
 
@@ -59,15 +60,15 @@ def negatives(
         table.add_column(name, justify="right")
     table.add_column("label")
     for label in labels:
-        table.add_row(f"{label['suspected']:,}", f"{label['given']:,}", escape(f"{label['text']}  [{label['key']}]"))
+        table.add_row(f"{label['suspected']:,}", f"{label['given']:,}", cell(f"{label['text']}  [{label['key']}]"))
     show(table)
     less = f" less {margin:g}" if margin else ""
-    click.echo(
+    say(
         f"{summary['suspects']:,} of {summary['mined']:,} mined negatives ({summary['suspect_percent']} %) score above "
         f"their query's best positive{less}; {summary['queries_with_suspects']:,} of {summary['queries']:,} queries "
         "have one"
     )
     if output is not None:
-        click.echo(f"all of them, with their texts: {output}")
+        say(f"all of them, with their texts: {output}")
     elif summary["suspects"]:
-        click.echo("--output FILE.jsonl lists them all; pool.margin keeps them out of training (docs/negatives.md)")
+        say("--output FILE.jsonl lists them all; pool.margin keeps them out of training (docs/negatives.md)")

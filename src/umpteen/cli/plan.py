@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from umpteen.cli.saying import say
+
 if TYPE_CHECKING:
     from umpteen.planning.plan import Plan
 
@@ -65,8 +67,8 @@ def plan(
     else:
         _show(found)
     if not found.fits:
-        click.secho("warning: ", fg="yellow", bold=True, nl=False, err=True)
-        click.echo(found.advice(), err=True)
+        say("warning: ", fg="yellow", bold=True, nl=False, err=True)
+        say(found.advice(), err=True)
 
 
 def _show(plan: "Plan") -> None:
@@ -97,7 +99,7 @@ def _show(plan: "Plan") -> None:
     show(made)
     if plan.measured is not None:
         ratios = plan.ratios()
-        click.echo(
+        say(
             f"measured: {plan.measured.memory / 1e9:.2f} GB, {plan.measured.step[0]:.3g} s a step; predicted ÷ "
             f"measured: memory {ratios['memory_ratio']:.2f}, time {ratios['time_ratio']:.2f} "
             f"(processor time {ratios['processor_time_ratio']:.2f})"

@@ -10,6 +10,8 @@ from typing import Any
 
 import click
 
+from umpteen.cli.saying import say
+
 
 @click.command()
 @click.argument("model", type=click.Path(path_type=Path))
@@ -82,7 +84,7 @@ def _answer(model: Path, texts: list[str], limits: dict[str, Any], no_ranker: bo
             labels = [{name: value for name, value in one._asdict().items() if value is not None} for one in found]
             click.echo(json.dumps({"text": text, "labels": labels}, ensure_ascii=False))
             continue
-        click.secho(text, bold=True)
+        say(text, bold=True)
         _tell(found)
 
 
@@ -91,9 +93,9 @@ def _tell(found: Iterable[Any]) -> None:
     for label in found:
         nothing = False
         sure = "" if label.probability is None else f"{100 * label.probability:5.1f} %  "
-        click.echo(f"  {label.score:6.3f}  {sure}{label.text}  [{label.key}]")
+        say(f"  {label.score:6.3f}  {sure}{label.text}  [{label.key}]")
     if nothing:
-        click.echo("  no label is as probable as that")
+        say("  no label is as probable as that")
 
 
 def _answer_file(
@@ -131,7 +133,7 @@ def _answer_file(
         about = {} if done is None else {"texts": done.texts, "labels": done.labels, "bad_rows": done.bad}
         click.echo(json.dumps({"output": str(output), "complete": True, **about}))
     elif done is None:
-        click.echo(f"{output} is complete; nothing is left to predict")
+        say(f"{output} is complete; nothing is left to predict")
     else:
         skipped = f"; {done.bad:,} bad rows are listed in {bad_rows_of(output)}" if done.bad else ""
-        click.echo(f"{output}: {done.labels:,} labels for {done.texts:,} texts{skipped}")
+        say(f"{output}: {done.labels:,} labels for {done.texts:,} texts{skipped}")

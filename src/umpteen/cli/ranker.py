@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from umpteen.cli.saying import say
+
 
 @click.group()
 def ranker() -> None:
@@ -53,8 +55,8 @@ def fit(
     for trial in trials:
         if trial.weight == 0 or (trial.weight, trial.rare) == (fitted.weight, fitted.rare):
             figures = "  ".join(f"{name} {value:.2f}" for name, value in trial.metrics.items())
-            click.echo(f"validation, weight {trial.weight:g}, rare {trial.rare:g}: {figures}")
-    click.echo(f"{model} has a ranker of {fitted.weights.nnz:,} weights; it counts {fitted.weight:g}")
+            say(f"validation, weight {trial.weight:g}, rare {trial.rare:g}: {figures}")
+    say(f"{model} has a ranker of {fitted.weights.nnz:,} weights; it counts {fitted.weight:g}")
 
 
 @ranker.command()
@@ -64,4 +66,4 @@ def remove(model: Path) -> None:
     from umpteen.reranking import remove_ranker
 
     remove_ranker(model)
-    click.echo(f"{model} ranks with its dual encoder alone")
+    say(f"{model} ranks with its dual encoder alone")

@@ -2,6 +2,8 @@
 
 import click
 
+from umpteen.cli.saying import say
+
 
 @click.group()
 def recipe() -> None:
@@ -16,7 +18,7 @@ def list_recipes() -> None:
     names = recipes.names()
     for name in names:
         first = recipes.path_of(name).read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
-        click.echo(f"{name:<{max(map(len, names))}}  {first}")
+        say(f"{name:<{max(map(len, names))}}  {first}")
 
 
 @recipe.command()
@@ -31,5 +33,6 @@ def show(name: str, overrides: tuple[str, ...]) -> None:
     for line in path.read_text(encoding="utf-8").splitlines():
         if not line.startswith("#"):
             break
-        click.echo(line)
-    click.echo(to_toml(recipes.resolve(name, overrides)), nl=False)
+        say(line)
+    for line in to_toml(recipes.resolve(name, overrides)).rstrip("\n").split("\n"):
+        say(line)

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import click
 
+from umpteen.cli.saying import say
+
 TOKEN = "UMPTEEN_TOKEN"
 
 
@@ -77,7 +79,7 @@ def serve(
 
     def announce(address: str) -> None:
         editing = "labels can be changed" if settings.editable else "labels cannot be changed without a token"
-        click.echo(f"{model} is served at {address} ({editing}); Ctrl-C ends it", err=True)
+        say(f"{model} is served at {address} ({editing}); Ctrl-C ends it", err=True)
         if open_page:
             import webbrowser
 

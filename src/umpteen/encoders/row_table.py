@@ -29,6 +29,8 @@ class RowTable(nn.Module):
 
     def __init__(self, weight: Tensor, shard: Shard | None = None) -> None:
         super().__init__()
+        if weight.ndim != 2 or not weight.is_floating_point():
+            raise BadInput(f"the table is {weight.dtype} {tuple(weight.shape)}, not a row of numbers for each label")
         self.shard = shard or Shard(World(), len(weight))
         if len(weight) != len(self.shard):
             raise BadInput(f"{len(weight):,} rows given for a shard of {len(self.shard):,}")

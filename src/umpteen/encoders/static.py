@@ -40,6 +40,10 @@ class StaticEncoder(Encoder):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
+        if table.ndim != 2 or not table.is_floating_point():
+            raise BadInput(
+                f"the token table is {table.dtype} {tuple(table.shape)}, not a row of numbers for each token"
+            )
         if len(table) < tokenizer.vocabulary_size:
             raise BadInput(
                 f"the token table has {len(table):,} rows but the tokenizer {tokenizer.vocabulary_size:,} tokens; "
@@ -148,20 +152,18 @@ class StaticEncoder(Encoder):
         """The encoder that `save` wrote."""
         place = folder / ("0_StaticBigrams" if settings["bigrams"] else "0_StaticEmbedding")
         tensors = layout.read_tensors(place / layout.WEIGHTS_FILE)
+        table, bigrams = tensors["embedding.weight"], tensors["bigrams.weight"] if settings["bigrams"] else None
+        if bigrams is not None and bigrams.shape != (settings["bigrams"], table.shape[1]):
+            raise DamagedModel(f"{place}: {tuple(bigrams.shape)} bigram rows, expected {settings['bigrams']:,}")
         encoder = cls(
-            TextTokenizer.load(place, settings["max_length"], special_tokens=False),
-            tensors["embedding.weight"],
+            TextTokenizer.read(place, settings["max_length"], special_tokens=False),
+            table,
             bigrams=settings["bigrams"],
             normalise=settings["normalise"],
             dropout=settings["dropout"],
         )
-        if encoder.bigrams is not None:
-            found = tensors["bigrams.weight"]
-            if found.shape != encoder.bigrams.shape:
-                raise DamagedModel(
-                    f"{place}: {tuple(found.shape)} bigram rows, expected {tuple(encoder.bigrams.shape)}"
-                )
-            encoder.bigrams.data = found
+        if encoder.bigrams is not None and bigrams is not None:
+            encoder.bigrams.data = bigrams
         return encoder.eval()
 
     def describe(self) -> str:

@@ -35,7 +35,12 @@ class TextTokenizer:
         self.max_length = max_length
         self.special_tokens = special_tokens
         self.roles = dict(roles or {})  # which token plays "pad_token", "cls_token", …
-        self.vocabulary_size = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        # What it adds around a text need not be in its vocabulary.
+        ids = {
+            *tokenizer.get_vocab(with_added_tokens=True).values(),
+            *tokenizer.encode("", add_special_tokens=special_tokens).ids,
+        }
+        self.vocabulary_size = max(ids, default=-1) + 1
         self.fingerprint = hashlib.sha256(f"{special_tokens}\n{tokenizer.to_str()}".encode()).hexdigest()
 
     @classmethod
@@ -53,12 +58,20 @@ class TextTokenizer:
         return cls(tokenizer, max_length, special_tokens, _roles(folder))
 
     @classmethod
+    def read(cls, folder: Path, max_length: int, special_tokens: bool) -> "TextTokenizer":
+        """The tokenizer that `save` wrote, and no other that could be made or found."""
+        file = folder / TOKENIZER_FILE
+        if not file.is_file():
+            raise BadFile(file, "is missing")
+        return cls.load(file, max_length, special_tokens)
+
+    @classmethod
     def _convert(cls, folder: Path, max_length: int, special_tokens: bool) -> "TextTokenizer":
         """Models from before tokenizer.json bring a vocabulary that transformers knows how to convert."""
         from transformers import AutoTokenizer
 
         try:
-            found = AutoTokenizer.from_pretrained(folder)
+            found = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
             tokenizer = found.backend_tokenizer
         except (OSError, ValueError, ImportError, AttributeError) as problem:
             raise BadInput(

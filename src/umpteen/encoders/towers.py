@@ -82,6 +82,7 @@ class Towers(nn.Module):
     def load(cls, folder: Path | str) -> "Towers":
         """The towers that `save` wrote, ready to encode (dropout off)."""
         folder = Path(folder)
+        layout.refuse_ways_out(folder)
         settings = layout.read_settings(folder)
         if settings.get("kind") != "towers":
             return cls(_read(folder, settings)).eval()
@@ -119,3 +120,5 @@ def _read(folder: Path, settings: dict[str, Any]) -> Encoder:
         raise
     except BadInput as problem:
         raise DamagedModel(f"{problem}; copy or save the model again") from problem
+    except (AttributeError, IndexError, OverflowError, RuntimeError, TypeError, ValueError) as problem:
+        raise DamagedModel(f"{folder}: cannot be read ({problem}); copy or save the model again") from problem

@@ -173,19 +173,21 @@ class TransformerEncoder(Encoder):
     @classmethod
     def read(cls, folder: Path, settings: dict[str, Any]) -> "TransformerEncoder":
         """The encoder that `save` wrote."""
+        weight = bias = None
+        if settings["projection"] is not None:
+            tensors = layout.read_tensors(folder / "2_Dense" / layout.WEIGHTS_FILE)
+            weight, bias = tensors["linear.weight"], tensors["linear.bias"]
         encoder = cls(
-            TextTokenizer.load(folder, settings["max_length"], special_tokens=True),
+            TextTokenizer.read(folder, settings["max_length"], special_tokens=True),
             load_backbone(folder),
             pooling=settings["pooling"],
-            projection=settings["projection"],
+            projection=None if bias is None else len(bias),  # as many as there are: others would only cost memory
             normalise=settings["normalise"],
             dropout=settings["dropout"],
             precision=settings["precision"],
         )
         if encoder.projection is not None:
-            tensors = layout.read_tensors(folder / "2_Dense" / layout.WEIGHTS_FILE)
-            encoder.projection.weight.data = tensors["linear.weight"]
-            encoder.projection.bias.data = tensors["linear.bias"]
+            encoder.projection.load_state_dict({"weight": weight, "bias": bias})
         return encoder.eval()
 
     def describe(self) -> str:

@@ -53,8 +53,10 @@ class Writer:
     def __init__(self, folder: Path, device: torch.device) -> None:
         try:
             with quiet():
-                self.tokenizer = AutoTokenizer.from_pretrained(folder)
-                model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+                self.tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+                model: Any = AutoModelForCausalLM.from_pretrained(
+                    folder, dtype=torch.float32, use_safetensors=True, trust_remote_code=False
+                )
                 self.model = model.to(device)
         except (OSError, ValueError, KeyError, RuntimeError) as problem:
             raise BadInput(f"--model {folder}: transformers cannot load a causal language model ({problem})") from None

@@ -94,8 +94,11 @@ def _stored_vectorizers(path: Path, stored: bytes, idf: NDArray[np.float32]) -> 
     vectorizers, start = {}, 0
     try:
         for kind, part in json.loads(stored).items():
-            ngrams = part["ngrams"]
-            vectorizer = _vectorizer(kind, tuple(part["lengths"]), vocabulary=ngrams)
+            ngrams, (shortest, longest) = part["ngrams"], part["lengths"]
+            columns = {ngram: column for column, ngram in enumerate(ngrams)}
+            if len(columns) != len(ngrams) or not 1 <= shortest <= longest:
+                raise ValueError(f"an n-gram stands twice, or the lengths {shortest} to {longest} are none")
+            vectorizer = _vectorizer(kind, (int(shortest), int(longest)), vocabulary=columns)
             vectorizer.idf_ = idf[start : start + len(ngrams)]
             vectorizers[kind] = vectorizer
             start += len(ngrams)

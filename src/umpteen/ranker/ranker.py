@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 from scipy.sparse import csr_array
 
-from umpteen.errors import BadInput
+from umpteen.errors import BadInput, DamagedModel
 from umpteen.ranker.features import TextFeatures
 from umpteen.ranker.fusion import fill_unknown, fuse, head_start, keep_place, squash
 from umpteen.ranker.settings import RankerSettings
@@ -23,6 +23,14 @@ from umpteen.retrieval.ranking import NO_LABEL, Ranking
 
 LATER = -1  # in place of the number of training texts of a label that was added or renamed since
 _TEXTS_AT_A_TIME = 4096
+_KINDS = {  # of the stored arrays
+    "idf": "float32",
+    "starts": "int64",
+    "columns": "int32",
+    "values": "float32",
+    "intercepts": "float32",
+    "texts": "int64",
+}
 
 
 @dataclass(frozen=True)
@@ -50,6 +58,11 @@ class Ranker:
         self, texts: Sequence[str], vectors: NDArray[np.float32], rows: NDArray[np.int32]
     ) -> NDArray[np.float32]:
         """w·x + b for the labels rows[i] of each text i; `vectors` are the dual encoder's of the texts."""
+        if self.settings.dense and len(self.features) + vectors.shape[1] != self.weights.shape[1]:
+            raise DamagedModel(
+                f"the ranker was fitted to vectors of {self.weights.shape[1] - len(self.features):,} numbers, but the "
+                f"encoder gives {vectors.shape[1]:,}; fit it again: `umpteen ranker fit`"
+            )
         margins = np.empty(rows.shape, dtype=np.float32)
         query = np.zeros(self.weights.shape[1], dtype=np.float32)  # one text at a time, spread out
         for first in range(0, len(rows), _TEXTS_AT_A_TIME):
@@ -123,22 +136,34 @@ class Ranker:
 
     @classmethod
     def load(cls, folder: Path) -> "Ranker":
-        """What `save` wrote; the weights are mapped, not read."""
-        content = json.loads((folder / "ranker.json").read_text(encoding="utf-8"))
-        arrays = _mapped(folder / "weights.safetensors")
-        settings = RankerSettings.of(content["settings"])
-        features = TextFeatures.load(folder, arrays["idf"])
-        columns = len(features) + content["dense_dimension"]
-        shape = (len(arrays["intercepts"]), columns)
-        starts = arrays["starts"]
-        if len(arrays["columns"]) <= np.iinfo(np.int32).max:
-            starts = starts.astype(np.int32)  # as the columns: of two kinds, scipy would copy these
-        weights = csr_array((arrays["values"], arrays["columns"], starts), shape=shape)
-        chosen = {name: content[name] for name in ("weight", "rare", "origin")}
-        return cls(features, weights, arrays["intercepts"], arrays["texts"], settings, **chosen)
+        """What `save` wrote; the weights are mapped, and of them only the columns read: scipy trusts them blindly."""
+        try:
+            content = json.loads((folder / "ranker.json").read_text(encoding="utf-8"))
+            arrays = _mapped(folder / "weights.safetensors")
+            settings = RankerSettings.of(content["settings"])
+            features = TextFeatures.load(folder, arrays["idf"])
+            width = content["dense_dimension"] if settings.dense else 0
+            shape = (len(arrays["intercepts"]), len(features) + width)
+            starts = arrays["starts"]
+            if starts[-1] != len(arrays["columns"]) or (np.diff(starts) < 0).any():
+                raise ValueError("where labels' weights start is no rising list")
+            if len(arrays["columns"]) <= np.iinfo(np.int32).max:
+                starts = starts.astype(np.int32)  # as the columns: of two kinds, scipy would copy these
+            weights = csr_array((arrays["values"], arrays["columns"], starts), shape=shape)
+            weights.check_format()  # 20 million weights in 13 ms
+            if len(arrays["texts"]) != len(arrays["intercepts"]):
+                raise ValueError(f"{len(arrays['texts']):,} labels have texts, {shape[0]:,} have weights")
+            chosen = {name: content[name] for name in ("weight", "rare", "origin")}
+            return cls(features, weights, arrays["intercepts"], arrays["texts"], settings, **chosen)
+        except (BadInput, ValueError, LookupError, TypeError, AttributeError, OverflowError, SafetensorError) as error:
+            raise DamagedModel(f"{folder}: is no ranker ({error}); copy the model again, or fit it again") from error
 
 
 def _mapped(path: Path) -> dict[str, NDArray[Any]]:
     """The arrays of a file, which come into memory where they are looked at; torch maps them, numpy would read them."""
     with safe_open(path, framework="pt") as file:
-        return {name: file.get_tensor(name).numpy() for name in file.keys()}  # noqa: SIM118 - no dictionary
+        arrays = {name: file.get_tensor(name).numpy() for name in file.keys()}  # noqa: SIM118 - no dictionary
+    for name, kind in _KINDS.items():
+        if arrays[name].dtype != kind or arrays[name].ndim != 1:
+            raise ValueError(f"{name} is {arrays[name].dtype} {arrays[name].shape}, not a list of {kind}")
+    return arrays

@@ -27,14 +27,14 @@ class RankerSettings:
 
     def __post_init__(self) -> None:
         for name in ("candidates", "min_texts", "max_features", "iterations"):
-            self._require(name, getattr(self, name) >= 1, "must be at least 1")
+            self._require(name, 1 <= getattr(self, name) < 2**31, f"must be at least 1 and below {2**31:,}")
         for name in ("cost", "tolerance"):
             self._require(name, getattr(self, name) > 0, "must be above 0")
         for name in ("dense", "threshold"):
             self._require(name, getattr(self, name) >= 0, "must be 0 or above")
         for name in ("words", "characters"):
             pair = getattr(self, name)
-            fits = pair is None or (len(pair) == 2 and 1 <= pair[0] <= pair[1])
+            fits = pair is None or (len(pair) == 2 and 1 <= pair[0] <= pair[1] < 2**31)
             self._require(name, fits, "must be two lengths, the shorter first, for instance [1, 2]")
 
     def _require(self, name: str, holds: bool, rule: str) -> None:

@@ -190,4 +190,7 @@ def require_finite(what: str, vectors: Tensor) -> None:
     """Refuses vectors that hold NaN or infinity, by the first such row."""
     broken = (~torch.isfinite(vectors.sum(1, dtype=torch.float32))).nonzero()
     if len(broken):
-        raise BadInput(f"the vector of {what} row {int(broken[0]):,} holds NaN or infinity; was the model trained?")
+        raise BadInput(
+            f"the vector of {what} row {int(broken[0]):,} holds NaN or infinity, so the model's weights are no use; "
+            "train it again, with a lower optimizer.learning_rate"
+        )

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from umpteen.errors import BadInput, DamagedModel
+from umpteen.errors import BadInput, DamagedModel, NotSaved
 from umpteen.retrieval.effort import Effort, doubling, with_spare
 
 FLAT, HNSW, IVFPQ, SQ = "faiss-flat", "faiss-hnsw", "faiss-ivfpq", "faiss-sq"
@@ -112,19 +112,26 @@ class Structure:
         return [Effort(k, 0, few)] if self.kind == FLAT else [Effort(k, 0, some) for some in more]
 
     def save(self, path: Path) -> None:
-        self._faiss.write_index(self._index, str(path))
+        try:
+            self._faiss.write_index(self._index, str(path))
+        except RuntimeError as error:
+            reason = str(error).rpartition(": ")[2].strip()
+            raise NotSaved(f"{path}: FAISS could not write it: {reason}; the index there was is untouched") from error
 
     @classmethod
     def load(cls, kind: str, path: Path) -> "Structure":
         """Mapped where FAISS can, so that several processes share one copy."""
         faiss = faiss_library()
         mapped = getattr(faiss, "IO_FLAG_MMAP_IFC", 0)  # since FAISS 1.11
-        try:
-            return cls(kind, faiss.read_index(str(path), mapped | faiss.IO_FLAG_READ_ONLY))
+        try:  # whatever other file it names would have to lie beside it
+            index = faiss.read_index(str(path), mapped | faiss.IO_FLAG_READ_ONLY | faiss.IO_FLAG_ONDISK_SAME_DIR)
         except RuntimeError as error:
             raise DamagedModel(
                 f"{path}: FAISS cannot read it ({str(error).splitlines()[0]}); build the index again, or remove it"
             ) from error
+        if type(index) is not type(_empty(faiss, kind, 1, _WIDTH)):
+            raise DamagedModel(f"{path}: is a {type(index).__name__}, no {kind}; build the index again, or remove it")
+        return cls(kind, index)
 
     def __len__(self) -> int:
         return int(self._index.ntotal)

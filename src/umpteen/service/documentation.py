@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from umpteen.catalogue.changes import LONGEST_KEY, LONGEST_TEXT, NO_PART_OF_A_TEXT, UNSEEN
 from umpteen.service.messages import ErrorResponse
 from umpteen.service.settings import Limits
 
@@ -19,10 +20,9 @@ _MEANINGS = {
 }
 
 
-# As catalogue/changes.py checks keys: no slashes, control characters and line ends, and no blanks around them.
-_LONGEST_KEY = 512
-_NO_KEY = r"/\u0000-\u001f\u007f-\u009f\u2028\u2029"
-_KEY = rf"^[^\s{_NO_KEY}]([^{_NO_KEY}]*[^\s{_NO_KEY}])?$"
+# As catalogue/changes.py checks: keys have no slashes, nothing unseen and no blanks around them; texts are not blank.
+_KEY = rf"^[^\s/{UNSEEN}]([^/{UNSEEN}]*[^\s/{UNSEEN}])?$"
+_TEXT = rf"^[^{NO_PART_OF_A_TEXT}]*[^\s{NO_PART_OF_A_TEXT}][^{NO_PART_OF_A_TEXT}]*$"
 
 
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -40,7 +40,9 @@ def write_in_limits(document: dict[str, Any], limits: Limits) -> None:
     asked["texts"].update(items=text, minItems=1, maxItems=limits.texts)
     asked["k"]["maximum"] = limits.k
     if "AddLabels" in schemas:
-        schemas["NewLabel"]["properties"]["key"].update(maxLength=_LONGEST_KEY, pattern=_KEY)
+        schemas["NewLabel"]["properties"]["key"].update(maxLength=LONGEST_KEY, pattern=_KEY)
+        for name in ("NewLabel", "RenameLabel"):
+            schemas[name]["properties"]["text"].update(maxLength=LONGEST_TEXT, pattern=_TEXT)
         schemas["AddLabels"]["properties"]["labels"]["maxItems"] = limits.labels
     for unused in ("HTTPValidationError", "ValidationError"):  # FastAPI's own, which ours replace
         schemas.pop(unused, None)

@@ -65,7 +65,9 @@ class PredictResponse(BaseModel):
 
 
 class NewLabel(Message):
-    key: str = Field(min_length=1, description="Never given to another label; no slashes, no control characters.")
+    key: str = Field(
+        min_length=1, description="Never given to another label; no slashes, no control characters, in NFC."
+    )
     text: Text
 
 

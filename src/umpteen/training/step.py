@@ -118,14 +118,11 @@ class TrainingStep:
         self._towers.train()
         loss, tokens, thinned, pool = self._gradients_within_memory(rows, step=step, seed=seed)
         if not np.isfinite(loss):
-            raise Diverged(
-                f"the loss is {loss} at step {step + 1}; the last checkpoint, if there is one, is kept. "
-                "Lower optimizer.learning_rate, or raise objective.temperature"
-            )
+            raise self._diverged(f"the loss is {loss}", step)
         limit = self._settings.clip_norm or float("inf")
         norm = clip_gradients_(self._optimizer, limit, self._world)
         if not torch.isfinite(norm):
-            raise Diverged(f"the gradient's norm is {norm.item()} at step {step + 1}; the last checkpoint is kept")
+            raise self._diverged(f"the gradient's norm is {norm.item()}", step)
         if thinned is None:
             self._optimizer.step()
             return StepOutcome(loss, float(norm), tokens, {}, pool)
@@ -139,6 +136,13 @@ class TrainingStep:
             "update_norm": float(torch.stack(moved).norm()),
         }
         return StepOutcome(loss, float(norm), tokens, replay, pool)
+
+    def _diverged(self, what: str, step: int) -> Diverged:
+        rate = max(group["lr"] for group in self._optimizer.param_groups)
+        return Diverged(
+            f"{what} at step {step + 1:,}, where the learning rate was {rate:.2g}; lower optimizer.learning_rate, or "
+            "raise objective.temperature; the last checkpoint, if there is one, is kept"
+        )
 
     def _gradients_within_memory(self, rows: NDArray[np.int64], *, step: int, seed: int) -> Gradients:
         """The batch's gradients; each time the memory does not suffice, from the beginning with half the budget."""
