@@ -143,9 +143,7 @@ def test_a_change_is_waited_for_as_long_as_the_service_may_take_and_its_reason_i
     expect(row(page, "fish").locator(".trouble")).to_have_text(f"A{reason[1:]}.")
     waits = page.evaluate("window.waits")
     assert waits[-1] > 1000 * shared.settings.change_timeout
-    assert (
-        1000 * ServiceSettings().timeout < min(waits) < waits[-1]
-    )  # what is usual, until the service has told its own
+    assert 1000 * ServiceSettings().timeout < min(waits) < waits[-1]  # the usual one until the service tells its own
 
 
 def test_a_wrong_token_is_told_and_asked_for_again(watched: Watched, service: Running) -> None:

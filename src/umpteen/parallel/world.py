@@ -176,7 +176,7 @@ def join_world(device: torch.device | None = None) -> Iterator[World]:
 
 
 def open_meeting() -> Any:
-    """A store on this machine for processes started here, at the `port` that the system chose; open while it is kept."""
+    """A store for processes of this machine, at a `port` that the system chose; it is open as long as it is kept."""
     return distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
 
 
