@@ -128,7 +128,6 @@ _pool = _Pool()
 
 def _start_worker() -> _Worker:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["umpteen.assemble", "umpteen.parallel"])
     ours, theirs = context.Pipe()
     process = context.Process(target=_serve, args=(theirs,), daemon=True)
     process.start()

@@ -24,15 +24,15 @@ class _Failure(NamedTuple):
     lost_another: bool  # it only ended because another process had
 
 
-def run_in_world(size: int, function: Callable[..., Any], *arguments: Any, seconds: float = 120.0) -> list[Any]:
+def run_in_world(size: int, function: Callable[..., Any], *arguments: Any, seconds: float = 300.0) -> list[Any]:
     """What `function(world, *arguments)` returns on each process, by rank.
 
     The function and its arguments are pickled, so it stands at the top of a module. LostProcess tells the first error,
     or that there was no answer within so many seconds; none of the processes outlives the call.
     """
-    # A server that has imported the function once makes every process by a fork, before torch has any threads.
+    # A server that has imported torch and the function once makes every process by a fork, before torch has any threads.
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([function.__module__])
+    context.set_forkserver_preload([__name__, function.__module__])
     meeting = open_meeting()
     children: list[_Child] = []
     try:
