@@ -1,4 +1,4 @@
-"""Every test has its own cache, computes on one thread, stays off the network, and sees nothing of the user's settings."""
+"""Every test has its own cache, computes on one thread, stays off the network, and sees no settings of the user."""
 
 import os
 from collections.abc import Iterator

@@ -30,7 +30,7 @@ def run_in_world(size: int, function: Callable[..., Any], *arguments: Any, secon
     The function and its arguments are pickled, so it stands at the top of a module. LostProcess tells the first error,
     or that there was no answer within so many seconds; none of the processes outlives the call.
     """
-    # A server that has imported torch and the function once makes every process by a fork, before torch has any threads.
+    # A server that has imported all this once makes every process by a fork, before torch has any threads.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__, function.__module__])
     meeting = open_meeting()
