@@ -1,16 +1,43 @@
-"""Every test has its own cache, computes on one thread, and stays off the network."""
+"""Every test has its own cache, computes on one thread, stays off the network, and sees no settings of the user."""
 
 import os
 from collections.abc import Iterator
+from multiprocessing import forkserver
 
 import pytest
 
 # Before anything imports torch; the processes that tests start inherit them.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
+for theirs in (
+    "MKL_NUM_THREADS",
+    "COLUMNS",
+    "FORCE_COLOR",
+    "NO_COLOR",
+    "WORLD_SIZE",
+    "RANK",
+    "LOCAL_RANK",
+    "TORCHELASTIC_RUN_ID",
+    "UMPTEEN_TOKEN",
+):
+    os.environ.pop(theirs, None)
+os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["no_proxy"] = os.environ["NO_PROXY"] = "127.0.0.1,localhost"
 os.environ.setdefault("RES_OPTIONS", "attempts:0")  # processes that meet look up names, seconds without a network
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # and complain about it
+
+# One server forks the processes of all tests, whichever needs one first: it imports once what any of them needs.
+forkserver.set_forkserver_preload(
+    [
+        "umpteen.running",
+        "umpteen.cli.main",
+        "umpteen.cli.console",
+        "umpteen.service.app",
+        "umpteen.bench.crash",
+        "umpteen.doctor.agreement",
+    ]
+)
+forkserver.set_forkserver_preload = lambda modules: None
 
 
 @pytest.fixture(autouse=True, scope="session")

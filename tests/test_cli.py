@@ -1,9 +1,9 @@
 """The verbs of the command line, from training to answers, on a miniature."""
 
 import json
+import os
 import subprocess
 import sys
-import time
 import tomllib
 from pathlib import Path
 
@@ -12,6 +12,7 @@ import pytest
 import scipy.sparse
 from safetensors.torch import load_file
 
+from answers import same_numbers
 from miniature import KEYS, LABELS, command, files_of, trained, write_miniature, write_recipe
 from umpteen.classifier import Classifier
 from umpteen.recipes import names
@@ -168,9 +169,10 @@ def test_the_command_line_and_python_give_the_same_answers(folder: Path) -> None
     (answer,) = (
         json.loads(line) for line in command("predict", folder / "model", "tax in trade", "--json").out.splitlines()
     )
-    assert [(label.key, label.text, label.score) for label in found] == [
-        (label["key"], label["text"], label["score"]) for label in answer["labels"][:4]
-    ]
+    same_numbers(
+        [(label["key"], label["text"], label["score"]) for label in answer["labels"][:4]],
+        [(label.key, label.text, label.score) for label in found],
+    )
 
 
 def test_verify_says_that_a_whole_model_is_whole(folder: Path) -> None:
@@ -303,13 +305,12 @@ def test_unknown_verbs_and_options_are_refused() -> None:
         assert outcome.code == 2 and "Usage" in outcome.err
 
 
-def test_help_answers_in_under_half_a_second() -> None:
-    took = []
-    for _ in range(3):
-        began = time.perf_counter()
-        answer = subprocess.run([UMPTEEN, "--help"], capture_output=True, text=True, check=True)
-        took.append(time.perf_counter() - began)
-        if took[-1] < 0.5:
-            break
+def test_help_answers_at_once_because_it_loads_little() -> None:
+    told = {**os.environ, "PYTHONPROFILEIMPORTTIME": "1"}
+    answer = subprocess.run([UMPTEEN, "--help"], env=told, capture_output=True, text=True, check=True)
     assert "predict" in answer.stdout
-    assert min(took) < 0.5, took
+    loaded = {line.rpartition("|")[2].strip() for line in answer.stderr.splitlines() if "|" in line}
+    assert "umpteen.cli.main" in loaded
+    heavy = {"torch", "transformers", "numpy", "scipy", "sklearn", "pydantic", "rich", "fastapi", "asyncio"}
+    assert loaded & heavy == set()
+    assert len(loaded) < 300  # 130 when this was written

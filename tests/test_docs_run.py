@@ -2,12 +2,12 @@
 
 import os
 import re
+import shlex
 import shutil
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ import pytest
 import umpteen
 from quick_command import quick_umpteen
 from test_docs import ROOT, SHELL, blocks_of
+from umpteen.bench.child_service import child_service
 from umpteen.data.convert import write_native
 from umpteen.data.dataset import open_dataset
 from umpteen.lab.cutting import cut
@@ -50,10 +51,8 @@ class Terminal:
     def __init__(self, folder: Path, command: Path) -> None:
         self.folder = folder
         self.environment = {**os.environ, "PATH": f"{command}:{os.environ['PATH']}"}
-        self.service: subprocess.Popen[str] | None = None
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = 0
+        self._service = ExitStack()
 
     def run(self, block: str) -> None:
         lines = [line for line in block.splitlines() if not ELSEWHERE.match(line)]
@@ -71,7 +70,7 @@ class Terminal:
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=600,
             check=False,
         )
         assert done.returncode == 0, f"{script}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
@@ -81,25 +80,11 @@ class Terminal:
         line = re.sub(r" --(open|port \d+|host \S+)", "", line).strip().removesuffix("&")
         # The real command: its workers are processes that start anew.
         line = line.replace("umpteen serve", f"exec {sys.executable} -m umpteen serve", 1)
-        self.service = subprocess.Popen(
-            ["bash", "-c", f"{line} --port {self.port}"],
-            cwd=self.folder,
-            env=self.environment,
-            text=True,
-        )
-        for _ in range(300):
-            with socket.socket() as line_in:
-                if line_in.connect_ex(("127.0.0.1", self.port)) == 0:
-                    return
-            assert self.service.poll() is None, f"{line} ended by itself"
-            time.sleep(0.1)
-        pytest.fail(f"{line} does not answer")
+        line = f"cd {shlex.quote(str(self.folder))} && {line} --port 0 --timeout 120"
+        self.port = self._service.enter_context(child_service(["bash", "-c", line])).port
 
     def close(self) -> None:
-        if self.service is not None:
-            self.service.terminate()
-            self.service.wait(30)
-            self.service = None
+        self._service.close()
 
 
 @pytest.mark.parametrize("page", PAGES)

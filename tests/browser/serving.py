@@ -62,24 +62,35 @@ class Running:
 
     def __init__(self, folder: Path, token: str | None = TOKEN) -> None:
         self.folder = folder
-        self._settings = ServiceSettings(token=token)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self._port: int = probe.getsockname()[1]
+        # No test wants to see the service give up: a slow machine may take its time.
+        self.settings = ServiceSettings(token=token, timeout=120, body_timeout=120, change_timeout=300)
+        self._kept = _bound(0)  # never listens: the port is nobody else's while the service is stopped
+        self._port: int = self._kept.getsockname()[1]
         self.url = f"http://127.0.0.1:{self._port}"
         self.start()
 
     def start(self) -> None:
-        app = create_app(Classifier.load(self.folder), self._settings)
-        config = uvicorn.Config(app, port=self._port, log_level="error", ws="none", timeout_graceful_shutdown=2)
+        app = create_app(Classifier.load(self.folder), self.settings)
+        config = uvicorn.Config(app, log_level="error", ws="none", timeout_graceful_shutdown=2)
         self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=self._server.run)
+        self._thread = threading.Thread(target=self._server.run, args=([_bound(self._port)],))
         self._thread.start()
-        end = time.monotonic() + 20
         while not self._server.started:
-            assert self._thread.is_alive() and time.monotonic() < end, "the service did not start"
+            assert self._thread.is_alive(), "the service did not start"
             time.sleep(0.01)
 
     def stop(self) -> None:
         self._server.should_exit = True
         self._thread.join()
+
+    def close(self) -> None:
+        self.stop()
+        self._kept.close()
+
+
+def _bound(port: int) -> socket.socket:
+    """A socket at a port of this machine that others of this process may share; 0 is one that the system chooses."""
+    bound = socket.socket()
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    bound.bind(("127.0.0.1", port))
+    return bound

@@ -91,6 +91,7 @@ def brightness(colour: str) -> float:
 
 def test_everything_can_be_done_by_keyboard(watched: Watched, service: Running) -> None:
     page = watched(service.url)
+    expect(page.locator("#text")).to_be_focused()
     press = page.keyboard.press
 
     def reach(locator: str) -> None:

@@ -5,6 +5,8 @@ from typing import Literal
 
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page
 
+PATIENCE = 120_000  # ms; guards against hanging, also on a machine that is slow and busy
+
 
 class Watched:
     """Opens pages, each with storage of its own."""
@@ -20,7 +22,7 @@ class Watched:
         self, address: str, *, width: int = 1100, height: int = 800, scheme: Literal["light", "dark"] = "light"
     ) -> Page:
         context = self._browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
-        context.set_default_timeout(15_000)
+        context.set_default_timeout(PATIENCE)
         self._contexts.append(context)
         page = context.new_page()
         page.on("request", lambda request: self.requests.append(request.url))

@@ -10,6 +10,7 @@ import pytest
 
 import umpteen.calibrating
 import umpteen.out_of_fold
+from answers import same_answers, same_numbers
 from miniature import command, flip_a_byte, listing, part_of, refused, trained, write_miniature
 from umpteen.calibrating import calibrate
 from umpteen.calibration.calibration import Calibration
@@ -70,14 +71,15 @@ def test_the_held_out_texts_are_those_of_training_and_nothing_else(held: Path) -
     split = dataset.with_validation(0.4, 0).validation
     assert split is not None
     expected, _ = fit_calibration(scores_of(model, split, 100), model.calibration.origin)
-    assert expected.curves.to_dict() == model.calibration.curves.to_dict() and expected.steps == model.calibration.steps
+    same_numbers(expected.curves.to_dict(), model.calibration.curves.to_dict())
+    same_numbers(expected.steps, model.calibration.steps)
 
 
 def test_test_data_is_never_looked_at(held: Path, tmp_path: Path) -> None:
     dataset = open_dataset(held / "data")
     blind = replace(dataset, test=None)
     model = copy_of(held, tmp_path)
-    assert calibrate(model, blind).curves.to_dict() == calibrate(model, dataset).curves.to_dict()
+    same_numbers(calibrate(model, blind).curves.to_dict(), calibrate(model, dataset).curves.to_dict())
 
 
 def test_predictions_of_a_calibrated_model_have_probabilities_in_order(held: Path) -> None:
@@ -122,9 +124,10 @@ def test_the_command_line_gives_probabilities_to_people_and_machines(held: Path)
     assert "no label is as probable" in command("predict", held / "model", "law", "--min-probability", "1").out
     machines = [json.loads(line) for line in command("predict", held / "model", *TEXTS, "--json").out.splitlines()]
     expected = Classifier.load(held / "model").predict(TEXTS)
-    assert [[one["probability"] for one in answer["labels"]] for answer in machines] == [
-        [one.probability for one in found] for found in expected
-    ]
+    same_numbers(
+        [[one["probability"] for one in answer["labels"]] for answer in machines],
+        [[one.probability for one in found] for found in expected],
+    )
     refused(command("predict", held / "model", "law", "--precision", "1"), "best reachable")
 
 
@@ -157,7 +160,7 @@ def test_an_altered_or_foreign_calibration_is_refused_by_name(held: Path, final:
 def test_a_saved_copy_keeps_the_calibration(held: Path, tmp_path: Path) -> None:
     model = Classifier.load(held / "model")
     model.save(tmp_path / "copy")
-    assert Classifier.load(tmp_path / "copy").predict(TEXTS) == model.predict(TEXTS)
+    same_answers(Classifier.load(tmp_path / "copy").predict(TEXTS), model.predict(TEXTS))
 
 
 def test_evaluate_reports_calibration_error_precisions_and_f1(held: Path) -> None:
@@ -220,7 +223,8 @@ def test_folds_go_on_after_a_kill_and_give_the_same(
     trainings.clear()
     found = calibrate(model, dataset, folds=2)
     assert [Path(str(output)).parent.name for output in trainings] == ["fold-1"]
-    assert found.curves.to_dict() == expected.curves.to_dict() and found.figures == expected.figures
+    same_numbers(found.curves.to_dict(), expected.curves.to_dict())
+    same_numbers(found.figures, expected.figures)
     assert not Path(f"{model}.calibration").exists()
 
 

@@ -2,13 +2,10 @@
 
 import threading
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
-from safetensors.numpy import load_file, save_file
 
 from retrieval.index_cases import Truth, change, clustered, recall, scores_are_inner_products, with_twins
 from umpteen.errors import BadInput, DamagedModel, NotSaved
@@ -188,23 +185,3 @@ def test_an_index_of_another_kind_than_it_says_is_refused(tmp_path: Path) -> Non
     settings = built(SQ, base).save(tmp_path)
     with pytest.raises(DamagedModel, match=r"index\.faiss: is a IndexScalarQuantizer, no faiss-hnsw"):
         FaissIndex.open(tmp_path, base, {**settings, "kind": HNSW})
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"rows": np.array([2**40])},
-        {"removed": np.array([300])},
-        {"removed": np.array([-1])},
-        {"changed": np.array([2**40]), "vectors": np.zeros((1, 12), np.float32)},
-        {"changed": np.array([3]), "vectors": np.zeros((1, 5), np.float32)},
-    ],
-)
-def test_stored_rows_that_cannot_be_are_refused_before_memory_is_taken(
-    changes: dict[str, NDArray[Any]], tmp_path: Path
-) -> None:
-    base, file = clustered(300, 12), tmp_path / "labels.safetensors"
-    LiveVectors(base).save(file)
-    save_file({**load_file(file), **changes}, file)
-    with pytest.raises(BadInput, match="build the index again"):
-        LiveVectors.open(file, base)

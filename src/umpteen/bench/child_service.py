@@ -14,7 +14,7 @@ from urllib.request import Request, urlopen
 
 from umpteen.errors import BadInput
 
-_PATIENCE = 120.0  # seconds until it is ready
+_PATIENCE = 300.0  # seconds until it is ready
 
 
 class ChildService(NamedTuple):

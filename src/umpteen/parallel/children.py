@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import socket
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
@@ -12,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from umpteen.errors import LostProcess
-from umpteen.parallel.world import cores, join_world
+from umpteen.parallel.world import cores, join_world, open_meeting
 
 
 class _Child(NamedTuple):
@@ -25,21 +24,21 @@ class _Failure(NamedTuple):
     lost_another: bool  # it only ended because another process had
 
 
-def run_in_world(size: int, function: Callable[..., Any], *arguments: Any, seconds: float = 120.0) -> list[Any]:
+def run_in_world(size: int, function: Callable[..., Any], *arguments: Any, seconds: float = 300.0) -> list[Any]:
     """What `function(world, *arguments)` returns on each process, by rank.
 
     The function and its arguments are pickled, so it stands at the top of a module. LostProcess tells the first error,
     or that there was no answer within so many seconds; none of the processes outlives the call.
     """
-    # A server that has imported the function once makes every process by a fork, before torch has any threads.
+    # A server that has imported all this once makes every process by a fork, before torch has any threads.
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([function.__module__])
-    port = _free_port()
+    context.set_forkserver_preload([__name__, function.__module__])
+    meeting = open_meeting()
     children: list[_Child] = []
     try:
         for rank in range(size):
             ours, theirs = context.Pipe(duplex=False)
-            given = (theirs, _environment(rank, size, port), function, arguments)
+            given = (theirs, _environment(rank, size, meeting.port), function, arguments)
             process = context.Process(target=_work, args=given, daemon=True)
             process.start()
             theirs.close()
@@ -52,13 +51,6 @@ def run_in_world(size: int, function: Callable[..., Any], *arguments: Any, secon
             child.answer.close()
 
 
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
-
-
 def _environment(rank: int, size: int, port: int) -> dict[str, str]:
     """As torchrun sets it, over that of this process."""
     return {
@@ -69,7 +61,8 @@ def _environment(rank: int, size: int, port: int) -> dict[str, str]:
         "LOCAL_RANK": str(rank),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
-        "TORCHELASTIC_USE_AGENT_STORE": "False",  # the first process keeps the store, not a launcher
+        "TORCHELASTIC_USE_AGENT_STORE": "True",  # the store is here already, at a port that nobody else can take
+        "TORCHELASTIC_RESTART_COUNT": "0",
     }
 
 

@@ -175,6 +175,11 @@ def join_world(device: torch.device | None = None) -> Iterator[World]:
         distributed.destroy_process_group()
 
 
+def open_meeting() -> Any:
+    """A store for processes of this machine, at a `port` that the system chose; it is open as long as it is kept."""
+    return distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+
+
 def _own_device(device: torch.device) -> torch.device:
     """The device of this process: of a machine's GPUs, the one with its number."""
     if device.type == "cpu":
