@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
@@ -14,6 +15,7 @@ from umpteen.service.settings import ServiceSettings
 
 if TYPE_CHECKING:
     from umpteen.classifier import Classifier
+    from umpteen.service.metrics import Metrics
 
 _WAITING_CONNECTIONS = 2048
 _KEPT_ALIVE = 30  # seconds a connection may be silent
@@ -46,6 +48,7 @@ def serve_here(
     settings: ServiceSettings,
     listener: socket.socket,
     started: Callable[[], None] = lambda: None,
+    metrics: "Metrics | None" = None,
 ) -> None:
     """Serves until SIGINT or SIGTERM; requests that were taken are finished first.
 
@@ -53,9 +56,12 @@ def serve_here(
     """
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # batches are small, and the cores have work
     from umpteen.service.app import create_app
+    from umpteen.service.connections import Connection, OpenConnections
 
-    app = create_app(classifier, settings)
-    server = _Server(uvicorn.Config(app, **uvicorn_settings(settings)), app.state.service.start, started)
+    app = create_app(classifier, settings, metrics)
+    service = app.state.service
+    http: Any = partial(Connection, OpenConnections(settings, service.log))
+    server = _Server(uvicorn.Config(app, http=http, **uvicorn_settings(settings)), service.start, started)
 
     def stop(*_: Any) -> None:
         server.should_exit = True
