@@ -14,6 +14,8 @@ from umpteen.errors import BadInput
 from umpteen.service.settings import ServiceSettings
 
 if TYPE_CHECKING:
+    from fastapi import FastAPI
+
     from umpteen.classifier import Classifier
     from umpteen.service.metrics import Metrics
 
@@ -56,12 +58,9 @@ def serve_here(
     """
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # batches are small, and the cores have work
     from umpteen.service.app import create_app
-    from umpteen.service.connections import Connection, OpenConnections
 
     app = create_app(classifier, settings, metrics)
-    service = app.state.service
-    http: Any = partial(Connection, OpenConnections(settings, service.log))
-    server = _Server(uvicorn.Config(app, http=http, **uvicorn_settings(settings)), service.start, started)
+    server = _Server(configured(app), app.state.service.start, started)
 
     def stop(*_: Any) -> None:
         server.should_exit = True
@@ -69,6 +68,15 @@ def serve_here(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)  # before uvicorn's own handlers are there, and after they have done their work
     server.run(sockets=[listener])
+
+
+def configured(app: "FastAPI") -> uvicorn.Config:
+    """How uvicorn runs the application, with limits to connections that bring no request."""
+    from umpteen.service.connections import Connection, OpenConnections
+
+    service = app.state.service
+    http: Any = partial(Connection, OpenConnections(service.settings, service.log))
+    return uvicorn.Config(app, http=http, **uvicorn_settings(service.settings))
 
 
 def uvicorn_settings(settings: ServiceSettings) -> dict[str, Any]:
