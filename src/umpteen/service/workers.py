@@ -49,7 +49,7 @@ def serve(asked: Serving, announce: Callable[[str], None] = lambda address: None
         _Workers(asked, listener, counts).run(lambda: announce(address_of(listener, asked.host)))
 
 
-def check_shareable(index: object, workers: int) -> None:
+def _check_shareable(index: object, workers: int) -> None:
     """Refuses several workers over an index that belongs to one process."""
     if workers > 1 and getattr(index, "one_process", False):
         raise BadInput(
@@ -95,6 +95,10 @@ class _Worker:
         except (EOFError, OSError):
             return False
         return self.again is None
+
+    def wait_longer(self, now: float) -> None:
+        """Another is started in its place after a pause, longer each time."""
+        self.again = now + min(_LONGEST_PAUSE, 2.0 ** (self.attempt + 1))
 
     def fate(self) -> str:
         """How it ended."""
@@ -153,10 +157,19 @@ class _Workers:
                 raise BadInput(worker.problem or f"a worker could not start: it ended ({fate})")
             self._counts.write(worker.place, {**self._counts.read(worker.place), "gauges": []})
             Log(on=True).event("worker_ended", worker=worker.pid, reason=fate)
-            long_enough = worker.ready and now - worker.began > _SHORTEST_LIFE
-            worker.attempt = 0 if long_enough else worker.attempt
-            worker.again = now if long_enough else now + min(_LONGEST_PAUSE, 2.0 ** (worker.attempt + 1))
-        return worker if now < worker.again else self._started(worker.place, worker.attempt + 1)
+            if worker.ready and now - worker.began > _SHORTEST_LIFE:
+                worker.attempt, worker.again = 0, now
+            else:
+                worker.wait_longer(now)
+        if now < worker.again:
+            return worker
+        try:
+            return self._started(worker.place, worker.attempt + 1)
+        except (OSError, EOFError) as problem:  # no memory for another process, or the fork server was killed just now
+            Log(on=True).event("worker_not_started", reason=str(problem))
+            worker.attempt += 1
+            worker.wait_longer(now)
+            return worker
 
     def _end(self, workers: list[_Worker]) -> None:
         """Nobody waits for a connection that no worker would take, and each worker may finish what it took."""
@@ -193,7 +206,7 @@ def _work(asked: Serving, listener: socket.socket, counts: SharedCounts, place: 
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         classifier = Classifier.load(asked.model, ranker=asked.ranker)
-        check_shareable(classifier.index, asked.settings.workers)
+        _check_shareable(classifier.index, asked.settings.workers)
         try_out(classifier.index, classifier.towers.dimension)
         serve_here(classifier, asked.settings, listener, lambda: news.send(None), Metrics(counts, place))
     except UmpteenError as problem:
