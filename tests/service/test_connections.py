@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import uvicorn
+from service_cases import PATIENCE
 
 from umpteen.classifier import Classifier
 from umpteen.service.app import create_app
@@ -19,7 +20,6 @@ from umpteen.service.log import Log
 from umpteen.service.serving import configured, listening_socket
 from umpteen.service.settings import Limits, ServiceSettings
 
-PATIENCE = 120.0  # seconds; only a service that hangs takes so long
 BODY = b'{"text": "fish", "k": 1}'
 ASKED = b"POST /predict HTTP/1.1\r\nHost: service\r\nContent-Length: %d\r\n\r\n" % len(BODY) + BODY
 

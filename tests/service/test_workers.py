@@ -15,7 +15,7 @@ from urllib.request import urlopen
 
 import pytest
 from click.testing import CliRunner
-from service_cases import TOKEN
+from service_cases import PATIENCE, TOKEN
 
 from umpteen.bench.child_service import ChildService, umpteen_serve
 from umpteen.cli.main import main
@@ -24,8 +24,6 @@ from umpteen.errors import BadConfig, BadFile, BadInput
 from umpteen.index_building import build_index
 from umpteen.service.serving import listening_socket
 from umpteen.service.workers import address_of
-
-PATIENCE = 120.0  # seconds; only a service that hangs takes so long
 
 
 def keys_of(service: ChildService, text: str) -> list[str]:
