@@ -11,6 +11,7 @@ import torch
 from service_cases import PATIENCE, Running, in_service, until
 
 from umpteen.classifier import Classifier
+from umpteen.data.labels import LabelCatalogue
 from umpteen.retrieval.ranking import Ranking
 from umpteen.service.refusals import Refusal, too_busy
 from umpteen.service.service import Service
@@ -155,14 +156,26 @@ def test_short_work_is_answered_at_once_and_one_behind_a_network_never(shared_mo
 
 
 def test_another_model_in_the_folder_is_served_and_measured_again(model: Path, tmp_path: Path) -> None:
-    from umpteen.data.labels import LabelCatalogue
-
     async def ask(service: Running) -> None:
         kept: Service = service.service
         assert kept.is_measured and await service.keys("fish", k=1) == ["L1"]
         towers = Classifier.load(model).towers
         Classifier.build(towers, LabelCatalogue(["other"], ["fish"])).save(model)
         await until(lambda: kept.classifier.labels.count() == 1 and kept.is_measured)
+        assert await service.keys("fish", k=1) == ["other"]
+
+    in_service(model, ask, ServiceSettings(refresh=0.02))
+
+
+def test_a_model_that_is_moved_into_the_place_of_the_served_one_is_served(model: Path, tmp_path: Path) -> None:
+    async def ask(service: Running) -> None:
+        assert await service.keys("fish", k=1) == ["L1"]
+        towers = Classifier.load(model).towers
+        Classifier.build(towers, LabelCatalogue(["other"], ["fish"])).save(tmp_path / "new")
+        model.rename(tmp_path / "old")
+        assert await service.keys("fish", k=1) == ["L1"]
+        (tmp_path / "new").rename(model)
+        await until(lambda: service.service.classifier.labels.count() == 1)
         assert await service.keys("fish", k=1) == ["other"]
 
     in_service(model, ask, ServiceSettings(refresh=0.02))
