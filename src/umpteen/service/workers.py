@@ -96,9 +96,9 @@ class _Worker:
             return False
         return self.again is None
 
-    def wait_longer(self, now: float) -> None:
-        """Another is started in its place after a pause, longer each time."""
-        self.again = now + min(_LONGEST_PAUSE, 2.0 ** (self.attempt + 1))
+    def after_pause(self) -> float:
+        """When the pause is over that precedes another start in short order, longer each time."""
+        return time.monotonic() + min(_LONGEST_PAUSE, 2.0 ** (self.attempt + 1))
 
     def fate(self) -> str:
         """How it ended."""
@@ -106,7 +106,7 @@ class _Worker:
         code = self.process.exitcode or 0
         if code < 0:
             return signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-        return "not known, the fork server had ended before" if code == 255 else f"exit code {code}"
+        return "not known: the fork server had ended before" if code == 255 else f"exit code {code}"
 
 
 class _Workers:
@@ -147,29 +147,33 @@ class _Workers:
         return _Worker(place, process, ours, time.monotonic(), attempt)
 
     def _kept(self, worker: _Worker) -> _Worker:
-        """The worker, or another in its place if it has died a while ago."""
-        now = time.monotonic()
+        """The worker, or another in its place if it has died and its pause is over."""
         if worker.lives() or self._stopping:
             return worker
         if worker.again is None:
-            fate = worker.problem or worker.fate()
-            if not worker.ready and worker.attempt == 0:
-                raise BadInput(worker.problem or f"a worker could not start: it ended ({fate})")
-            self._counts.write(worker.place, {**self._counts.read(worker.place), "gauges": []})
-            Log(on=True).event("worker_ended", worker=worker.pid, reason=fate)
-            if worker.ready and now - worker.began > _SHORTEST_LIFE:
-                worker.attempt, worker.again = 0, now
-            else:
-                worker.wait_longer(now)
-        if now < worker.again:
+            worker.again = self._after_end_of(worker)
+        if time.monotonic() < worker.again:
             return worker
         try:
             return self._started(worker.place, worker.attempt + 1)
         except (OSError, EOFError) as problem:  # no memory for another process, or the fork server was killed just now
             Log(on=True).event("worker_not_started", reason=str(problem))
             worker.attempt += 1
-            worker.wait_longer(now)
+            worker.again = worker.after_pause()
             return worker
+
+    def _after_end_of(self, worker: _Worker) -> float:
+        """Tells how it ended, and when another is to take its place."""
+        fate = worker.problem or worker.fate()
+        if not worker.ready and worker.attempt == 0:
+            advice = "what it wrote before tells why, and `umpteen verify` checks the model"
+            raise BadInput(worker.problem or f"a worker could not start, its end was {fate}; {advice}")
+        self._counts.write(worker.place, {**self._counts.read(worker.place), "gauges": []})
+        Log(on=True).event("worker_ended", worker=worker.pid, reason=fate)
+        if worker.ready and time.monotonic() - worker.began > _SHORTEST_LIFE:
+            worker.attempt = 0
+            return time.monotonic()
+        return worker.after_pause()
 
     def _end(self, workers: list[_Worker]) -> None:
         """Nobody waits for a connection that no worker would take, and each worker may finish what it took."""
@@ -197,6 +201,7 @@ def _signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]
 
 def _work(asked: Serving, listener: socket.socket, counts: SharedCounts, place: int, news: Connection) -> None:
     """One worker, from its start to its end."""
+    os.dup(news.fileno())  # nobody closes this one before the process has ended, which is how its end is seen
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while it loads needs no traceback
     asked.at_start()
     from umpteen.classifier import Classifier
