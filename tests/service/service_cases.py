@@ -26,6 +26,8 @@ TOKEN = "a-token-for-tests"
 AUTHORISED = {"Authorization": f"Bearer {TOKEN}"}
 EDITABLE = ServiceSettings(token=TOKEN)
 
+PATIENCE = 120.0  # seconds; only what hangs takes so long
+
 Result = TypeVar("Result")
 
 
@@ -59,11 +61,7 @@ class Running(NamedTuple):
 
     async def until_waiting(self, texts: int) -> None:
         """Returns once so many texts wait for a batch."""
-        for _ in range(1000):
-            if self.service.batcher.waiting_texts == texts:
-                return
-            await asyncio.sleep(0.002)
-        raise AssertionError(f"{self.service.batcher.waiting_texts} texts wait, not {texts}")
+        await until(lambda: self.service.batcher.waiting_texts == texts)
 
 
 @asynccontextmanager
@@ -87,6 +85,13 @@ def in_service(
             return await work(service)
 
     return asyncio.run(whole())
+
+
+async def until(claim: Callable[[], bool]) -> None:
+    """Returns once it is true."""
+    async with asyncio.timeout(PATIENCE):
+        while not claim():
+            await asyncio.sleep(0.002)
 
 
 def error_of(response: Any) -> tuple[int, str]:

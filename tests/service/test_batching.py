@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from service_cases import LABELS, Running, error_of, in_service
+from service_cases import LABELS, PATIENCE, Running, error_of, in_service
 
 from umpteen.classifier import Classifier
 from umpteen.errors import BadInput
@@ -46,7 +46,7 @@ def watched(shared_model: Path) -> Watched:
 def held(service: Running) -> tuple[threading.Event, "asyncio.Future[bool]"]:
     """The inference thread waits until the event is set, and everybody with it."""
     release = threading.Event()
-    return release, asyncio.ensure_future(service.service.batcher.alone(lambda: release.wait(10)))
+    return release, asyncio.ensure_future(service.service.batcher.alone(lambda: release.wait(PATIENCE)))
 
 
 def test_requests_that_wait_are_one_call_of_the_encoder(watched: Watched) -> None:
@@ -85,7 +85,7 @@ def test_a_request_whose_sender_has_gone_away_is_dropped_from_the_queue(watched:
         await service.until_waiting(2)
         watched.calls.clear()
         left.set()
-        await asyncio.wait_for(gone, 5)  # while the thread is still at work on something else
+        await asyncio.wait_for(gone, PATIENCE)  # while the thread is still at work on something else
         release.set()
         await holding
         assert await stays == ["L2"] and sent[0]["status"] == 499
@@ -178,11 +178,17 @@ def test_a_request_that_waits_too_long_is_told_so_and_never_encoded(watched: Wat
         watched.calls.clear()
         release.set()
         await holding
-        assert await service.keys("law", k=1)
-        assert [texts for texts, _ in watched.calls] == [["law"]]
+        await answered(service, ["law"])
+        assert {text for texts, _ in watched.calls for text in texts} == {"law"}
         assert service.service.batcher.waiting_texts == 0
 
     in_service(watched, ask, ServiceSettings(timeout=0.1))
+
+
+async def answered(service: Running, texts: list[str]) -> None:
+    """Asks until there is an answer in time, which a slow machine may not have at once."""
+    while (answer := await service.client.post("/predict", json={"texts": texts})).status_code != 200:
+        assert error_of(answer) == (504, "timeout")
 
 
 @pytest.mark.parametrize("limits", [Limits(waiting_texts=3), Limits(waiting_characters=12)])
@@ -194,11 +200,12 @@ def test_requests_that_were_given_up_leave_their_places_to_others(watched: Watch
         assert [error_of(answer) for answer in late] == [(504, "timeout")] * 3
         assert batcher.waiting_texts == batcher.waiting_characters == len(batcher._asked) == 0
         watched.calls.clear()
-        asked = asyncio.ensure_future(batcher.predict(["dog", "law", "tax"], 1))
-        await service.until_waiting(3)
+        others = await service.client.post("/predict", json={"texts": ["dog", "law", "tax"]})
+        assert error_of(others) == (504, "timeout")  # they had the places
         release.set()
-        await asyncio.gather(holding, asked)
-        assert [texts for texts, _ in watched.calls] == [["dog", "law", "tax"]]
+        await holding
+        await answered(service, ["dog", "law", "tax"])
+        assert {tuple(texts) for texts, _ in watched.calls} == {("dog", "law", "tax")}
         assert batcher.waiting_texts == batcher.waiting_characters == 0
 
     in_service(watched, ask, ServiceSettings(timeout=0.2, limits=limits, refresh=60))
@@ -209,7 +216,7 @@ def test_texts_that_keep_coming_are_waited_for_and_a_lonely_one_is_not(watched: 
         batcher = service.service.batcher
         batcher.short_texts = 0
         # As after a batch of three texts that took a while and has just ended.
-        batcher._last_texts, batcher._last_seconds, batcher._last_end = 3, 100 * SHORT, time.perf_counter()
+        batcher._last_texts, batcher._last_seconds, batcher._last_end = 3, PATIENCE, time.perf_counter()
         watched.calls.clear()
         first = asyncio.ensure_future(batcher.predict(["fish"], 1))
         await asyncio.sleep(0.02)
@@ -218,11 +225,9 @@ def test_texts_that_keep_coming_are_waited_for_and_a_lonely_one_is_not(watched: 
         await asyncio.gather(first, *others)
         assert [texts for texts, _ in watched.calls] == [["fish", "law", "tax"]]  # long before the wait is over
         batcher._last_texts, batcher._last_seconds, batcher._last_end = 3, SHORT / 2, time.perf_counter()
-        began = time.perf_counter()
-        await batcher.predict(["fish"], 1)
-        assert time.perf_counter() - began < 5
+        await batcher.predict(["fish"], 1)  # if it were waited for, its time would be over before
 
-    in_service(watched, ask, ServiceSettings(gather=10.0, timeout=30))
+    in_service(watched, ask, ServiceSettings(gather=2 * PATIENCE, timeout=PATIENCE))
 
 
 def test_costs_tell_how_many_texts_fit_into_a_while() -> None:

@@ -3,36 +3,27 @@
 import fcntl
 import json
 import os
+import resource
 import signal
 import socket
-import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
 import pytest
 from click.testing import CliRunner
-from service_cases import TOKEN
-from umpteen.catalogue.lock import locked
+from service_cases import PATIENCE, TOKEN
 
 from umpteen.bench.child_service import ChildService, umpteen_serve
 from umpteen.cli.main import main
 from umpteen.cli.serve import serve as serve_command
-from umpteen.errors import BadConfig, BadFile, BadInput, DamagedModel, InUse
+from umpteen.errors import BadConfig, BadFile, BadInput
 from umpteen.index_building import build_index
-from umpteen.service.service import Service
 from umpteen.service.serving import listening_socket
-from umpteen.service.workers import address_of, check_shareable
-
-
-def in_background(work: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
-    """A thread that does the work, and where its result will be."""
-    results: list[Any] = []
-    thread = threading.Thread(target=lambda: results.append(work()))
-    thread.start()
-    return thread, results
+from umpteen.service.workers import address_of
 
 
 def keys_of(service: ChildService, text: str) -> list[str]:
@@ -44,82 +35,168 @@ def added(service: ChildService, key: str, text: str) -> Any:
     return service.post("/labels", {"labels": [{"key": key, "text": text}]}, token=TOKEN)
 
 
-def test_a_service_that_is_told_to_stop_finishes_what_it_took(model: Path) -> None:
-    body = b'{"text": "food network"}'
-    head = f"POST /predict HTTP/1.1\r\nHost: service\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-    with umpteen_serve(model, token=TOKEN) as service, socket.socket() as asking:
-        asking.settimeout(20)
-        asking.connect(("127.0.0.1", service.port))
-        asking.sendall(head + body[:5])
-        with locked(model):  # so the change has to wait
-            changing, changed = in_background(lambda: added(service, "new", "food network"))
-            time.sleep(0.3)
-            assert "new" not in keys_of(service, "food network")
-            service.process.send_signal(signal.SIGTERM)
-            time.sleep(0.3)
-            assert not changed and service.process.poll() is None
-        changing.join(20)
-        assert changed == [{"version": 1}]
-        asking.sendall(body[5:])
-        answer = b"".join(iter(lambda: asking.recv(65536), b""))
-        assert answer.startswith(b"HTTP/1.1 200") and b'"new"' in answer
-        assert service.process.wait(20) == 0
-        with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.1", service.port), timeout=5)
-
-
-def test_two_workers_see_a_change_within_a_second_count_together_and_are_replaced(model: Path, tmp_path: Path) -> None:
-    log = tmp_path / "log.jsonl"
-
-    def processes() -> set[int]:
-        return {json.loads(line)["process"] for line in log.read_text().splitlines() if '"/predict"' in line}
-
-    with umpteen_serve(model, "--workers", "2", token=TOKEN, log=log) as service:
-        asked = 0
-
-        def until(done: Callable[[], bool], seconds: float) -> None:
-            nonlocal asked
-            deadline = time.monotonic() + seconds
-            while not done():
-                assert time.monotonic() < deadline, log.read_text()
-                for _ in range(10):
-                    keys_of(service, "food network")  # each on a connection of its own, so whichever worker takes it
-                    asked += 1
-                time.sleep(0.1)
-
-        until(lambda: len(processes()) == 2, 60)
-        assert added(service, "new", "food network") == {"version": 1}
-        time.sleep(1)
-        for _ in range(30):
-            assert keys_of(service, "food network")[0] == "new"
-            asked += 1
-        time.sleep(0.2)  # a request is counted when its answer is on its way
-        with urlopen(f"http://127.0.0.1:{service.port}/metrics") as response:
-            counted = response.read().decode().splitlines()
-        assert f'umpteen_requests_total{{method="POST",route="/predict",status="200"}} {asked}.0' in counted
-        assert "umpteen_label_version 1.0" in counted
-        before = processes()
-        os.kill(min(before), signal.SIGKILL)
-        until(lambda: len(processes()) == 3, 60)
-        service.process.kill()  # nobody watches the workers any more, so they end by themselves
-        deadline = time.monotonic() + 20
-        while answers(service):
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+def until(claim: Callable[[], object]) -> None:
+    """Returns once it is true; a service that never makes it true has hung."""
+    deadline = time.monotonic() + PATIENCE
+    while not claim():
+        assert time.monotonic() < deadline, "it does not come true"
+        time.sleep(0.05)
 
 
 def answers(service: ChildService) -> bool:
     try:
-        socket.create_connection(("127.0.0.1", service.port), timeout=5).close()
+        socket.create_connection(("127.0.0.1", service.port), timeout=PATIENCE).close()
     except ConnectionRefusedError:
         return False
     return True
 
 
+def lines_of(log: Path, event: str) -> list[dict[str, Any]]:
+    whole = log.read_text().rpartition("\n")[0].splitlines()
+    return [line for line in map(json.loads, whole) if line["event"] == event]
+
+
+def workers_of(log: Path) -> list[int]:
+    """The workers that have been ready, in their order."""
+    return [line["process"] for line in lines_of(log, "ready")]
+
+
+def metrics_of(service: ChildService) -> list[str]:
+    with urlopen(f"http://127.0.0.1:{service.port}/metrics", timeout=PATIENCE) as response:
+        lines: list[str] = response.read().decode().splitlines()
+    return lines
+
+
+def test_a_service_that_is_told_to_stop_finishes_what_it_took(model: Path) -> None:
+    change = b'{"labels": [{"key": "new", "text": "food network"}]}'
+    requests = {"/labels": change, "/predict": b'{"text": "food network"}'}
+    with umpteen_serve(model, "--shutdown-timeout", str(PATIENCE), token=TOKEN) as service, ExitStack() as sockets:
+        under_way = {}
+        for path, body in requests.items():
+            asking = sockets.enter_context(socket.create_connection(("127.0.0.1", service.port), timeout=PATIENCE))
+            head = f"POST {path} HTTP/1.1\r\nHost: service\r\nAuthorization: Bearer {TOKEN}\r\n"
+            asking.sendall(f"{head}Expect: 100-continue\r\nContent-Length: {len(body)}\r\n\r\n".encode())
+            assert asking.recv(1000).startswith(b"HTTP/1.1 100")
+            under_way[path] = asking
+        service.process.send_signal(signal.SIGTERM)
+        until(lambda: not answers(service))
+        assert service.process.poll() is None
+        said = {}
+        for path, asking in under_way.items():
+            asking.sendall(requests[path])
+            with asking.makefile("rb") as answer:
+                said[path] = answer.read()
+            assert said[path].startswith(b"HTTP/1.1 200")
+        assert b'{"version":1}' in said["/labels"] and b'"new"' in said["/predict"]
+        assert service.process.wait(PATIENCE) == 0
+
+
+def children_of(process: int, said: str = "") -> list[int]:
+    """The processes it started that have this in their command."""
+    started = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    return [int(child) for child in started if said in Path(f"/proc/{child}/cmdline").read_text()]
+
+
+def fork_server_of(service: ChildService) -> int:
+    (found,) = children_of(service.process.pid, "forkserver")
+    return found
+
+
+def test_two_workers_see_changes_count_together_and_are_replaced(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, temporary = tmp_path / "log.jsonl", tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    with umpteen_serve(model, "--workers", "2", token=TOKEN, log=log) as service:
+        asked = looks = 0
+
+        def ask_until(claim: Callable[[], object]) -> None:
+            nonlocal asked
+            while not claim():  # each on a connection of its own, so whichever worker takes it
+                assert keys_of(service, "food network")
+                asked += 1
+
+        def says(line: str) -> bool:
+            nonlocal looks
+            looks += 1
+            return line in metrics_of(service)
+
+        def all_counted() -> bool:
+            return says(f'umpteen_requests_total{{method="POST",route="/predict",status="200"}} {asked}.0')
+
+        def answered(route: str) -> list[dict[str, Any]]:
+            return [line for line in lines_of(log, "request") if line["route"] == route]
+
+        def workers() -> set[int]:
+            return {line["process"] for line in answered("/predict")}
+
+        ask_until(lambda: len(workers()) == 2)
+        assert added(service, "new", "food network") == {"version": 1}
+        until(lambda: says("umpteen_label_version 1.0"))
+        for _ in range(30):
+            assert keys_of(service, "food network")[0] == "new"
+            asked += 1
+        until(all_counted)
+        assert not [path for path in temporary.rglob("*") if path.is_file()]  # a full folder can do no harm
+        until(lambda: len(answered("/metrics")) == looks)
+        (other,) = workers() - {max(answered("/metrics"), key=lambda line: line["time"])["process"]}
+        os.kill(other, signal.SIGKILL)  # whose counts somebody else has just told
+        ask_until(lambda: len(workers()) == 3)
+        until(all_counted)
+        service.process.kill()  # nobody watches the workers any more, so they end by themselves
+        until(lambda: not answers(service))
+
+
+def test_a_worker_that_dies_is_told_by_its_signal_and_replaced_even_if_it_is_the_only_one(
+    model: Path, tmp_path: Path
+) -> None:
+    log = tmp_path / "log.jsonl"
+    with umpteen_serve(model, log=log) as service:
+        assert keys_of(service, "fish")[0] == "L1"
+        (worker,) = workers_of(log)
+        os.kill(worker, signal.SIGBUS)  # as when a file that is mapped becomes shorter
+        assert keys_of(service, "fish")[0] == "L1"  # having waited for the next
+        (ended,) = lines_of(log, "worker_ended")
+        assert (ended["worker"], ended["reason"]) == (worker, "SIGBUS")
+        assert len(workers_of(log)) == 2
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the fork server cannot be found here")
+def test_a_killed_fork_server_takes_nothing_with_it(model: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    with umpteen_serve(model, log=log) as service:
+        os.kill(fork_server_of(service), signal.SIGKILL)
+        time.sleep(1)  # more than it takes to notice; nothing is to happen, so nothing can be waited for
+        assert keys_of(service, "fish")[0] == "L1" and len(workers_of(log)) == 1
+        os.kill(workers_of(log)[0], signal.SIGKILL)
+        assert keys_of(service, "fish")[0] == "L1"
+        assert "fork server" in lines_of(log, "worker_ended")[0]["reason"]
+        os.kill(fork_server_of(service), signal.SIGKILL)
+        service.process.send_signal(signal.SIGTERM)
+        assert service.process.wait(PATIENCE) == 0 and not answers(service)
+
+
+def test_silent_connections_keep_nobody_out_however_few_files_may_be_open(model: Path, tmp_path: Path) -> None:
+    few, most = 256, resource.getrlimit(resource.RLIMIT_NOFILE)
+    log = tmp_path / "log.jsonl"
+    with ExitStack() as stack:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (few, most[1]))
+        try:
+            service = stack.enter_context(umpteen_serve(model, log=log))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, most)
+        for _ in range(300):
+            stack.enter_context(socket.create_connection(("127.0.0.1", service.port), timeout=PATIENCE))
+        for _ in range(10):
+            assert keys_of(service, "fish")[0] == "L1"
+        assert lines_of(log, "connections_closed")[0]["made_room"]
+
+
 def test_several_workers_end_together(model: Path) -> None:
     with umpteen_serve(model, "--workers", "2") as service:
         service.process.send_signal(signal.SIGINT)
-        assert service.process.wait(60) == 0
+        assert service.process.wait(PATIENCE) == 0
         assert not answers(service)
 
 
@@ -143,39 +220,31 @@ def test_an_address_that_is_not_ours_is_told(shared_model: Path) -> None:
     assert "cannot listen there" in str(refused(shared_model, "--host", "192.0.2.1"))
 
 
-def test_a_damaged_model_is_told_before_a_port_is_taken(model: Path) -> None:
-    (model / "labels.jsonl").write_text("{}")
-    with listening_socket("127.0.0.1", 0) as taken:
-        problem = refused(model, "--port", taken.getsockname()[1])  # in use, and not even looked at
-    assert isinstance(problem, DamagedModel) and "labels.jsonl" in str(problem)
-    assert isinstance(refused(model / "nowhere"), BadFile)
-
-
-def test_an_engine_that_another_process_has_open_is_told_before_a_port_is_taken(model: Path) -> None:
-    build_index(model, "milvus", recall=0.9, k=1)
-    with (model / "index" / "milvus" / "labels.db.lock").open("w") as lock, listening_socket("127.0.0.1", 0) as taken:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        problem = refused(model, "--port", taken.getsockname()[1])  # in use, and not even looked at
-    assert isinstance(problem, InUse) and "stop that one" in str(problem)
-
-
-def test_an_error_of_the_start_is_told_in_one_line(
-    shared_model: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+def test_a_damaged_model_is_told_in_one_line(
+    model: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    async def fail(service: Service) -> None:
-        raise BadInput("the index went away")
+    (model / "labels.jsonl").write_text("{}")
+    monkeypatch.setattr("sys.argv", ["umpteen", "serve", str(model), "--port", "0"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    (told,) = capfd.readouterr().err.splitlines()
+    assert ended.value.code == 2 and told.startswith("error: ") and "labels.jsonl" in told
+    assert "there is no such model folder" in str(refused(model / "nowhere", "--port", 0))
 
-    monkeypatch.setattr(Service, "start", fail)
-    monkeypatch.setattr("sys.argv", ["umpteen", "serve", str(shared_model), "--port", "0"])
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        with pytest.raises(SystemExit) as ended:
-            main()
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-    told = capfd.readouterr().err.splitlines()
-    assert ended.value.code == 2 and told[1:] == ["error: the index went away"]
+
+def test_an_engine_that_another_process_has_open_is_told(model: Path) -> None:
+    build_index(model, "milvus", recall=0.9, k=1)
+    with (model / "index" / "milvus" / "labels.db.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        problem = refused(model, "--port", 0)
+    assert isinstance(problem, BadInput) and "stop that one" in str(problem)
+
+
+def test_an_embedded_engine_has_one_worker(model: Path) -> None:
+    build_index(model, "milvus", recall=0.9, k=1)
+    problem = refused(model, "--port", 0, "--workers", 2)
+    assert isinstance(problem, BadInput)
+    assert "--workers 2: the embedded Milvus belongs to one process" in str(problem)
 
 
 def test_tokens_come_from_a_file_or_the_environment_and_never_from_the_command_line(
@@ -192,16 +261,6 @@ def test_tokens_come_from_a_file_or_the_environment_and_never_from_the_command_l
 @pytest.mark.parametrize("option", ["--max-texts", "--max-k", "--timeout", "--batch-texts", "--max-body"])
 def test_limits_of_nothing_are_refused(shared_model: Path, option: str) -> None:
     assert isinstance(refused(shared_model, option, 0), BadConfig)
-
-
-def test_an_index_that_belongs_to_one_process_is_not_shared() -> None:
-    class Embedded:
-        one_process = True
-
-    check_shareable(Embedded(), 1)
-    check_shareable(object(), 4)
-    with pytest.raises(BadInput, match="--workers 2: the embedded Milvus belongs to one process"):
-        check_shareable(Embedded(), 2)
 
 
 @pytest.mark.parametrize(

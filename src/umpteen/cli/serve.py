@@ -21,8 +21,10 @@ TOKEN = "UMPTEEN_TOKEN"
     help=f"File with the token that changing labels needs; or set {TOKEN}. Without one, labels cannot be changed.",
 )
 @click.option("--cors", multiple=True, metavar="ORIGIN", help="Let browsers call from this origin; repeat.")
+@click.option("--allowed-host", multiple=True, metavar="NAME", help="Answer to this Host only; repeat.  [default: any]")
 @click.option("--timeout", default=10.0, show_default=True, help="Seconds until an answer.")
 @click.option("--shutdown-timeout", default=10.0, show_default=True, help="Seconds for requests taken before the end.")
+@click.option("--max-connections", default=1000, show_default=True, help="Open connections of a worker.")
 @click.option("--max-body", default=2 * 2**20, show_default=True, help="Bytes of a request.")
 @click.option("--max-texts", default=256, show_default=True, help="Texts of a request.")
 @click.option("--max-text", default=100_000, show_default=True, help="Characters of a text.")
@@ -41,8 +43,10 @@ def serve(
     workers: int,
     token_file: Path | None,
     cors: tuple[str, ...],
+    allowed_host: tuple[str, ...],
     timeout: float,
     shutdown_timeout: float,
+    max_connections: int,
     max_body: int,
     max_texts: int,
     max_text: int,
@@ -59,15 +63,24 @@ def serve(
 
     Labels can be changed while it runs, by whoever has the token. GET /docs lists what there is.
     """
+    from umpteen.cli.allocator import keep_freed_memory
     from umpteen.service.settings import Limits, ServiceSettings, read_token
     from umpteen.service.workers import Serving
     from umpteen.service.workers import serve as run
 
-    limits = Limits(body_bytes=max_body, texts=max_texts, text_characters=max_text, k=max_k, waiting_texts=max_waiting)
+    limits = Limits(
+        connections=max_connections,
+        body_bytes=max_body,
+        texts=max_texts,
+        text_characters=max_text,
+        k=max_k,
+        waiting_texts=max_waiting,
+    )
     settings = ServiceSettings(
         limits=limits,
         token=read_token(token_file) if token_file is not None else os.environ.get(TOKEN) or None,
         cors=cors,
+        allowed_hosts=allowed_host,
         timeout=timeout,
         shutdown_timeout=shutdown_timeout,
         batch_texts=batch_texts,
@@ -85,4 +98,4 @@ def serve(
 
             webbrowser.open(address)
 
-    run(Serving(model, settings, host, port, ranker=not no_ranker), announce)
+    run(Serving(model, settings, host, port, ranker=not no_ranker, at_start=keep_freed_memory), announce)

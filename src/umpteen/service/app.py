@@ -18,6 +18,7 @@ from umpteen.service.documentation import write_in_limits
 from umpteen.service.editing import add_editing
 from umpteen.service.front import Front
 from umpteen.service.labels import add_labels
+from umpteen.service.metrics import Metrics
 from umpteen.service.page_files import add_page
 from umpteen.service.predicting import add_predict
 from umpteen.service.reference_page import add_reference
@@ -30,10 +31,12 @@ NO_DOCS: dict[str, Any] = {"docs_url": None, "redoc_url": None}  # theirs load s
 ABOUT = "Text in, the right few out of umpteen labels."
 
 
-def create_app(classifier: Classifier, settings: ServiceSettings | None = None) -> FastAPI:
+def create_app(
+    classifier: Classifier, settings: ServiceSettings | None = None, metrics: Metrics | None = None
+) -> FastAPI:
     """The application of a loaded classifier, which from now on belongs to it alone."""
     settings = settings or ServiceSettings()
-    service = Service(classifier, settings)
+    service = Service(classifier, settings, metrics)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

@@ -7,7 +7,7 @@ from umpteen.service.messages import ErrorResponse
 from umpteen.service.settings import Limits
 
 _MEANINGS = {
-    400: "The body is not JSON.",
+    400: "The body is not JSON, or the host is none of the service's.",
     401: "The token is missing or wrong.",
     404: "There is no such thing.",
     408: "The body came too slowly.",

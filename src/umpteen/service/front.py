@@ -1,4 +1,4 @@
-"""What every request passes on its way in and out: the limits of its body, the clock, the counters and the log."""
+"""What every request passes on its way in and out: its host, the limits of its body, the clock, counters and log."""
 
 import time
 
@@ -7,6 +7,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from umpteen.service.limits import limited
 from umpteen.service.refusals import Refusal, refusal_of, unforeseen
+from umpteen.service.security import asked_by_name
 from umpteen.service.service import Service
 
 JSON = (b"content-type", b"application/json")
@@ -23,6 +24,7 @@ class Front:
         self._app = app
         self._service = service
         self._straight = straight
+        self._check_host = asked_by_name(hosts) if (hosts := service.settings.allowed_hosts) else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -38,6 +40,8 @@ class Front:
             await send(message)
 
         try:
+            if self._check_host is not None:
+                self._check_host(scope)
             app = self._app
             straight = self._straight
             if straight is not None and scope["path"] == straight.path and scope["method"] in (straight.methods or ()):

@@ -1,29 +1,42 @@
 """Counters, histograms and gauges in Prometheus' text format.
 
-One worker counts in memory. Several share files in the folder PROMETHEUS_MULTIPROC_DIR names (prometheus_client's own
-way, set by service/workers.py), so that whichever worker is asked tells the sum of all.
+Each worker counts in its own memory and tells the others a few times a second (service/counts.py), so that whichever is
+asked gives the numbers of all; one that takes the place of another goes on from its counts.
 """
 
-import os
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
 from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 
-SHARED = "PROMETHEUS_MULTIPROC_DIR"
+from umpteen.service.counts import SharedCounts
+
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 TEXTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+# How what several workers say is one number, ours first; all else is summed.
+_ONE_NUMBER: dict[str, Callable[[list[float]], float]] = {
+    "umpteen_label_version": min,
+    "umpteen_labels": lambda values: values[0],
+    "umpteen_index_away": max,
+}
+
+# Family, name and labels of a sample → its value.
+_Samples = dict[tuple[str, str, tuple[tuple[str, str], ...]], float]
 
 
-class Metrics:
+class Metrics(Collector):
     """What one worker counts; `text` is what all of them counted."""
 
-    def __init__(self) -> None:
-        self._registry = CollectorRegistry()
-        self._shared = SHARED in os.environ
-        registry: dict[str, Any] = {"registry": self._registry}
+    def __init__(self, shared: SharedCounts | None = None, place: int = 0) -> None:
+        self._shared = shared
+        self._place = place
+        self._ours = CollectorRegistry()
+        registry: dict[str, Any] = {"registry": self._ours}
         self._requests = Counter(
             "umpteen_requests", "Requests by route and status.", ["method", "route", "status"], **registry
         )
@@ -34,19 +47,16 @@ class Metrics:
         self._batch_seconds = Histogram(
             "umpteen_batch_seconds", "Encoding and searching a batch.", buckets=SECONDS, **registry
         )
-        self.waiting = Gauge(
-            "umpteen_waiting_texts", "Texts that wait for a batch.", multiprocess_mode="livesum", **registry
-        )
-        self.version = Gauge(
-            "umpteen_label_version", "The version all workers have reached.", multiprocess_mode="livemin", **registry
-        )
-        self.labels = Gauge("umpteen_labels", "Labels there are.", multiprocess_mode="livemostrecent", **registry)
-        self.index_away = Gauge(
-            "umpteen_index_away", "1 while exact search stands in for it.", multiprocess_mode="livemax", **registry
-        )
+        self.waiting = Gauge("umpteen_waiting_texts", "Texts that wait for a batch.", **registry)
+        self.version = Gauge("umpteen_label_version", "The version all workers have reached.", **registry)
+        self.labels = Gauge("umpteen_labels", "Labels there are.", **registry)
+        self.index_away = Gauge("umpteen_index_away", "1 while exact search stands in for it.", **registry)
         self._known: dict[tuple[str, str, int], tuple[Any, Any]] = {}  # looking labels up costs more than counting
-        if not self._shared:
-            ProcessCollector(registry=self._registry)
+        self._before = {} if shared is None else _samples(shared.read(place).get("counts", []))  # by a worker that died
+        self._all = CollectorRegistry()
+        self._all.register(self)
+        if shared is None or shared.workers == 1:
+            ProcessCollector(registry=self._all)
 
     def request(self, method: str, route: str, status: int, seconds: float) -> None:
         """Counts a request that was answered."""
@@ -62,10 +72,52 @@ class Metrics:
         self._batch_texts.observe(texts)
         self._batch_seconds.observe(seconds)
 
+    async def tell(self) -> None:
+        """Lets the other workers know, and whoever takes this one's place."""
+        if self._shared is not None:
+            families = list(self._ours.collect())
+            gauges = {family.name for family in families if family.type == "gauge"}
+            told: dict[str, list[Any]] = {"counts": [], "gauges": []}
+            for key, value in self._counted(families).items():
+                told["gauges" if key[0] in gauges else "counts"].append([*key, value])
+            self._shared.write(self._place, told)
+
     def text(self) -> bytes:
         """All metrics, of all workers."""
-        if not self._shared:
-            return generate_latest(self._registry)
-        registry = CollectorRegistry()
-        MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
-        return generate_latest(registry)
+        return generate_latest(self._all)
+
+    def collect(self) -> Iterator[Metric]:
+        """Our families, with the samples of all workers."""
+        families = list(self._ours.collect())
+        of_families: dict[str, list[Sample]] = defaultdict(list)
+        for (family, name, labels), value in _together([self._counted(families), *self._others()]).items():
+            of_families[family].append(Sample(name, dict(labels), value))
+        for found in families:
+            found.samples = of_families[found.name]
+            yield found
+
+    def _counted(self, families: Iterable[Metric]) -> _Samples:
+        ours = {
+            (family.name, sample.name, tuple(sample.labels.items())): sample.value
+            for family in families
+            for sample in family.samples
+            if not sample.name.endswith("_created")
+        }
+        return _together([ours, self._before])
+
+    def _others(self) -> Iterator[_Samples]:
+        if self._shared is not None:
+            for place in set(range(self._shared.workers)) - {self._place}:
+                yield _samples(row for rows in self._shared.read(place).values() for row in rows)
+
+
+def _samples(rows: Iterable[Any]) -> _Samples:
+    return {(family, name, tuple(map(tuple, labels))): value for family, name, labels, value in rows}
+
+
+def _together(workers: Iterable[_Samples]) -> _Samples:
+    said: dict[Any, list[float]] = defaultdict(list)
+    for samples in workers:
+        for key, value in samples.items():
+            said[key].append(value)
+    return {key: _ONE_NUMBER.get(key[0], sum)(values) for key, values in said.items()}

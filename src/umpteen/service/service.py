@@ -32,10 +32,10 @@ _PATIENCE = 1.0  # seconds; where texts come faster than they are answered, fewe
 class Service:
     """One worker's model, and whether it is ready to be asked."""
 
-    def __init__(self, classifier: Classifier, settings: ServiceSettings) -> None:
+    def __init__(self, classifier: Classifier, settings: ServiceSettings, metrics: Metrics | None = None) -> None:
         self.classifier = classifier
         self.settings = settings
-        self.metrics = Metrics()
+        self.metrics = metrics or Metrics()
         self.log = Log(on=settings.access_log, texts=settings.log_texts)
         self.thread = InferenceThread()
         self.batcher = Batcher(classifier, settings, self.metrics, self.thread)
@@ -49,7 +49,7 @@ class Service:
         """Answers some texts before anybody asks."""
         await self.measure()
         self.show_labels()
-        looks = (self._refresh, self._measure_again)  # apart: measuring takes long where many ask meanwhile
+        looks = (self._refresh, self._measure_again, self.metrics.tell)  # apart: each may take long while many ask
         self._watching = [asyncio.create_task(watch(look, self.settings.refresh, self.log)) for look in looks]
         self.ready = True
         self._log_labels("ready")
@@ -98,6 +98,7 @@ class Service:
         self.lookups.stop()
         await asyncio.to_thread(self.thread.stop)
         self.classifier.index.close()
+        await self.metrics.tell()
         self.log.event("stopped")
 
     async def change(self, work: Callable[[Encoded], Result]) -> Result:

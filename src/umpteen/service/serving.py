@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
@@ -13,7 +14,10 @@ from umpteen.errors import BadInput
 from umpteen.service.settings import ServiceSettings
 
 if TYPE_CHECKING:
+    from fastapi import FastAPI
+
     from umpteen.classifier import Classifier
+    from umpteen.service.metrics import Metrics
 
 _WAITING_CONNECTIONS = 2048
 _KEPT_ALIVE = 30  # seconds a connection may be silent
@@ -46,6 +50,7 @@ def serve_here(
     settings: ServiceSettings,
     listener: socket.socket,
     started: Callable[[], None] = lambda: None,
+    metrics: "Metrics | None" = None,
 ) -> None:
     """Serves until SIGINT or SIGTERM; requests that were taken are finished first.
 
@@ -54,8 +59,8 @@ def serve_here(
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # batches are small, and the cores have work
     from umpteen.service.app import create_app
 
-    app = create_app(classifier, settings)
-    server = _Server(uvicorn.Config(app, **uvicorn_settings(settings)), app.state.service.start, started)
+    app = create_app(classifier, settings, metrics)
+    server = _Server(configured(app), app.state.service.start, started)
 
     def stop(*_: Any) -> None:
         server.should_exit = True
@@ -63,6 +68,15 @@ def serve_here(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)  # before uvicorn's own handlers are there, and after they have done their work
     server.run(sockets=[listener])
+
+
+def configured(app: "FastAPI") -> uvicorn.Config:
+    """How uvicorn runs the application, with limits to connections that bring no request."""
+    from umpteen.service.connections import Connection, OpenConnections
+
+    service = app.state.service
+    http: Any = partial(Connection, OpenConnections(service.settings, service.log))
+    return uvicorn.Config(app, http=http, **uvicorn_settings(service.settings))
 
 
 def uvicorn_settings(settings: ServiceSettings) -> dict[str, Any]:

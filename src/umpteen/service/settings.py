@@ -10,6 +10,8 @@ from umpteen.errors import BadConfig, BadFile
 class Limits:
     """The most that one request may ask; together they cap the memory it can take."""
 
+    connections: int = 1_000  # of a worker, or three quarters of the files it may open
+    head_bytes: int = 2**16  # of the first line and the headers
     body_bytes: int = 2 * 2**20
     texts: int = 256
     text_characters: int = 100_000
@@ -35,8 +37,9 @@ class ServiceSettings:
     limits: Limits = field(default_factory=Limits)
     token: str | None = field(default=None, repr=False)  # None: labels can't be changed
     cors: tuple[str, ...] = ()  # origins that browsers may call from
+    allowed_hosts: tuple[str, ...] = ()  # names and addresses that requests may be for; (): any
     timeout: float = 10.0  # seconds from a whole request to its answer
-    body_timeout: float = 10.0  # seconds for a request to arrive
+    body_timeout: float = 10.0  # seconds for a request's head to arrive, and again for its body
     change_timeout: float = 60.0  # seconds for a change of labels
     lock_timeout: float = 5.0  # of these, for another process that changes the same folder
     shutdown_timeout: float = 10.0  # seconds for requests taken before the end

@@ -1,4 +1,4 @@
-"""Runs the service: in this process, or in several that share one socket, one mapped model folder and their counters.
+"""Runs the service: a light process watches the workers, which share a socket, a mapped model folder and their counts.
 
 A worker that dies is started again; a service whose workers cannot start at all ends.
 """
@@ -10,25 +10,19 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import FrameType
-from typing import TYPE_CHECKING
 
 from umpteen.errors import BadInput, UmpteenError
+from umpteen.service.counts import SharedCounts
 from umpteen.service.log import Log
 from umpteen.service.serving import listening_socket, serve_here
 from umpteen.service.settings import ServiceSettings
 
-if TYPE_CHECKING:
-    pass
-
-# Written out, because importing it from service/metrics.py would import prometheus_client before the folder is there.
-SHARED_METRICS = "PROMETHEUS_MULTIPROC_DIR"
 _LOOKS = 0.5  # seconds between looks at the workers
 _SHORTEST_LIFE = 5.0  # seconds; a worker that dies sooner waits before it is started again, longer each time
 _LONGEST_PAUSE = 30.0  # seconds
@@ -43,33 +37,19 @@ class Serving:
     host: str = "127.0.0.1"
     port: int = 8000
     ranker: bool = True
+    at_start: Callable[[], object] = dict  # what each worker does first; it has to be importable
 
 
 def serve(asked: Serving, announce: Callable[[str], None] = lambda address: None) -> None:
-    """Serves until SIGINT or SIGTERM, then finishes what it took.
+    """Serves until SIGINT or SIGTERM, then finishes what it took; announces its address when it answers there.
 
-    A damaged model, or an index that another process has to itself, is found before a port is taken.
+    A worker that cannot start, be it for a damaged model or an index that another process has to itself, is an error.
     """
-    from umpteen.classifier import Classifier
-    from umpteen.retrieval.index import try_out
-
-    classifier = Classifier.load(asked.model, ranker=asked.ranker)
-    if asked.settings.workers == 1:
-        try_out(classifier.index, classifier.towers.dimension)
-        with listening_socket(asked.host, asked.port) as listener:
-            announce(address_of(listener, asked.host))
-            serve_here(classifier, asked.settings, listener)
-        return
-    check_shareable(classifier.index, asked.settings.workers)
-    classifier.index.close()
-    del classifier  # each worker maps it itself
-    with listening_socket(asked.host, asked.port) as listener, TemporaryDirectory(prefix="umpteen-serve-") as folder:
-        Path(os.environ.setdefault(SHARED_METRICS, folder)).mkdir(parents=True, exist_ok=True)
-        announce(address_of(listener, asked.host))
-        _Workers(asked, listener).run()
+    with listening_socket(asked.host, asked.port) as listener, closing(SharedCounts(asked.settings.workers)) as counts:
+        _Workers(asked, listener, counts).run(lambda: announce(address_of(listener, asked.host)))
 
 
-def check_shareable(index: object, workers: int) -> None:
+def _check_shareable(index: object, workers: int) -> None:
     """Refuses several workers over an index that belongs to one process."""
     if workers > 1 and getattr(index, "one_process", False):
         raise BadInput(
@@ -87,80 +67,126 @@ def address_of(listener: socket.socket, host: str) -> str:
 
 @dataclass
 class _Worker:
+    """A process, and the pipe it holds open for as long as it lives.
+
+    The pipe tells its end: multiprocessing takes every worker for dead once the fork server that made them is killed.
+    """
+
+    place: int
     process: BaseProcess
     news: Connection
     began: float
     attempt: int  # how often it was started again in short order; 0: with the service
     ready: bool = False
     problem: str | None = None  # why it could not start
+    again: float | None = None  # when it has died: when another takes its place
+
+    @property
+    def pid(self) -> int:
+        assert self.process.pid is not None
+        return self.process.pid
+
+    def lives(self) -> bool:
+        """Hears what it has to tell, until its end."""
+        try:
+            while self.again is None and self.news.poll():
+                self.problem = self.news.recv()
+                self.ready = self.problem is None
+        except (EOFError, OSError):
+            return False
+        return self.again is None
+
+    def after_pause(self) -> float:
+        """When the pause is over that precedes another start in short order, longer each time."""
+        return time.monotonic() + min(_LONGEST_PAUSE, 2.0 ** (self.attempt + 1))
+
+    def fate(self) -> str:
+        """How it ended."""
+        self.process.join()
+        code = self.process.exitcode or 0
+        if code < 0:
+            return signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+        return "not known: the fork server had ended before" if code == 255 else f"exit code {code}"
 
 
 class _Workers:
     """Starts, watches and ends the workers."""
 
-    def __init__(self, asked: Serving, listener: socket.socket) -> None:
+    def __init__(self, asked: Serving, listener: socket.socket, counts: SharedCounts) -> None:
         self._asked = asked
         self._listener = listener
+        self._counts = counts
         # A server that has imported everything once makes every worker by a fork, before torch has any threads.
         self._processes = multiprocessing.get_context("forkserver")
         self._processes.set_forkserver_preload(["umpteen.service.app"])
         self._stopping = False
 
-    def run(self) -> None:
+    def run(self, announce: Callable[[], None]) -> None:
         with _signals(self._stop):
-            workers = [self._started() for _ in range(self._asked.settings.workers)]
+            workers = [self._started(place) for place in range(self._asked.settings.workers)]
+            announced = False
             try:
                 while not self._stopping:
-                    wait([worker.process.sentinel for worker in workers], timeout=_LOOKS)
+                    wait([worker.news for worker in workers if worker.again is None], timeout=_LOOKS)
                     workers = [self._kept(worker) for worker in workers]
+                    if not announced and all(worker.ready for worker in workers):
+                        announced = True
+                        announce()
             finally:
                 self._end(workers)
 
     def _stop(self, signum: int, frame: FrameType | None) -> None:
         self._stopping = True
 
-    def _started(self, attempt: int = 0) -> _Worker:
+    def _started(self, place: int, attempt: int = 0) -> _Worker:
         ours, theirs = self._processes.Pipe(duplex=False)
-        process = self._processes.Process(target=_work, args=(self._asked, self._listener, theirs), daemon=True)
+        work = (self._asked, self._listener, self._counts, place, theirs)
+        process = self._processes.Process(target=_work, args=work, daemon=True)
         process.start()
         theirs.close()
-        return _Worker(process, ours, time.monotonic(), attempt)
+        return _Worker(place, process, ours, time.monotonic(), attempt)
 
     def _kept(self, worker: _Worker) -> _Worker:
-        """The worker, or another in its place if it has died."""
-        while not worker.ready and worker.news.poll():
-            try:
-                worker.problem = worker.news.recv()
-            except EOFError:
-                break
-            worker.ready = worker.problem is None
-        if worker.process.is_alive() or self._stopping:
+        """The worker, or another in its place if it has died and its pause is over."""
+        if worker.lives() or self._stopping:
             return worker
-        code = worker.process.exitcode
-        if not worker.ready and worker.attempt == 0:
-            raise BadInput(f"a worker could not start: {worker.problem or f'it ended with exit code {code}'}")
-        _forget_gauges(worker.process.pid)
-        long_enough = worker.ready and time.monotonic() - worker.began > _SHORTEST_LIFE
-        attempt = 1 if long_enough else worker.attempt + 1
-        reason = worker.problem or f"exit code {code}"
-        Log(on=self._asked.settings.access_log).event("worker_ended", worker=worker.process.pid, reason=reason)
-        self._sleep(0 if long_enough else min(_LONGEST_PAUSE, 2.0**attempt))
-        return self._started(attempt)
+        if worker.again is None:
+            worker.again = self._after_end_of(worker)
+        if time.monotonic() < worker.again:
+            return worker
+        try:
+            return self._started(worker.place, worker.attempt + 1)
+        except (OSError, EOFError) as problem:  # no memory for another process, or the fork server was killed just now
+            Log(on=True).event("worker_not_started", reason=str(problem))
+            worker.attempt += 1
+            worker.again = worker.after_pause()
+            return worker
 
-    def _sleep(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        while time.monotonic() < until and not self._stopping:
-            time.sleep(0.1)
+    def _after_end_of(self, worker: _Worker) -> float:
+        """Tells how it ended, and when another is to take its place."""
+        fate = worker.problem or worker.fate()
+        if not worker.ready and worker.attempt == 0:
+            advice = "what it wrote before tells why, and `umpteen verify` checks the model"
+            raise BadInput(worker.problem or f"a worker could not start, its end was {fate}; {advice}")
+        self._counts.write(worker.place, {**self._counts.read(worker.place), "gauges": []})
+        Log(on=True).event("worker_ended", worker=worker.pid, reason=fate)
+        if worker.ready and time.monotonic() - worker.began > _SHORTEST_LIFE:
+            worker.attempt = 0
+            return time.monotonic()
+        return worker.after_pause()
 
     def _end(self, workers: list[_Worker]) -> None:
-        for worker in workers:
-            worker.process.terminate()
+        """Nobody waits for a connection that no worker would take, and each worker may finish what it took."""
+        self._listener.close()
+        living = [worker for worker in workers if worker.lives()]
+        for worker in living:
+            os.kill(worker.pid, signal.SIGTERM)
         until = time.monotonic() + self._asked.settings.shutdown_timeout + 5
-        for worker in workers:
-            worker.process.join(max(0.0, until - time.monotonic()))
-            if worker.process.is_alive():
-                worker.process.kill()
-                worker.process.join()
+        while living and time.monotonic() < until:
+            wait([worker.news for worker in living], timeout=until - time.monotonic())
+            living = [worker for worker in living if worker.lives()]
+        for worker in living:
+            os.kill(worker.pid, signal.SIGKILL)
 
 
 @contextmanager
@@ -173,20 +199,21 @@ def _signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]
             signal.signal(number, old)
 
 
-def _forget_gauges(process: int | None) -> None:
-    from prometheus_client.multiprocess import mark_process_dead
-
-    mark_process_dead(process, os.environ[SHARED_METRICS])  # type: ignore[no-untyped-call]
-
-
-def _work(asked: Serving, listener: socket.socket, news: Connection) -> None:
+def _work(asked: Serving, listener: socket.socket, counts: SharedCounts, place: int, news: Connection) -> None:
     """One worker, from its start to its end."""
+    os.dup(news.fileno())  # nobody closes this one before the process has ended, which is how its end is seen
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while it loads needs no traceback
+    asked.at_start()
     from umpteen.classifier import Classifier
+    from umpteen.retrieval.index import try_out
+    from umpteen.service.metrics import Metrics
 
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         classifier = Classifier.load(asked.model, ranker=asked.ranker)
-        serve_here(classifier, asked.settings, listener, lambda: news.send(None))
+        _check_shareable(classifier.index, asked.settings.workers)
+        try_out(classifier.index, classifier.towers.dimension)
+        serve_here(classifier, asked.settings, listener, lambda: news.send(None), Metrics(counts, place))
     except UmpteenError as problem:
         news.send(str(problem))
 
