@@ -182,8 +182,11 @@ class LiveModel:
         """
         if self.folder is None:
             return []
-        with self.folder.store.reading() as connection:
-            parts = checked_parts(connection)
+        try:
+            with self.folder.store.reading() as connection:
+                parts = checked_parts(connection)
+        except Replaced:  # and so are its parts
+            return []
         is_own = path.resolve() == self.folder.path.resolve()
         found = [parts[CALIBRATION]] if CALIBRATION in parts and self.is_whole else []
         index = parts.get(INDEX)

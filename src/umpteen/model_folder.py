@@ -278,9 +278,7 @@ def checked_parts(connection: Connection) -> dict[str, Part]:
     for part in parts.values():
         ours = _OURS.fullmatch(part.folder)
         if ours is None or ours[1] != part.name or ours[3]:
-            raise DamagedModel(
-                f"the {part.name} of this model is said to be in {part.folder!r}; remove it, or the model"
-            )
+            raise DamagedModel(f"the model's {part.name} is said to be in {part.folder!r}; do not use this model")
         _require_confined(part.files, part.folder)
     return parts
 
@@ -366,11 +364,15 @@ def write_model(
     made = [path / f"model-{identity}", path / f"model-{identity}.db"]
     kept = None
     try:
-        content = _write_files(model, path, identity, extra_files, carried)
         with ExitStack() as holding:
-            if not held:
-                with suppress(DamagedModel):  # of which nothing is left to lose
-                    kept = holding.enter_context(_last_change(path, unless_changed))
+
+            def hold() -> None:
+                nonlocal kept
+                if not held:
+                    with suppress(DamagedModel):  # of which nothing is left to lose
+                        kept = holding.enter_context(_last_change(path, unless_changed))
+
+            content = _write_files(model, path, identity, extra_files, carried, hold)
             _write_manifest(path, content)
     except BaseException:
         for leftover in made:
@@ -400,8 +402,21 @@ def _last_change(path: Path, unless_changed: tuple[str, int] | None) -> Iterator
         if unless_changed is not None and unless_changed != (old.model, _newest(connection)):
             kept = path.with_name(f"{path.name}.kept-{old.model}")
             with atomic_folder(kept) as copy:
-                shutil.copytree(path, copy, dirs_exist_ok=True, symlinks=True)
+                # Never the database itself: closing a file that was opened here would end this process's locks on it.
+                shutil.copytree(path, copy, dirs_exist_ok=True, symlinks=True, ignore=_but(path, old.store.path))
+                old.store.copy(copy)
         yield kept
+
+
+def _but(path: Path, database: Path | None) -> Callable[[str, list[str]], list[str]]:
+    """Leaves out a folder's database, and what is on its way to its place in it."""
+
+    def left_out(folder: str, names: list[str]) -> list[str]:
+        if Path(folder) != path or database is None:
+            return []
+        return [name for name in names if name.startswith((".", database.name))]
+
+    return left_out
 
 
 def _newest(connection: Connection) -> int:
@@ -409,9 +424,17 @@ def _newest(connection: Connection) -> int:
 
 
 def _write_files(
-    model: Model, path: Path, identity: str, extra_files: Iterable[Path], carried: Iterable[Carried]
+    model: Model,
+    path: Path,
+    identity: str,
+    extra_files: Iterable[Path],
+    carried: Iterable[Carried],
+    hold: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
-    """All of a model but its manifest, whose content is returned."""
+    """All of a model but its manifest, whose content is returned.
+
+    `hold` is called before anything has the name of a model or a part: nobody else may sweep from then on.
+    """
     name = f"model-{identity}"
     require_finite("label", model.vectors)
     with atomic_folder(path / name) as folder:
@@ -426,6 +449,7 @@ def _write_files(
             shutil.copyfile(file, folder / file.name)
         _mark(folder, "model")
         files = _listed(folder)
+        hold()
     parts = [_carry(one, path) for one in carried]
     if model.ranker is not None:
         parts.append(_ranker_part(model.ranker, path, model.labels.version))
@@ -555,9 +579,7 @@ def _require_confined(files: Mapping[str, Any], where: str) -> None:
     for name, file in files.items():
         parts = PurePosixPath(name).parts
         if not parts or name.startswith("/") or ".." in parts or "\\" in name or "\0" in name:
-            raise DamagedModel(
-                f"{where}: lists the file {name!r}, which is not inside the model; do not use this model"
-            )
+            raise DamagedModel(f"{where}: lists {name!r}, which is no file of the model; do not use this model")
         if not (isinstance(file, dict) and isinstance(file.get("bytes"), int) and isinstance(file.get("sha256"), str)):
             raise DamagedModel(f"{where}: says nothing of the size and SHA-256 of {name!r}; copy the model again")
 

@@ -17,6 +17,7 @@ import pytest
 from click.testing import CliRunner
 from service_cases import PATIENCE, TOKEN
 
+from miniature import files_of, part_of
 from umpteen.bench.child_service import ChildService, umpteen_serve
 from umpteen.cli.main import main
 from umpteen.cli.serve import serve as serve_command
@@ -223,18 +224,18 @@ def test_an_address_that_is_not_ours_is_told(shared_model: Path) -> None:
 def test_a_damaged_model_is_told_in_one_line(
     model: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    (model / "labels.jsonl").write_text("{}")
+    (files_of(model) / "labels.db").write_text("{}")
     monkeypatch.setattr("sys.argv", ["umpteen", "serve", str(model), "--port", "0"])
     with pytest.raises(SystemExit) as ended:
         main()
     (told,) = capfd.readouterr().err.splitlines()
-    assert ended.value.code == 2 and told.startswith("error: ") and "labels.jsonl" in told
+    assert ended.value.code == 2 and told.startswith("error: ") and "labels.db" in told
     assert "there is no such model folder" in str(refused(model / "nowhere", "--port", 0))
 
 
 def test_an_engine_that_another_process_has_open_is_told(model: Path) -> None:
     build_index(model, "milvus", recall=0.9, k=1)
-    with (model / "index" / "milvus" / "labels.db.lock").open("w") as lock:
+    with (part_of(model, "index") / "milvus" / "labels.db.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         problem = refused(model, "--port", 0)
     assert isinstance(problem, BadInput) and "stop that one" in str(problem)

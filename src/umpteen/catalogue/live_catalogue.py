@@ -17,7 +17,6 @@ from umpteen.catalogue.store import (
     Store,
     append_version,
     digest_of,
-    last_vectors,
     read_versions,
     rows_at,
 )
@@ -54,6 +53,7 @@ class LiveCatalogue:
         self.last_change: VersionSummary | None = None  # of those made here, not by other processes
         self._digest: str | None = None  # of the newest version
         self._all: tuple[int, Tensor] | None = None  # of which version
+        self._retired: dict[int, Tensor] = {}  # by row: the vectors that labels had to the end
 
     @property
     def base(self) -> Tensor:
@@ -105,9 +105,9 @@ class LiveCatalogue:
         if self._all is None or self._all[0] != self.labels.version:
             everything = torch.zeros(len(self.labels), self.base.shape[1])
             everything[: len(self.base)] = self.base
-            with self.store.reading() as connection:
-                for row, vector in last_vectors(connection, self.labels.version):
-                    everything[row] = self._vector(row, vector)
+            everything[torch.from_numpy(self.vectors.changed)] = self.vectors.vectors
+            for row, vector in self._retired.items():
+                everything[row] = vector
             self._all = self.labels.version, everything
         return self._all[1]
 
@@ -219,16 +219,27 @@ class LiveCatalogue:
         """The versions are part of the labels from here on; nothing is changed if they do not fit."""
         labels = self.labels.after([recorded.version for recorded in read])
         latest: dict[int, Tensor | None] = {}
+        retired = self._retired.copy()
         for recorded in read:
             for step, vector in zip(recorded.version.steps, recorded.vectors, strict=True):
                 row = labels.find(step.key)
                 if row is None or (vector is not None) != self._brings_vector(step):
                     raise ValueError(f"version {recorded.version.number} and its vectors do not fit")
+                if step.text is None:
+                    retired[row] = self._last(row, latest)
+                else:
+                    retired.pop(row, None)
                 latest[row] = None if step.text is None else self._vector(row, vector)
         self.vectors = _changed(self.vectors, latest.items())
+        self._retired = retired
         self.versions += [recorded.version for recorded in read]
         self.labels = labels
         self._digest = read[-1].digest
+
+    def _last(self, row: int, latest: dict[int, Tensor | None]) -> Tensor:
+        """The vector of a label that is there, and may have come or changed in the versions being followed."""
+        found = latest.get(row)
+        return self.vectors.of(np.array([row]))[0] if found is None else found
 
     def _vector(self, row: int, stored: bytes | None) -> Tensor:
         if stored is None:

@@ -135,6 +135,12 @@ class Store:
         except (Locked, DamagedModel, Replaced):
             return False
 
+    def copy(self, folder: Path) -> None:
+        """Writes it as it is now into another folder, under the same name."""
+        assert self.path is not None
+        with self.reading() as connection, closing(sqlite3.connect(folder / self.path.name)) as made:
+            connection.backup(made)
+
     def problems(self) -> list[str]:
         """What is wrong with it, looked at to the last byte."""
         try:
@@ -203,19 +209,11 @@ def digest_of(connection: Connection, version: int) -> str | None:
 
 def rows_at(connection: Connection, version: int) -> Iterator[tuple[int, str | None, bytes | None]]:
     """Row, text (None: retired) and vector (None: the first one) of all rows that had changed by this version."""
-    yield from connection.execute(_LAST_CHANGES.format("version <= ?"), (version,))
-
-
-def last_vectors(connection: Connection, version: int) -> Iterator[tuple[int, bytes | None]]:
-    """The vectors of these rows again, with those that retired labels had to the end."""
-    for row, _, vector in connection.execute(_LAST_CHANGES.format("version <= ? AND text IS NOT NULL"), (version,)):
-        yield row, vector
-
-
-_LAST_CHANGES = (
-    "SELECT row, text, vector FROM changes NATURAL JOIN "
-    "(SELECT row, max(version) AS version FROM changes WHERE {} GROUP BY row)"
-)
+    yield from connection.execute(
+        "SELECT row, text, vector FROM changes NATURAL JOIN "
+        "(SELECT row, max(version) AS version FROM changes WHERE version <= ? GROUP BY row)",
+        (version,),
+    )
 
 
 def read_parts(connection: Connection) -> dict[str, Part]:

@@ -21,12 +21,13 @@ _SCHEMA = (
     "CREATE TABLE labels (row INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, text TEXT NOT NULL, "
     "origin INTEGER NOT NULL, retired INTEGER NOT NULL) STRICT",
     "CREATE INDEX changed ON labels (row) WHERE origin OR retired",
-    "CREATE VIRTUAL TABLE search USING fts5 (key, text, content = 'labels', content_rowid = 'row', "
-    "columnsize = 0, tokenize = 'trigram')",
+    "CREATE VIRTUAL TABLE search USING fts5 (key, text, content = '', columnsize = 0, "
+    "tokenize = 'trigram case_sensitive 1')",
 )
 _LETTERS_INDEXED = 3  # what is shorter is looked for in every label
 STEPS_BETWEEN_LOOKS = 100_000  # of SQLite's machine, at whether anybody still waits
 _ROWS_AT_A_TIME = 4096
+_NO_LETTER = "\ufffe"  # stands for NUL in what is searched: no text has it
 
 
 def write_labels(folder: Path, labels: LiveLabels) -> None:
@@ -45,7 +46,11 @@ def write_labels(folder: Path, labels: LiveLabels) -> None:
         for statement in _SCHEMA:
             connection.execute(statement)
         connection.executemany("INSERT INTO labels VALUES (?, ?, ?, ?, ?)", rows)
-        connection.execute("INSERT INTO search (search) VALUES ('rebuild')")
+        found = connection.cursor().execute("SELECT row, key, text FROM labels ORDER BY row")
+        connection.executemany(
+            "INSERT INTO search (rowid, key, text) VALUES (?, ?, ?)",
+            ((row, _searched(key), _searched(text)) for row, key, text in found),
+        )
         connection.execute("INSERT INTO search (search) VALUES ('optimize')")
         connection.execute("COMMIT")
 
@@ -102,14 +107,15 @@ class StoredLabels:
         """Rows, ascending, whose key or text holds this, whatever the case; no more of them once `stop` says so."""
         if not _is_text(search):
             return
-        if len(search) >= _LETTERS_INDEXED and "\0" not in search:
-            phrase = '"' + search.replace('"', '""') + '"'
+        wanted = search.casefold()
+        if len(wanted) >= _LETTERS_INDEXED and not {"\0", _NO_LETTER} & set(wanted):
+            phrase = '"' + wanted.replace('"', '""') + '"'
             found = self._searching.rows(
                 "SELECT rowid FROM search WHERE search MATCH ? ORDER BY rowid", (phrase,), stop
             )
         else:
             query = "SELECT row FROM labels WHERE holds(key, ?1) OR holds(text, ?1)"
-            found = self._searching.rows(query, (search.casefold(),), stop)
+            found = self._searching.rows(query, (wanted,), stop)
         yield from (row for (row,) in found)
 
 
@@ -119,7 +125,7 @@ class _Connection:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._one_at_a_time = threading.Lock()
-        address = f"file:{quote(str(path.absolute()))}?immutable=1"  # no locks, no journal: nobody writes it
+        address = f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1"  # no locks, no journal: nobody writes it
         try:
             self._connection = sqlite3.connect(address, uri=True, check_same_thread=False)
             self._connection.execute("PRAGMA trusted_schema=OFF")
@@ -141,6 +147,11 @@ class _Connection:
                     return
                 raise DamagedModel(f"{self._path}: is damaged ({error}); copy the model again") from error
             yield from some
+
+
+def _searched(text: str) -> str:
+    """As searches see it. SQLite knows less of upper and lower case than Python, and stops at a NUL."""
+    return text.casefold().replace("\0", _NO_LETTER)
 
 
 def _is_text(text: str) -> bool:

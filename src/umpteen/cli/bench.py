@@ -161,14 +161,15 @@ def soak(minutes: float, model: Path | None, as_json: bool) -> None:
 
 @bench.command()
 @click.option("--times", default=50, show_default=True, help="Kills.")
+@click.option("--writers", default=1, show_default=True, help="Processes that change labels at once, and undo.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def crash(times: int, as_json: bool) -> None:
+def crash(times: int, writers: int, as_json: bool) -> None:
     """kill -9 during label changes: what was acknowledged and lost, what is half done."""
     from umpteen.bench.crash import run
     from umpteen.cli.console import Watch
 
     with Watch(quiet=as_json) as watch:
-        outcome = run(times, progress=watch)
+        outcome = run(times, progress=watch, writers=writers)
     _print(outcome, as_json)
 
 
