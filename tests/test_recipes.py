@@ -11,6 +11,7 @@ import pytest
 import torch
 from scipy.sparse import csr_array, save_npz
 
+from miniature import files_of
 from tiny import WORDS, tiny_transformer
 from umpteen import recipes
 from umpteen.classifier import Classifier, verify
@@ -133,7 +134,7 @@ def test_a_recipe_trains_two_steps_and_saves_a_model(dataset: str, ending: str, 
     )
     config = recipes.resolve(dataset + ending, only_what_must_be_smaller, str(source))
     classifier = train(config, output=tmp_path / "model")
-    course = [json.loads(line) for line in (tmp_path / "model" / "metrics.jsonl").read_text().splitlines()]
+    course = [json.loads(line) for line in (files_of(tmp_path / "model") / "metrics.jsonl").read_text().splitlines()]
     assert [record["step"] for record in course if "loss" in record] == [1, 2]
     assert all(math.isfinite(record["loss"]) and record["gradient_norm"] > 0 for record in course if "loss" in record)
     assert classifier.report is not None and all(map(math.isfinite, classifier.report.metrics.values()))

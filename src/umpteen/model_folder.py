@@ -36,6 +36,7 @@ from umpteen.storage import (
     atomic_folder,
     can_hold,
     flush_to_disk,
+    hidden_sibling,
     is_taken,
     sha256_of,
     unfinished_target,
@@ -453,12 +454,7 @@ def _write_files(
     parts = [_carry(one, path) for one in carried]
     if model.ranker is not None:
         parts.append(_ranker_part(model.ranker, path, model.labels.version))
-    store = Store.create(path / f"{name}.db", identity, model.labels.version)
-    if parts:
-        with store.changing() as connection:
-            for part in parts:
-                write_part(connection, part)
-    flush_to_disk(path / f"{name}.db")
+    _write_database(path / f"{name}.db", identity, model.labels.version, parts)
     return {
         "format": FORMAT,
         "umpteen": __version__,
@@ -467,6 +463,20 @@ def _write_files(
         "settings": model.settings(),
         "files": files,
     }
+
+
+def _write_database(path: Path, identity: str, version: int, parts: Iterable[Part]) -> None:
+    made = hidden_sibling(path)  # what a kill leaves of it is told by its name
+    try:
+        store = Store.create(made, identity, version)
+        with store.changing() as connection:
+            for part in parts:
+                write_part(connection, part)
+        flush_to_disk(made)
+        made.replace(path)
+    except BaseException:
+        made.unlink(missing_ok=True)
+        raise
 
 
 def _carry(carried: Carried, path: Path) -> Part:
@@ -512,6 +522,10 @@ def _remove_if_ours(path: Path) -> None:
     target = unfinished_target(path)
     ours = _OURS.fullmatch(path.name if target is None else target)
     if ours is None or path.is_symlink():
+        return
+    if ours[3] and target is not None:
+        if path.is_file():
+            path.unlink()
         return
     if ours[3]:
         if path.is_file() and is_database(path) and Store(path, ours[2]).is_at_rest():

@@ -1,20 +1,21 @@
 """`compact` folds versions into the model's own files: same rows, same answers, no history."""
 
-import json
 import os
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
-from umpteen.compacting import compact
-from umpteen.manifest import CALIBRATION, INDEX, MANIFEST, PART, read_manifest, read_part, write_part
+from small_catalogue import ask, database
 
-from miniature import command, listing, refused
-from umpteen import model_folder
+from answers import same_answers
+from miniature import command, files_of, flip_a_byte, listing, part_of
+from umpteen import live_model
 from umpteen.catalogue.changes import Add, Rename, Retire
 from umpteen.classifier import Classifier, verify
 from umpteen.errors import BadInput, DamagedModel, NotSaved
+from umpteen.indexing import BOUND, index_of
+from umpteen.live_model import compact, open_labels
+from umpteen.model_folder import INDEX, ModelFolder
 
 TEXTS = ["the fish trade", "a tax in law", "library network", "food for a dog"]
 
@@ -28,27 +29,28 @@ def changed(model: Path) -> Path:
     return model
 
 
-def add_part(model: Path, name: str, version: int, **settings: str) -> None:
-    (model / name).mkdir()
-    (model / name / "file.bin").write_bytes(b"content")
-    write_part(model / name, read_manifest(model)["checksum"], {"what": name, **settings}, version)
+def add_index(model: Path, version: int, **about: object) -> None:
+    with ModelFolder(model).adding(INDEX) as part:
+        (part.folder / "file.bin").write_bytes(b"content")
+        part.labels_version, part.about = version, {"kind": "exact", **about}
 
 
 def test_the_answers_stay_and_the_history_ends(changed: Path) -> None:
     before = Classifier.load(changed)
-    answers = before.rank(TEXTS, 6)
+    answers, old = before.rank(TEXTS, 6), files_of(changed)
     assert compact(changed) == (2, 2, 6, False)
     after = Classifier.load(changed)
     assert after.version == 2 and after.history() == [] and after.labels == before.labels
     np.testing.assert_array_equal(after.rank(TEXTS, 6).rows, answers.rows)
     np.testing.assert_allclose(after.rank(TEXTS, 6).scores, answers.scores, atol=1e-6)
-    assert not (changed / "catalogue").exists() and verify(changed) == []
+    assert not old.exists() and len(list(changed.glob("model-*"))) == 2 and verify(changed) == []
     assert (changed / "notes.txt").read_text() == "mine" and after.recipe == "seed = 1\n"
     assert [after.labels.origin(row) for row in range(7)] == [
         "renamed", "trained", "trained", "trained", "trained", "added", "added"
     ]  # fmt: skip
     card = (changed / "README.md").read_text()
-    assert "# A text classifier over 6 labels" in card and "- labels: 6, in labels.jsonl, and 1 retired ones" in card
+    assert "# A text classifier over 6 labels" in card and "- labels: 6, in labels.db, and 1 retired ones" in card
+    assert files_of(changed).name in card and old.name not in card
     assert before.refresh() is True and before.labels == after.labels
 
 
@@ -64,15 +66,22 @@ def test_versions_count_on_afterwards_and_retired_rows_come_back(changed: Path) 
     assert compact(changed).versions == 2 and compact(changed).versions == 0
 
 
-def test_a_compacted_model_s_lines_say_what_they_are(changed: Path) -> None:
+def test_a_compacted_model_s_rows_say_what_they_are(changed: Path) -> None:
     compact(changed)
-    lines = [json.loads(line) for line in (changed / "labels.jsonl").read_text().splitlines()]
-    assert lines[0] == {"key": "f", "text": "trade", "origin": "renamed"}
-    assert lines[1] == {"key": "t", "text": "tax law", "retired": True}
-    assert lines[5] == {"key": "n", "text": "network of food", "origin": "added"}
+    rows = ask(files_of(changed) / "labels.db", "SELECT key, text, origin, retired FROM labels ORDER BY row")
+    assert rows[0] == ("f", "trade", 2, 0) and rows[1] == ("t", "tax law", 0, 1)
+    assert rows[5] == ("n", "network of food", 1, 0)
+
+
+def test_what_people_wrote_into_the_card_and_beside_the_model_stays(changed: Path) -> None:
+    card = changed / "README.md"
+    card.write_text(card.read_text() + "\nMind the gap.\n")
+    compact(changed)
+    assert card.read_text().endswith("\nMind the gap.\n") and (changed / "notes.txt").exists()
 
 
 def test_a_full_disk_leaves_the_model_as_it_was(changed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Classifier.load(changed)
     before = listing(changed)
 
     def full(_: int) -> None:
@@ -84,46 +93,40 @@ def test_a_full_disk_leaves_the_model_as_it_was(changed: Path, monkeypatch: pyte
     assert listing(changed) == before
 
 
-def test_parts_come_along_if_they_still_hold(changed: Path) -> None:
-    add_part(changed, INDEX, 2)
-    compact(changed)
-    assert read_part(changed / INDEX, read_manifest(changed)["checksum"])["settings"] == {"what": INDEX}
-    assert verify(changed) == []
+@pytest.mark.parametrize("about", [{}, {BOUND: True}], ids=["files", "bound to its folder"])
+def test_an_index_of_these_labels_comes_along(about: dict[str, object], changed: Path) -> None:
+    add_index(changed, 2, **about)
+    before = part_of(changed, INDEX)
+    assert compact(changed).dropped_index is False
+    assert part_of(changed, INDEX) == before and (before / "file.bin").read_bytes() == b"content"
+    assert Classifier.load(changed).parts[INDEX].labels_version == 2 and verify(changed) == []
 
 
 def test_an_index_of_older_labels_is_dropped_only_on_demand(changed: Path) -> None:
-    add_part(changed, INDEX, 1)
-    with pytest.raises(BadInput, match=r"umpteen index build.*--drop-index"):
+    add_index(changed, 1)
+    index, before = part_of(changed, INDEX), Classifier.load(changed).labels
+    with pytest.raises(BadInput, match=r"umpteen index build"):
         compact(changed)
+    assert index.exists() and Classifier.load(changed).history() != []
     outcome = command("labels", "compact", changed, "--drop-index")
     assert outcome.code == 0 and "2 versions folded" in outcome.out and "its index was of older labels" in outcome.out
-    assert not (changed / INDEX).exists() and Classifier.load(changed).version == 2
+    assert not index.exists() and index_of(changed) is None
+    assert Classifier.load(changed).version == 2 and Classifier.load(changed).labels == before
     assert "nothing to compact" in command("labels", "compact", changed).out
 
 
-def test_an_index_in_milvus_has_to_be_removed_first(changed: Path) -> None:
-    add_part(changed, INDEX, 2, kind="milvus")
-    refused(command("labels", "compact", changed, "--drop-index"), "kept by Milvus", "umpteen index remove")
-
-
 def test_saving_over_the_own_folder_never_loses_an_index(changed: Path) -> None:
-    def save(**how: bool) -> None:
-        Classifier.load(changed, index=False, **how).save(changed)
-
-    for version, kind, told in (
-        (1, "exact", rf"older labels.*umpteen index build {changed}.*umpteen index remove {changed}"),
-        (2, "milvus", rf"kept by Milvus.*umpteen index remove {changed}"),
-    ):
-        add_part(changed, INDEX, version, kind=kind)
-        before = listing(changed)
-        with pytest.raises(BadInput, match=told):
-            save()
-        assert listing(changed) == before
-        shutil.rmtree(changed / INDEX)
-    add_part(changed, INDEX, 2)
+    add_index(changed, 1)
+    kept = part_of(changed, INDEX)
+    with pytest.raises(BadInput, match=rf"older labels.*umpteen index build {changed}.*umpteen index remove {changed}"):
+        Classifier.load(changed, index=False).save(changed)
+    assert part_of(changed, INDEX) == kept and kept.exists() and len(Classifier.load(changed).history()) == 2
+    add_index(changed, 2)
+    assert not kept.exists()
     for how in ({}, {"ranker": False}):
-        save(**how)
-        assert read_part(changed / INDEX, read_manifest(changed)["checksum"])["catalogue_version"] == 2
+        Classifier.load(changed, index=False, **how).save(changed)
+        part = index_of(changed)
+        assert part is not None and part.labels_version == 2
 
 
 def test_parts_of_a_model_that_has_taken_the_place_of_this_one_are_not_taken_for_its_own(
@@ -133,51 +136,44 @@ def test_parts_of_a_model_that_has_taken_the_place_of_this_one_are_not_taken_for
     other = Classifier.load(changed)
     other.rename_labels({"f": "fish of the tax"})
     other.save(changed)
-    add_part(changed, INDEX, classifier.version)
+    add_index(changed, other.version)
     classifier.save(tmp_path / "saved")
-    assert not (tmp_path / "saved" / INDEX).exists() and verify(tmp_path / "saved") == []
+    assert index_of(tmp_path / "saved") is None and verify(tmp_path / "saved") == []
+    same_answers(Classifier.load(tmp_path / "saved").predict(TEXTS, 6), classifier.predict(TEXTS, 6))
 
 
-def test_parts_of_a_model_that_comes_while_this_one_is_saved_are_not_taken_for_its_own(
-    changed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_labels_that_others_change_before_it_begins_are_folded_in(
+    changed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    classifier, other = Classifier.load(changed), Classifier.load(changed)
-    other.rename_labels({"f": "fish of the tax"})
-    real = model_folder.write_manifest
+    load = live_model.LiveModel.load
 
-    def meanwhile(folder: Path, settings: dict[str, object]) -> str:
-        monkeypatch.setattr(model_folder, "write_manifest", real)
-        other.save(changed)
-        add_part(changed, INDEX, classifier.version)
-        return real(folder, settings)
+    def meanwhile(*asked: object, **named: bool) -> live_model.LiveModel:
+        monkeypatch.setattr(live_model.LiveModel, "load", load)
+        found = load(*asked, **named)  # type: ignore[arg-type]
+        Classifier.load(changed).add_labels({"late": "a late one"})
+        return found
 
-    monkeypatch.setattr(model_folder, "write_manifest", meanwhile)
-    classifier.save(tmp_path / "saved")
-    assert not (tmp_path / "saved" / INDEX).exists() and verify(tmp_path / "saved") == []
+    monkeypatch.setattr(live_model.LiveModel, "load", meanwhile)
+    assert compact(changed)[:3] == (3, 3, 7)
+    assert "late" in open_labels(changed).labels and open_labels(changed).versions == []
 
 
-def test_a_part_that_is_altered_or_of_another_model_is_refused_by_name(model: Path) -> None:
-    add_part(model, INDEX, 0)
-    checksum = read_manifest(model)["checksum"]
-    with pytest.raises(DamagedModel, match=r"index/part\.json: belongs to another model"):
-        read_part(model / INDEX, "0" * 64)
-    (model / INDEX / "file.bin").write_bytes(b"CONTENT")
-    with pytest.raises(DamagedModel, match=r"index/file\.bin: was altered"):
-        read_part(model / INDEX, checksum)
-    assert any("index/file.bin" in problem for problem in verify(model))
-    part = model / INDEX / PART
-    part.write_text(part.read_text().replace('"catalogue_version": 0', '"catalogue_version": 1'))
-    with pytest.raises(DamagedModel, match=r"index/part\.json: was altered"):
-        read_part(model / INDEX, checksum)
-    for content in ("", "[]", "{}", '{"format_version": 9}'):
-        part.write_text(content)
-        with pytest.raises(DamagedModel, match=r"index/part\.json"):
-            read_part(model / INDEX, checksum)
-    part.unlink()
-    with pytest.raises(DamagedModel, match=r"part\.json is missing"):
-        read_part(model / INDEX, checksum)
+def test_a_part_that_is_altered_or_gone_is_refused_by_name(model: Path) -> None:
+    add_index(model, 0)
+    place = part_of(model, INDEX)
+    flip_a_byte(place / "file.bin")
+    for read in (Classifier.load, index_of):
+        with pytest.raises(DamagedModel, match=rf"{place.name}/file\.bin: was altered.*umpteen index remove"):
+            read(model)
+    (problem,) = verify(model)
+    assert f"{place.name}/file.bin" in problem
+    (place / "file.bin").unlink()
+    with pytest.raises(DamagedModel, match=rf"{place.name}/file\.bin: is missing"):
+        Classifier.load(model)
+    Classifier.load(model, index=False)
 
 
-def test_the_manifest_lists_no_parts(model: Path) -> None:
-    listed = json.loads((model / MANIFEST).read_text())["files"]
-    assert not [name for name in listed if name.split("/")[0] in (INDEX, CALIBRATION, "catalogue")]
+def test_the_database_is_new_and_says_with_which_version_it_begins(changed: Path) -> None:
+    compact(changed)
+    assert ask(database(changed), "SELECT version, note FROM versions") == [(2, "")]
+    assert ask(database(changed), "SELECT model, first_version FROM about") == [(ModelFolder(changed).model, 2)]

@@ -16,7 +16,7 @@ from quick import RANDOM, quick_recipe
 from safetensors.torch import load_file
 from torch.distributed.run import parse_args
 
-from miniature import Outcome, command, refused, unfinished
+from miniature import Outcome, command, files_of, refused, unfinished
 from tiny import tiny_tokenizer
 from umpteen.cli.training import train
 from umpteen.errors import LostProcess
@@ -122,10 +122,11 @@ def launched(folder: Path) -> Iterator[type[Launched]]:
 
 def same_weights(folder: Path, single: Path) -> None:
     """Up to the rounding of float32 sums in another order, which 40 steps carry on."""
-    files = sorted(path.relative_to(single / "model") for path in (single / "model").rglob("*.safetensors"))
+    right, made = files_of(single / "model"), files_of(folder / "model")
+    files = sorted(path.relative_to(right) for path in right.rglob("*.safetensors"))
     assert len(files) == 3
     for file in files:
-        expected, found = load_file(single / "model" / file), load_file(folder / "model" / file)
+        expected, found = load_file(right / file), load_file(made / file)
         for name in expected:
             torch.testing.assert_close(found[name].float(), expected[name].float(), rtol=1e-3, atol=1e-4)
 

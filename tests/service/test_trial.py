@@ -12,6 +12,7 @@ from service_cases import PATIENCE, Running, in_service, until
 
 from umpteen.classifier import Classifier
 from umpteen.data.labels import LabelCatalogue
+from umpteen.retrieval.exact_index import ExactIndex
 from umpteen.retrieval.ranking import Ranking
 from umpteen.service.refusals import Refusal, too_busy
 from umpteen.service.service import Service
@@ -119,7 +120,7 @@ def test_a_trial_that_fails_is_made_again(shared_model: Path, monkeypatch: pytes
         kept: Service = service.service
         with monkeypatch.context() as patch:
             patch.setattr(kept.classifier, "rank", fail)
-            kept.classifier._in_use.search_exactly()  # another index
+            monkeypatch.setattr(Classifier, "index", ExactIndex(kept.classifier.vectors))  # another index
             await until(lambda: failed > 1)
         assert kept.batcher.short_texts == 0
         await until(lambda: kept.is_measured and kept.batcher.short_texts >= MANY)
@@ -133,7 +134,7 @@ def test_a_trial_that_is_refused_is_made_again(shared_model: Path, monkeypatch: 
         kept: Service = service.service
         with monkeypatch.context() as patch:
             patch.setattr(kept.batcher, "alone", refuse)
-            kept.classifier._in_use.search_exactly()
+            monkeypatch.setattr(Classifier, "index", ExactIndex(kept.classifier.vectors))
             with pytest.raises(Refusal):
                 await kept.measure()
         await until(lambda: kept.is_measured and kept.batcher.short_texts >= MANY)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from miniature import command, unfinished, write_recipe
+from miniature import command, files_of, unfinished, write_recipe
 from umpteen.training.observer import MetricsLog
 from umpteen.training.signals import StopRequest
 
@@ -74,7 +74,8 @@ def wait_for(folder: Path, more: int, process: ForkServerProcess | subprocess.Po
 
 
 def weights(model: Path) -> dict[str, bytes]:
-    found = {str(path.relative_to(model)): path.read_bytes() for path in model.rglob("*.safetensors")}
+    files = files_of(model)
+    found = {str(path.relative_to(files)): path.read_bytes() for path in files.rglob("*.safetensors")}
     assert len(found) > 1
     return found
 
@@ -82,7 +83,7 @@ def weights(model: Path) -> dict[str, bytes]:
 def course(model: Path) -> list[dict[str, object]]:
     """The log without its clock."""
     clock = {"seconds", "processor_seconds", "queries_per_second"}
-    lines = (model / "metrics.jsonl").read_text().splitlines()
+    lines = (files_of(model) / "metrics.jsonl").read_text().splitlines()
     return [{name: value for name, value in json.loads(line).items() if name not in clock} for line in lines]
 
 
@@ -211,7 +212,7 @@ def test_the_best_model_is_kept_not_the_last(tmp_path: Path) -> None:
     evaluations = [record for record in course(tmp_path / "model") if "metrics" in record]
     values = [record["metrics"]["nDCG@5"] for record in evaluations]  # type: ignore[index]
     assert values[-1] < max(values)
-    report = json.loads((tmp_path / "model" / "report.json").read_text())
+    report = json.loads((files_of(tmp_path / "model") / "report.json").read_text())
     assert report["metrics"]["nDCG@5"] == pytest.approx(max(values))
 
 

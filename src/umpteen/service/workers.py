@@ -7,12 +7,14 @@ import multiprocessing
 import os
 import signal
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import FrameType
@@ -25,6 +27,7 @@ from umpteen.service.settings import ServiceSettings
 
 _LOOKS = 0.5  # seconds between looks at the workers
 _SHORTEST_LIFE = 5.0  # seconds; a worker that dies sooner waits before it is started again, longer each time
+_LONGEST_TEMPORARY = 70  # bytes of a folder's name; a socket's has 107, and the server adds some
 _LONGEST_PAUSE = 30.0  # seconds
 
 
@@ -116,8 +119,11 @@ class _Workers:
         self._asked = asked
         self._listener = listener
         self._counts = counts
-        # A server that has imported everything once makes every worker by a fork, before torch has any threads.
-        self._processes = multiprocessing.get_context("forkserver")
+        # A server that has imported everything once makes every worker by a fork, before torch has any threads; its
+        # socket lies in the temporary folder, and such names are short.
+        self._processes: ForkServerContext | SpawnContext = multiprocessing.get_context("spawn")
+        if len(os.fsencode(tempfile.gettempdir())) < _LONGEST_TEMPORARY:
+            self._processes = multiprocessing.get_context("forkserver")
         self._processes.set_forkserver_preload(["umpteen.service.app"])
         self._stopping = False
 
