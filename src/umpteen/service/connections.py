@@ -81,13 +81,12 @@ class Connection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         self._chunk_bytes = len(data)
         super().data_received(data)
-        if self in self._others.silent:  # so there is no whole head
-            if self._in_head():
-                self._head_bytes += len(data)
+        if self._in_head():
+            self._head_bytes += len(data)
             if self._head_bytes > self._others.head_bytes:
                 self._refuse_head()
-            elif self._deadline is None:
-                self._expect_head()
+        if self._deadline is None and self in self._others.silent:  # a head has begun, or only blank lines came
+            self._expect_head()
 
     def on_headers_complete(self) -> None:
         most = self._others.head_bytes
