@@ -108,6 +108,30 @@ def test_a_hundred_megabytes_of_headers_are_not_taken(shared_model: Path) -> Non
         assert connect().ask() == 200
 
 
+def test_a_head_behind_a_request_under_way_is_limited_as_well(
+    shared_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, release = threading.Event(), threading.Event()
+
+    def history(_: Classifier) -> list[Any]:
+        asked.set()
+        release.wait(PATIENCE)
+        return []
+
+    monkeypatch.setattr(Classifier, "history", history)
+    with service_on_a_port(shared_model, ServiceSettings(timeout=PATIENCE)) as connect:
+        caller = connect()
+        caller.send(b"GET /labels/history HTTP/1.1\r\nHost: service\r\n\r\n")
+        assert asked.wait(PATIENCE)
+        caller.send(b"GET /")
+        try:
+            with pytest.raises((ConnectionResetError, BrokenPipeError)):
+                for _ in range(100):
+                    caller.send(b"x" * 2**20)
+        finally:
+            release.set()
+
+
 def test_a_body_is_no_head_even_if_its_request_is_answered_before(shared_model: Path) -> None:
     with service_on_a_port(shared_model, ServiceSettings(limits=Limits(head_bytes=1000))) as connect:
         caller = connect()

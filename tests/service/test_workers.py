@@ -3,9 +3,9 @@
 import fcntl
 import json
 import os
-import resource
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from service_cases import PATIENCE, TOKEN
 
 from miniature import files_of, part_of
-from umpteen.bench.child_service import ChildService, umpteen_serve
+from umpteen.bench.child_service import ChildService, child_service, umpteen_serve
 from umpteen.cli.main import main
 from umpteen.cli.serve import serve as serve_command
 from umpteen.errors import BadConfig, BadFile, BadInput
@@ -179,14 +179,10 @@ def test_a_killed_fork_server_takes_nothing_with_it(model: Path, tmp_path: Path)
 
 
 def test_silent_connections_keep_nobody_out_however_few_files_may_be_open(model: Path, tmp_path: Path) -> None:
-    few, most = 256, resource.getrlimit(resource.RLIMIT_NOFILE)
     log = tmp_path / "log.jsonl"
+    serve = [sys.executable, "-m", "umpteen", "serve", str(model), "--port", "0"]
     with ExitStack() as stack:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (few, most[1]))
-        try:
-            service = stack.enter_context(umpteen_serve(model, log=log))
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, most)
+        service = stack.enter_context(child_service(["sh", "-c", 'ulimit -n 256; exec "$@"', "sh", *serve], log=log))
         for _ in range(300):
             stack.enter_context(socket.create_connection(("127.0.0.1", service.port), timeout=PATIENCE))
         for _ in range(10):

@@ -52,7 +52,6 @@ class Connection(HttpToolsProtocol):
     def __init__(self, others: OpenConnections, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._others = others
-        self._in_head = False
         self._chunk_bytes = 0
         self._head_bytes = 0  # that came before this chunk
         self._deadline: asyncio.TimerHandle | None = None
@@ -82,18 +81,12 @@ class Connection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         self._chunk_bytes = len(data)
         super().data_received(data)
-        if self in self._others.silent:  # so there is no whole head
-            if self._in_head:
-                self._head_bytes += len(data)
+        if self._in_head():
+            self._head_bytes += len(data)
             if self._head_bytes > self._others.head_bytes:
                 self._refuse_head()
-            elif self._deadline is None:
-                self._expect_head()
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self._in_head = True
-        self._head_bytes = 0
+        if self._deadline is None and self in self._others.silent:  # a head has begun, or only blank lines came
+            self._expect_head()
 
     def on_headers_complete(self) -> None:
         most = self._others.head_bytes
@@ -101,7 +94,7 @@ class Connection(HttpToolsProtocol):
         if self._head_bytes + self._chunk_bytes > most and self._exact_head_bytes() > most:
             self._refuse_head()
             raise ValueError("the head is too large")  # ends the parser's work
-        self._in_head = False
+        self._head_bytes = 0
         self._head_is_here()
         self._others.silent.pop(self, None)
         super().on_headers_complete()
@@ -114,6 +107,10 @@ class Connection(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         self._refuse(Refusal(400, "malformed_http", "this is not HTTP/1.1"))
 
+    def _in_head(self) -> bool:
+        """Something of a request is here, but not yet what uvicorn learns from its whole head."""
+        return self.scope is not None and "method" not in self.scope
+
     def _expect_head(self) -> None:
         self._deadline = self.loop.call_later(self._others.head_seconds, self._head_is_late)
 
@@ -124,7 +121,7 @@ class Connection(HttpToolsProtocol):
 
     def _head_is_late(self) -> None:
         self._deadline = None
-        if self._in_head:
+        if self._in_head():
             seconds = self._others.head_seconds
             self._refuse(Refusal(408, "slow_head", f"the headers were not there within {seconds:g} s"))
         else:
