@@ -5,28 +5,33 @@ import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy.sparse import csr_array
-from umpteen.manifest import CALIBRATION, INDEX, PART, read_manifest, write_part
 
-from miniature import flip_a_byte
+from answers import same_answers, same_numbers
+from miniature import files_of, flip_a_byte, part_of
 from tiny import WORDS, tiny_tokenizer
-from umpteen import followed_folder, model_folder
+from umpteen import classifier as classifier_module
+from umpteen import live_model
 from umpteen.calibration.fitting import fit_calibration
 from umpteen.calibration.held_out import HeldOut
+from umpteen.catalogue.changes import Add, Retire
 from umpteen.classifier import Classifier
 from umpteen.data.labels import LabelCatalogue
 from umpteen.encoders.static import StaticEncoder
 from umpteen.encoders.towers import Towers
-from umpteen.errors import DamagedModel, InUse
+from umpteen.errors import BadInput, DamagedModel, InUse
 from umpteen.index_building import build_index
 from umpteen.indexing import remove_index
+from umpteen.live_model import LiveModel, compact
+from umpteen.model_folder import CALIBRATION, INDEX, MANIFEST, ModelFolder
 from umpteen.ranker.features import TextFeatures
 from umpteen.ranker.ranker import Ranker
 from umpteen.ranker.settings import RankerSettings
-from umpteen.storage import atomic_folder
 
 CHANCE = random.Random(0)
 LABELS = {f"L{row}": " ".join(CHANCE.choices([*WORDS, *"abcdefghijkl"], k=4)) for row in range(150)}
@@ -46,23 +51,37 @@ def model(saved: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(saved, tmp_path / "model"))
 
 
-def calibrate(model: Path, *, damaged: bool = False) -> None:
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What those who try again later look at."""
+    now = [100.0]
+    monkeypatch.setattr(live_model, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(classifier_module, "monotonic", lambda: now[0])
+    return now
+
+
+def calibrate(model: Path) -> None:
     scores = Classifier.load(model).rank(TEXTS, 10).scores
     right = np.random.default_rng(0).random(scores.shape) < np.clip(scores, 0, 1)
     calibration, _ = fit_calibration(HeldOut(scores, right, right.sum(axis=1)), {"said": "made for this test"})
-    with atomic_folder(model / CALIBRATION) as part:
-        calibration.save(part)
-        write_part(part, read_manifest(model)["checksum"], {}, 0)
-        if damaged:
-            flip_a_byte(part / "calibration.json")
+    with ModelFolder(model).adding(CALIBRATION) as part:
+        calibration.save(part.folder)
 
 
 def index(model: Path, kind: str = "faiss-hnsw") -> None:
     build_index(model, kind, recall=1, k=5)
 
 
+FILES = {CALIBRATION: "calibration.json", INDEX: "index.faiss"}
+
+
+def damage(model: Path, name: str) -> None:
+    """Done twice, it is whole again."""
+    flip_a_byte(part_of(model, name) / FILES[name])
+
+
 def answers(classifier: Classifier) -> list[list[tuple[str, float]]]:
-    return [[(label.key, round(label.score, 5)) for label in labels] for labels in classifier.predict(TEXTS, 5)]
+    return [[(label.key, label.score) for label in labels] for labels in classifier.predict(TEXTS, 5)]
 
 
 def test_a_calibration_that_comes_changes_or_goes_is_taken_in(model: Path) -> None:
@@ -74,7 +93,7 @@ def test_a_calibration_that_comes_changes_or_goes_is_taken_in(model: Path) -> No
     first = classifier.calibration
     calibrate(model)
     assert classifier.refresh() is True and classifier.calibration is not first
-    shutil.rmtree(model / CALIBRATION)
+    ModelFolder(model).drop(CALIBRATION)
     assert classifier.refresh() is True and classifier.calibration is None
 
 
@@ -84,7 +103,8 @@ def test_an_index_that_comes_changes_or_goes_is_taken_in(model: Path) -> None:
     for kind in ("faiss-hnsw", "faiss-flat"):
         index(model, kind)
         assert classifier.index.kind != kind and classifier.refresh() is True and classifier.refresh() is False
-        assert classifier.index.kind == kind and answers(classifier) == before
+        assert classifier.index.kind == kind
+        same_numbers(answers(classifier), before)
     classifier.add_labels({"new": "fish fish tree"})
     assert classifier.predict(["fish fish tree"], 1)[0][0].key == "new"
     remove_index(model)
@@ -108,41 +128,59 @@ def test_an_index_of_labels_that_are_news_comes_with_them(model: Path) -> None:
     assert "L3" not in {key for labels in answers(classifier) for key, _ in labels}
 
 
-@pytest.mark.parametrize("part", [CALIBRATION, INDEX])
-def test_a_damaged_part_is_told_once_and_the_one_before_stays_in_use(
-    part: str, model: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", [CALIBRATION, INDEX])
+def test_a_damaged_part_is_an_error_as_long_as_it_counts_and_the_one_before_stays_in_use(
+    name: str, model: Path, clock: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calibrate(model)
     index(model, "faiss-flat")
     classifier = Classifier.load(model)
-    clock = [100.0]
-    monkeypatch.setattr(followed_folder, "monotonic", lambda: clock[0])
     kept, before = (classifier.calibration, classifier.index), classifier.predict(TEXTS, 5)
-    if part == CALIBRATION:
-        calibrate(model, damaged=True)
-    else:
-        index(model)
-        flip_a_byte(model / INDEX / "index.faiss")
-        (model / INDEX / PART).touch()
-    with pytest.raises(DamagedModel, match=rf"{part}/.*was altered"):
-        classifier.refresh()
-    with monkeypatch.context() as patch:
-        patch.setattr(model_folder, "read_part", None)
-        patch.setattr("umpteen.indexing.read_part", None)
-        assert classifier.refresh() is False  # nothing is read again at once
+    calibrate(model) if name == CALIBRATION else index(model)
+    damage(model, name)
+    looks: list[object] = []
+    look = ModelFolder.require_whole
+    monkeypatch.setattr(ModelFolder, "require_whole", lambda *asked, **named: looks.append(1) or look(*asked, **named))
+    for later, looked in ((0, 1), (0, 0), (6, 1), (1, 0)):  # nothing is read again at once
+        clock[0] += later
+        looks.clear()
+        with pytest.raises(DamagedModel, match=rf"{name}-\w+/{FILES[name]}: was altered"):
+            classifier.refresh()
+        assert len(looks) == looked
+    assert (classifier.calibration, classifier.index) == kept
+    same_answers(classifier.predict(TEXTS, 5), before)
+    damage(model, name)  # and so it is repaired
     clock[0] += 6
-    assert classifier.refresh() is False  # it is, and nobody told again
-    assert (classifier.calibration, classifier.index) == kept and classifier.predict(TEXTS, 5) == before
-    shutil.rmtree(model / part)
-    calibrate(model) if part == CALIBRATION else index(model)
-    assert classifier.refresh() is True
-    assert classifier.index.kind == ("faiss-hnsw" if part == INDEX else "faiss-flat")
+    assert classifier.refresh() is True and classifier.refresh() is False
+    assert (classifier.index is kept[1], classifier.calibration is kept[0]) == (name != INDEX, name != CALIBRATION)
 
 
-def test_a_damaged_part_is_no_reason_to_refuse_a_label(model: Path) -> None:
+def test_a_damaged_part_that_is_replaced_is_forgotten_at_once(model: Path, clock: list[float]) -> None:
     classifier = Classifier.load(model)
-    calibrate(model, damaged=True)
-    assert classifier.add_labels({"new": "fish fish tree"}) == 1
+    index(model, "faiss-flat")
+    damage(model, INDEX)
+    with pytest.raises(DamagedModel):
+        classifier.refresh()
+    index(model)
+    assert classifier.refresh() is True and classifier.index.kind == "faiss-hnsw"
+    index(model, "faiss-flat")
+    damage(model, INDEX)
+    with pytest.raises(DamagedModel):
+        classifier.refresh()
+    remove_index(model)
+    assert classifier.refresh() is True and classifier.index.kind == "exact"
+
+
+def test_labels_come_in_although_a_part_cannot_be_used(model: Path, clock: list[float]) -> None:
+    classifier, other = Classifier.load(model), Classifier.load(model)
+    calibrate(model)
+    damage(model, CALIBRATION)
+    assert classifier.add_labels({"new": "fish fish tree"}) == 1  # no reason to refuse a label
+    other.retire_labels(["L3"])
+    with pytest.raises(DamagedModel, match="was altered"):
+        classifier.refresh()
+    assert classifier.version == 2 and "L3" not in classifier.labels
+    assert classifier.predict(["fish fish tree"], 1)[0][0].key == "new"
 
 
 def test_a_calibration_of_the_ranker_s_scores_is_not_for_those_without_it(model: Path, tmp_path: Path) -> None:
@@ -159,10 +197,14 @@ def test_a_calibration_of_the_ranker_s_scores_is_not_for_those_without_it(model:
     assert part.calibration is None
 
 
-def test_a_look_that_finds_nothing_is_a_few_looks_at_the_disk(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_that_finds_nothing_is_three_looks_at_the_disk(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calibrate(model)
     index(model)
+    for path in (model / MANIFEST, ModelFolder(model).store.path):
+        assert path is not None
+        os.utime(path, ns=(1, 1))  # long enough ago that a later change would have another time
     classifier = Classifier.load(model)
+    classifier.refresh()
     looks: list[object] = []
     real = os.stat
 
@@ -170,41 +212,71 @@ def test_a_look_that_finds_nothing_is_a_few_looks_at_the_disk(model: Path, monke
         looks.append(path)
         return real(path, *more, **named)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(os, "stat", stat)
-    monkeypatch.setattr(os, "open", None)
-    assert classifier.refresh() is False
-    assert len(looks) == 4
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", stat)
+        patch.setattr(os, "open", None)
+        patch.setattr("sqlite3.connect", None)
+        assert classifier.refresh() is False
+    assert len(looks) == 3
+    Classifier.load(model).retire_labels(["L3"])
+    assert classifier.refresh() is True and "L3" not in classifier.labels
 
 
-def test_a_folder_that_is_gone_takes_nothing_with_it(model: Path) -> None:
+def test_a_folder_that_is_gone_is_told_and_takes_nothing_with_it(model: Path) -> None:
     calibrate(model)
     index(model)
     classifier = Classifier.load(model)
     before = classifier.predict(TEXTS, 5)
     shutil.rmtree(model)
-    assert classifier.refresh() is False and classifier.index.kind == "faiss-hnsw"
-    assert classifier.predict(TEXTS, 5) == before
+    for _ in range(2):
+        with pytest.raises(BadInput, match="there is no such model folder"):
+            classifier.refresh()
+    assert classifier.index.kind == "faiss-hnsw"
+    same_answers(classifier.predict(TEXTS, 5), before)
+
+
+def test_files_of_a_part_in_use_are_there_until_it_is_gone(model: Path) -> None:
+    calibrate(model)
+    classifier = Classifier.load(model)
+    written = (part_of(model, CALIBRATION) / "calibration.json").read_bytes()
+    assert classifier.part_file(CALIBRATION, "calibration.json") == written
+    for name, file in ((CALIBRATION, "../manifest.json"), (CALIBRATION, "nothing"), (INDEX, "index.faiss")):
+        assert classifier.part_file(name, file) is None
+    ModelFolder(model).drop(CALIBRATION)
+    assert classifier.part_file(CALIBRATION, "calibration.json") is None
+    assert classifier.predict(TEXTS[:1], 1)[0][0].probability is not None  # until it is refreshed
+
+
+def test_a_model_that_was_compacted_is_taken_in_with_its_parts(model: Path) -> None:
+    classifier, exact = Classifier.load(model), Classifier.load(model, index=False)
+    calibrate(model)  # before the labels change: it holds for them, too
+    classifier.change_labels([Add("new", "fish fish tree"), Retire("L3")])
+    index(model)
+    assert classifier.refresh() is True
+    before = classifier.predict(TEXTS, 5)
+    compact(model)
+    assert classifier.refresh() is True and classifier.refresh() is False and classifier.history() == []
+    assert classifier.index.kind == "faiss-hnsw" and classifier.calibration is not None
+    same_answers(classifier.predict(TEXTS, 5), before)
+    assert exact.refresh() is True and exact.index.kind == "exact" and exact.version == 1
 
 
 def test_a_damaged_model_in_the_folder_s_place_is_not_loaded_over_and_over(
-    model: Path, monkeypatch: pytest.MonkeyPatch
+    model: Path, clock: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calibrate(model)
     index(model)
     classifier = Classifier.load(model)
     before = classifier.predict(TEXTS, 5)
     Classifier.load(model).save(model, recipe="seed = 2\n")
-    flip_a_byte(model / "vectors.safetensors")
-    read = model_folder.read_manifest
-    loads: list[Path] = []
+    flip_a_byte(files_of(model) / "vectors.safetensors")
+    load, loads = LiveModel.load, []
 
-    def counted(path: Path) -> dict[str, object]:
-        loads.append(path)
-        return read(path)
+    def counted(*asked: Any, **named: Any) -> LiveModel:
+        loads.append(asked)
+        return load(*asked, **named)
 
-    monkeypatch.setattr(model_folder, "read_manifest", counted)
-    clock = [100.0]
-    monkeypatch.setattr(followed_folder, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(LiveModel, "load", counted)
 
     def refused(work: Callable[[], object], tried: int) -> None:
         loads.clear()
@@ -215,38 +287,37 @@ def test_a_damaged_model_in_the_folder_s_place_is_not_loaded_over_and_over(
     refused(classifier.refresh, 1)
     refused(classifier.refresh, 0)
     refused(lambda: classifier.add_labels({"new": "fish"}), 0)
-    assert classifier.predict(TEXTS, 5) == before and classifier.index.kind == "faiss-hnsw"
+    assert classifier.index.kind == "faiss-hnsw"
+    same_answers(classifier.predict(TEXTS, 5), before)
     clock[0] += 61
     refused(classifier.refresh, 1)
-    flip_a_byte(model / "vectors.safetensors")
+    flip_a_byte(files_of(model) / "vectors.safetensors")
     clock[0] += 61
     assert classifier.refresh() is True and classifier.recipe == "seed = 2\n"
     assert classifier.index.kind == "faiss-hnsw" and classifier.refresh() is False
 
 
-def test_a_new_model_with_a_damaged_index_is_searched_exactly(model: Path) -> None:
+def test_a_new_model_with_a_damaged_index_is_searched_exactly(model: Path, clock: list[float]) -> None:
     index(model)
     classifier = Classifier.load(model)
     Classifier.load(model).save(model, recipe="seed = 2\n")
-    flip_a_byte(model / INDEX / "index.faiss")
+    damage(model, INDEX)
     assert classifier.add_labels({"new": "fish fish tree"}) == 1  # no reason to refuse a label
     assert classifier.recipe == "seed = 2\n" and classifier.index.kind == "exact"
-    with pytest.raises(DamagedModel, match=r"index\.faiss"):
-        classifier.refresh()
-    assert classifier.refresh() is False
-    index_again = model / INDEX / "index.faiss"
-    flip_a_byte(index_again)
-    (model / INDEX / PART).touch()
+    for _ in range(2):
+        with pytest.raises(DamagedModel, match=r"index\.faiss"):
+            classifier.refresh()
+    damage(model, INDEX)
+    clock[0] += 6
     assert classifier.refresh() is True and classifier.index.kind == "faiss-hnsw"
+    assert classifier.predict(["fish fish tree"], 1)[0][0].key == "new"
 
 
 def test_an_engine_that_another_process_has_to_itself_is_left_to_it(
-    model: Path, monkeypatch: pytest.MonkeyPatch
+    model: Path, clock: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     classifier = Classifier.load(model)
     before = answers(classifier)
-    clock = [100.0]
-    monkeypatch.setattr(followed_folder, "monotonic", lambda: clock[0])
     index(model, "milvus")
 
     def in_use(uri: str) -> None:
@@ -254,13 +325,21 @@ def test_an_engine_that_another_process_has_to_itself_is_left_to_it(
 
     with monkeypatch.context() as patch:
         patch.setattr("umpteen.retrieval.milvus_engine.own", in_use)
-        with pytest.raises(InUse):
-            classifier.refresh()
-        assert classifier.refresh() is False and classifier.index.kind == "exact"
+        for later in (0, 6):
+            clock[0] += later
+            with pytest.raises(InUse):
+                classifier.refresh()
+        assert classifier.index.kind == "exact"
     clock[0] += 6
-    assert classifier.refresh() is True and classifier.index.kind == "milvus" and answers(classifier) == before
+    assert classifier.refresh() is True and classifier.index.kind == "milvus"
+    same_numbers(answers(classifier), before)
 
     for kind in ("milvus", "faiss-hnsw"):  # built again in the process that has it to itself
+        old = part_of(model, INDEX)
         index(model, kind)
-        assert classifier.refresh() is True and classifier.index.kind == kind and answers(classifier) == before
+        assert old.exists()  # it is open
+        assert classifier.refresh() is True and classifier.index.kind == kind
+        same_numbers(answers(classifier), before)
         assert getattr(classifier.index, "absence", None) is None
+        ModelFolder(model).sweep()
+        assert not old.exists()

@@ -6,28 +6,27 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from umpteen.catalogue.lock import locked
-from umpteen.compacting import compact
-from umpteen.index_sync import sync_index
-from umpteen.manifest import read_manifest
-from umpteen.stamps import NOTHING_THERE, file_stamp
 
-from miniature import command, flip_a_byte, listing, refused
+from answers import same_numbers
+from miniature import command, flip_a_byte, listing, part_of, refused
 from tiny import WORDS, tiny_tokenizer
+from umpteen.catalogue.store import Part, write_part
 from umpteen.classifier import Classifier, verify
 from umpteen.data.labels import LabelCatalogue
 from umpteen.encoders.static import StaticEncoder
 from umpteen.encoders.towers import Towers
 from umpteen.errors import BadInput, DamagedModel, InUse, NotSaved
-from umpteen.index_building import build_index
+from umpteen.index_building import build_index, sync_index
 from umpteen.index_sample import Sample, of_file, of_label_texts
-from umpteen.indexing import KINDS, certificate_of, open_index, remove_index, settings_of
-from umpteen.retrieval import milvus_engine
+from umpteen.indexing import KINDS, certificate_of, index_of, remove_index
+from umpteen.live_model import change_labels, compact, open_labels
+from umpteen.model_folder import ModelFolder
 from umpteen.retrieval.faiss_index import FaissIndex
 from umpteen.retrieval.milvus_connection import MilvusConnection
 from umpteen.retrieval.milvus_index import MilvusIndex
@@ -36,9 +35,16 @@ from umpteen.storage import can_hold
 COUNT = 300
 
 
+def index_part(model: Path) -> Part | None:
+    """The index of a model folder as it is current."""
+    found = index_of(model)
+    return None if found is None else found[0]
+
+
 def label_texts(count: int = COUNT) -> dict[str, str]:
+    """Words in order: labels of the same words are the same text, whichever of them rounding puts first."""
     chance = random.Random(0)
-    return {f"L{row}": " ".join(chance.choices([*WORDS, *"abcdefghijkl"], k=4)) for row in range(count)}
+    return {f"L{row}": " ".join(sorted(chance.choices([*WORDS, *"abcdefghijkl"], k=4))) for row in range(count)}
 
 
 QUERIES = list(label_texts(40).values())
@@ -64,7 +70,12 @@ def answers(model: Path, *, index: bool = True) -> list[list[tuple[str, float]]]
     classifier = Classifier.load(model, index=index)
     found = classifier.predict(QUERIES, 5)
     classifier.index.close()
-    return [[(label.text, round(label.score, 5)) for label in labels] for labels in found]
+    return [[(label.text, label.score) for label in labels] for labels in found]
+
+
+def parts_in(model: Path) -> set[str]:
+    """The folders of indexes, old and new."""
+    return {path.name for path in model.glob("index-*")}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -74,16 +85,17 @@ def test_a_model_answers_through_its_index_as_it_did_without(kind: str, model: P
     assert certificate.kind == kind and certificate.recall >= 0.99 and certificate.k == 10
     assert certificate.queries + certificate.queries_tuned_on == COUNT
     assert certificate.queries_per_second["index"] > 0 and certificate.queries_per_second["exact"] > 0
-    assert certificate.bytes["exact"] == COUNT * 16 * 4 and (certificate.bytes["index"] or 0) > 0
+    assert certificate.bytes["exact"] == COUNT * 16 * 4 and certificate.bytes["index"] is not None
+    assert (certificate.bytes["index"] > 0) == (kind != "exact")  # which needs nothing but the labels' own vectors
     assert certificate_of(model) == certificate
     opened = Classifier.load(model)
     assert opened.index.kind == kind
     opened.index.close()
-    assert answers(model) == before
+    same_numbers(answers(model), before)
     assert verify(model) == []
     remove_index(model)
-    assert Classifier.load(model).index.kind == "exact" and settings_of(model) is None
-    assert answers(model) == before
+    assert Classifier.load(model).index.kind == "exact" and index_part(model) is None
+    same_numbers(answers(model), before)
 
 
 @pytest.mark.parametrize("kind", ["exact", "faiss-hnsw", "milvus"])
@@ -99,7 +111,7 @@ def test_labels_that_change_after_and_before_the_index_was_built_are_found(kind:
     changing.retire_labels(["early", "L10"])
     changing.add_labels({"L9": label_texts()["L9"]})
     changing.index.close()
-    assert answers(model) == answers(model, index=False)
+    same_numbers(answers(model), answers(model, index=False))
     opened = Classifier.load(model)
     assert opened.index.kind == kind
     assert [label[0].key for label in opened.predict(["dog dog library", "book book law", "law law law"], 1)] == [
@@ -110,9 +122,10 @@ def test_labels_that_change_after_and_before_the_index_was_built_are_found(kind:
     opened.index.close()
 
     assert sync_index(model) == 6
-    assert settings_of(model)["catalogue_version"] == Classifier.load(model, index=False).version  # type: ignore[index]
+    part = index_part(model)
+    assert part is not None and part.labels_version == open_labels(model).labels.version
     assert sync_index(model) == 0
-    assert answers(model) == answers(model, index=False)
+    same_numbers(answers(model), answers(model, index=False))
     assert verify(model) == []
 
 
@@ -128,23 +141,25 @@ def test_labels_that_came_and_went_trouble_no_index(kind: str, model: Path) -> N
     build_index(model, kind, k=5, sample=of_label_texts(Classifier.load(model).labels, 100))
     come_and_go("early")  # again, after the index was built
     come_and_go("late")
-    assert answers(model) == before
+    same_numbers(answers(model), before)
     sync_index(model)
-    assert answers(model) == before
+    same_numbers(answers(model), before)
     compact(model)
-    assert answers(model) == before and verify(model) == []
+    same_numbers(answers(model), before)
+    assert verify(model) == []
     build_index(model, kind, k=5, sample=of_label_texts(Classifier.load(model).labels, 100))
     come_and_go("later still")
-    assert answers(model) == before
+    same_numbers(answers(model), before)
 
 
 def test_the_unfinished_work_of_others_never_becomes_part_of_a_model(model: Path) -> None:
     Classifier.load(model).add_labels({"new": "a new label"})
-    left = model / ".index.partial.here.1.x"
+    left = model / ".index-0123abcd.partial.another-machine.1.x"
     left.mkdir()
     (left / "half").write_text("half")
+    build_index(model, "exact")
     compact(model)
-    shutil.rmtree(left, ignore_errors=True)
+    assert (left / "half").read_text() == "half"  # that machine may be at it
     assert verify(model) == [] and Classifier.load(model).labels.count() == COUNT + 1
 
 
@@ -203,38 +218,49 @@ def test_what_cannot_be_asked_for_is_refused(model: Path, tmp_path: Path) -> Non
     (tmp_path / "one.txt").write_text("alone\n")
     with pytest.raises(BadInput, match=r"one\.txt: holds 1 texts"):
         of_file(tmp_path / "one.txt")
-    refused(command("index", "show", tmp_path), "umpteen.json is missing")
+    refused(command("index", "show", tmp_path), "manifest.json is missing")
 
 
 def test_a_damaged_index_is_refused_by_name_and_can_be_removed_or_built_again(model: Path) -> None:
     build_index(model, "faiss-flat")
-    flip_a_byte(model / "index" / "index.faiss")
+    flip_a_byte(part_of(model, "index") / "index.faiss")
     with pytest.raises(DamagedModel, match=r"index\.faiss: was altered"):
         Classifier.load(model)
     assert any("index.faiss" in problem for problem in verify(model))
     build_index(model, "faiss-flat")
     assert verify(model) == []
-    flip_a_byte(model / "index" / "index.faiss")
+    flip_a_byte(part_of(model, "index") / "index.faiss")
     remove_index(model)
     assert answers(model)
 
 
-def test_an_index_of_another_model_is_refused(model: Path, tmp_path: Path) -> None:
+def test_an_index_of_another_model_that_lies_in_the_folder_is_not_used(model: Path, tmp_path: Path) -> None:
+    before = answers(model)
     other = Classifier.load(model)
     other.rename_labels({"L1": "law"})
     other.save(tmp_path / "other")
+    other.undo()
     build_index(tmp_path / "other", "faiss-flat")
-    shutil.copytree(tmp_path / "other" / "index", model / "index")
-    with pytest.raises(DamagedModel, match="belongs to another model"):
-        Classifier.load(model)
+    theirs = part_of(tmp_path / "other", "index")
+    shutil.copytree(theirs, model / theirs.name)
+    assert Classifier.load(model).index.kind == "exact" and verify(model) == []
+    same_numbers(answers(model), before)
 
 
-def test_an_index_of_labels_that_are_not_there_any_more_is_refused(model: Path) -> None:
+@pytest.mark.parametrize("version", [0, 3], ids=["compacted away", "still to come"])
+def test_an_index_of_labels_that_are_not_there_is_refused(version: int, model: Path) -> None:
     Classifier.load(model).add_labels({"more": "fish"})
+    compact(model)
+    Classifier.load(model).add_labels({"still more": "fish law"})
     build_index(model, "faiss-flat")
-    shutil.rmtree(model / "catalogue")
-    with pytest.raises(DamagedModel, match="version 1 of the labels, but they are at version 0"):
+    part = index_part(model)
+    assert part is not None
+    with ModelFolder(model).changing() as connection:
+        write_part(connection, part._replace(labels_version=version))
+    with pytest.raises(DamagedModel, match="index"):
         Classifier.load(model)
+    with pytest.raises(DamagedModel, match="index"):
+        verify(model)
 
 
 @contextmanager
@@ -261,84 +287,135 @@ def never(*_: object) -> Any:
     raise AssertionError("this comes too early")
 
 
+def believed(engine: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The operator says that this is where Milvus is."""
+    monkeypatch.setenv("UMPTEEN_MILVUS_URI", str(engine))
+    return str(engine)
+
+
+INSTEAD: dict[str, Callable[[Path], Any]] = {
+    "replaced": lambda model: build_index(model, "exact"),
+    "removed": remove_index,
+}
+
+
+@pytest.mark.parametrize("become", INSTEAD)
+def test_an_embedded_milvus_in_use_elsewhere_stays_until_it_is_closed(become: str, model: Path) -> None:
+    build_index(model, "milvus", recall=0.9)
+    old = part_of(model, "index")
+    before = listing(old)
+    with open_elsewhere(old / "milvus" / "labels.db"):
+        INSTEAD[become](model)
+        assert Classifier.load(model).index.kind == "exact" and verify(model) == []
+        assert listing(old).keys() == before.keys()
+        ModelFolder(model).sweep()
+        assert listing(old).keys() == before.keys()
+    ModelFolder(model).sweep()
+    part = index_part(model)
+    assert parts_in(model) == ({part.folder} if part else set())
+
+
+@pytest.mark.parametrize("become", INSTEAD)
+def test_a_collection_in_an_engine_that_another_process_has_open_is_left_there(
+    become: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = tmp_path / "elsewhere.db"
+    build_index(model, "milvus", recall=0.9, uri=believed(engine, monkeypatch))
+    held = collections(engine)
+    with open_elsewhere(engine):
+        said = INSTEAD[become](model)
+        assert Classifier.load(model).index.kind == "exact" and verify(model) == []
+    assert collections(engine) == held and len(held) == 1
+    if become == "removed":
+        assert held[0] in said and "may still be there" in said and "another one has it open" in said
+
+
 @pytest.mark.parametrize("outside", [False, True], ids=["in the folder", "elsewhere"])
-def test_an_embedded_milvus_in_use_is_neither_replaced_nor_removed(
+def test_an_embedded_milvus_in_use_is_not_synced(
     outside: bool, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = tmp_path / "elsewhere.db" if outside else model / "index" / "milvus" / "labels.db"
-    build_index(model, "milvus", recall=0.9, uri=str(engine) if outside else None)
+    uri = believed(tmp_path / "elsewhere.db", monkeypatch) if outside else None
+    build_index(model, "milvus", recall=0.9, uri=uri)
+    part = index_part(model)
+    assert part is not None
+    engine = Path(uri or model / part.folder / "milvus" / "labels.db")
     Classifier.load(model, index=False).add_labels({"late": "dog dog library"})
-    held, before = collections(engine), listing(model)
-    works: list[Callable[[], Any]] = [
-        lambda: build_index(model, "exact"),
-        lambda: build_index(model, "milvus", uri=str(tmp_path / "another.db")),
-        lambda: remove_index(model),
-        lambda: sync_index(model),
-    ]
-    with open_elsewhere(engine), monkeypatch.context() as patch:
-        patch.setattr("umpteen.index_building.labels_now", never)  # nobody computes for long, only to be refused
-        patch.setattr("umpteen.index_sync.labels_now", never)
-        for work in works:
-            with pytest.raises(InUse, match=rf"{engine.name}: .*stop that one.*Nothing was changed"):
-                work()
+    with open_elsewhere(engine), pytest.raises(InUse, match=rf"{engine.name}: .*stop that one.*Nothing was changed"):
+        sync_index(model)
+    assert index_part(model) == part
+    assert sync_index(model) == 1
+    assert index_part(model) == part._replace(labels_version=1)
+
+
+def test_a_milvus_that_the_operator_does_not_name_is_not_asked(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, engine = answers(model), tmp_path / "elsewhere.db"
+    build_index(model, "milvus", recall=0.9, uri=str(engine))
+    held = collections(engine)
+    with open_elsewhere(engine):  # so that asking it would fail
+        classifier = Classifier.load(model)
+        classifier.predict(QUERIES[:1], 1)
+        absence = classifier.index.absence  # type: ignore[attr-defined]
+        assert absence is not None and f"set UMPTEEN_MILVUS_URI={engine}" in absence.reason
+        classifier.index.close()
+        same_numbers(answers(model), before)
+    said = remove_index(model)
+    assert said is not None and held[0] in said and "may still be there" in said
     assert collections(engine) == held and len(held) == 1
-    assert {name: content for name, content in listing(model).items() if "/milvus/" not in name} == {
-        name: content for name, content in before.items() if "/milvus/" not in name
-    }
-    remove_index(model)
+    build_index(model, "milvus", recall=0.9, uri=believed(engine, monkeypatch))
+    assert remove_index(model) is None and collections(engine) == held
 
 
 def test_nothing_is_built_into_an_engine_that_another_process_has_open(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = listing(model)
-    monkeypatch.setattr("umpteen.index_building.labels_now", never)
+    monkeypatch.setattr(MilvusIndex, "build", never)
     with open_elsewhere(tmp_path / "elsewhere.db"):
         outcome = command("index", "build", model, "--kind", "milvus", "--uri", tmp_path / "elsewhere.db")
     refused(outcome, "elsewhere.db", "stop that one", "Nothing was changed")
     assert listing(model) == before
 
 
-def test_a_folder_that_cannot_be_removed_keeps_its_index_in_milvus(
+def test_an_index_that_cannot_be_dropped_keeps_its_labels_in_milvus(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = tmp_path / "elsewhere.db"
-    build_index(model, "milvus", recall=0.9, uri=str(engine))
+    build_index(model, "milvus", recall=0.9, uri=believed(engine, monkeypatch))
+    part = index_part(model)
 
-    def refuse(*_: object) -> None:
-        raise PermissionError(13, "Permission denied")
+    def full(*_: object) -> None:
+        raise NotSaved("database or disk is full; nothing was changed")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "replace", refuse)
-        with pytest.raises(NotSaved, match="Permission denied; it is as it was"):
+        patch.setattr("umpteen.model_folder.drop_part", full)
+        with pytest.raises(NotSaved, match="nothing was changed"):
             remove_index(model)
-    assert len(collections(engine)) == 1 and answers(model)
+    assert len(collections(engine)) == 1 and index_part(model) == part and answers(model)
 
 
 @pytest.mark.parametrize("kind", ["faiss-flat", "milvus"])
-def test_who_changes_the_folder_waits_for_others_who_do(
-    kind: str, model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_changes_the_folder_waits_for_others_who_do(kind: str, model: Path) -> None:
     build_index(model, kind, recall=0.9)
     Classifier.load(model, index=False).add_labels({"late": "dog dog library"})
-    part = model / "index" / "part.json"
-    stamp = file_stamp(part)
-    monkeypatch.setattr("umpteen.catalogue.lock.PATIENCE", 0.05)
-    with locked(model):
-        for work in (remove_index, sync_index):
-            with pytest.raises(NotSaved, match="nothing was changed, try again later"):
-                work(model)
-    assert file_stamp(part) == stamp != NOTHING_THERE
-    assert sync_index(model) == 1
-    assert file_stamp(part) != stamp
-    remove_index(model)
-    assert file_stamp(part) == NOTHING_THERE
+    part = index_part(model)
+    for work in (sync_index, remove_index):
+        with ThreadPoolExecutor(1) as thread:
+            with ModelFolder(model).changing():
+                working = thread.submit(work, model)
+                before = index_part(model)
+                assert not working.done()
+            working.result()
+        assert before is not None and index_part(model) != before
+    assert part is not None and index_part(model) is None
 
 
 def test_a_sync_leaves_an_index_alone_that_was_built_meanwhile(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    build_index(model, "milvus", recall=0.9, uri=str(tmp_path / "elsewhere.db"))
+    engine = tmp_path / "elsewhere.db"
+    build_index(model, "milvus", recall=0.9, uri=believed(engine, monkeypatch))
     Classifier.load(model, index=False).add_labels({"late": "dog dog library"})
     catch_up = MilvusIndex.catch_up
 
@@ -347,27 +424,47 @@ def test_a_sync_leaves_an_index_alone_that_was_built_meanwhile(
         build_index(model, "exact")
 
     monkeypatch.setattr(MilvusIndex, "catch_up", meanwhile)
-    with pytest.raises(BadInput, match=r"replaced meanwhile.*sync it again"):
+    with pytest.raises(NotSaved, match=r"replaced meanwhile; what stands there now is as it was"):
         sync_index(model)
     assert Classifier.load(model).index.kind == "exact" and verify(model) == []
+    assert collections(engine) == []
 
 
-def test_of_two_builds_at_once_none_leaves_a_collection_behind(
+def test_of_two_builds_at_once_the_later_one_counts_and_none_leaves_a_collection_behind(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = tmp_path / "elsewhere.db"
-    from umpteen.index_building import save_certificate
+    uri = believed(engine, monkeypatch)
+    from umpteen.indexing import save_certificate
 
     def meanwhile(*written: Any) -> None:
         save_certificate(*written)
         monkeypatch.setattr("umpteen.index_building.save_certificate", save_certificate)
-        build_index(model, "milvus", recall=0.9, uri=str(engine))
+        build_index(model, "milvus", recall=0.9, k=3, uri=uri)
 
     monkeypatch.setattr("umpteen.index_building.save_certificate", meanwhile)
-    with pytest.raises(BadInput, match="replaced while this index was built; nothing was changed"):
-        build_index(model, "milvus", recall=0.9, uri=str(engine))
-    settings = settings_of(model)
-    assert settings is not None and collections(engine) == [settings["collection"]]
+    certificate = build_index(model, "milvus", recall=0.9, k=5, uri=uri)
+    part = index_part(model)
+    assert part is not None and certificate_of(model) == certificate and certificate.k == 5
+    assert collections(engine) == [part.about["collection"]]
+    assert parts_in(model) == {part.folder} and verify(model) == []
+
+
+def test_labels_that_change_while_an_index_is_built_are_found_beside_it(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from umpteen.catalogue.changes import Add
+    from umpteen.indexing import save_certificate
+
+    def meanwhile(*written: Any) -> None:
+        save_certificate(*written)
+        change_labels(model, lambda _: [Add("late", "dog dog library")])
+
+    monkeypatch.setattr("umpteen.index_building.save_certificate", meanwhile)
+    build_index(model, "faiss-flat")
+    opened = Classifier.load(model)
+    assert opened.index.kind == "faiss-flat" and opened.version == 1
+    assert opened.predict(["dog dog library"], 1)[0][0].key == "late"
 
 
 def test_an_index_that_never_reached_its_place_leaves_no_collection(
@@ -379,15 +476,16 @@ def test_an_index_that_never_reached_its_place_leaves_no_collection(
     monkeypatch.setattr("umpteen.storage.flush_to_disk", full)
     with pytest.raises(NotSaved, match="No space left"):
         build_index(model, "milvus", recall=0.9, uri=str(tmp_path / "elsewhere.db"))
-    assert collections(tmp_path / "elsewhere.db") == [] and settings_of(model) is None
+    assert collections(tmp_path / "elsewhere.db") == [] and index_part(model) is None and parts_in(model) == set()
 
 
 @pytest.mark.parametrize("then", ["faiss-sq", None], ids=["replaced", "removed"])
-def test_an_index_that_changes_while_it_is_opened_is_opened_as_it_is_now(
+def test_an_index_that_changes_while_it_is_opened_is_opened_whole_and_followed_by_the_new_one(
     then: str | None, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    before = answers(model)
     build_index(model, "faiss-flat")
-    classifier = Classifier.load(model, index=False)
+    old = part_of(model, "index").name
     opening = FaissIndex.open
 
     def meanwhile(*asked: Any) -> FaissIndex:
@@ -399,8 +497,14 @@ def test_an_index_that_changes_while_it_is_opened_is_opened_as_it_is_now(
         return opening(*asked)
 
     monkeypatch.setattr(FaissIndex, "open", meanwhile)
-    opened = open_index(model, read_manifest(model)["checksum"], classifier.vectors, lambda: classifier.labels)
-    assert (opened and opened[0].kind) == then
+    classifier = Classifier.load(model)
+    assert classifier.index.kind == "faiss-flat" and old in parts_in(model)
+    assert classifier.refresh() and classifier.index.kind == (then or "exact")
+    found = [[(label.text, label.score) for label in labels] for labels in classifier.predict(QUERIES, 5)]
+    same_numbers(found, before)
+    ModelFolder(model).sweep()
+    part = index_part(model)
+    assert parts_in(model) == ({part.folder} if part else set())
 
 
 def test_an_embedded_milvus_is_opened_again_after_it_was_replaced_and_after_it_was_synced(model: Path) -> None:
@@ -416,7 +520,7 @@ def test_an_embedded_milvus_is_opened_again_after_it_was_replaced_and_after_it_w
     second = opened()
     second.index.close()
     first.index.close()
-    assert answers(model) == before
+    same_numbers(answers(model), before)
 
     third = opened()
     third.add_labels({"late": "dog dog library"})
@@ -424,25 +528,27 @@ def test_an_embedded_milvus_is_opened_again_after_it_was_replaced_and_after_it_w
     fourth = opened()
     assert fourth.predict(["dog dog library"], 1)[0][0].key == "late" and fourth.index.waiting() == 0  # type: ignore[attr-defined]
     remove_index(model)
-    assert fourth.predict(["dog dog library"], 1)[0][0].key == "late"  # exactly now
-    for classifier in (third, fourth):
-        classifier.index.close()
-    assert not milvus_engine._OWNED and Classifier.load(model).index.kind == "exact"
+    assert fourth.predict(["dog dog library"], 1)[0][0].key == "late" and len(parts_in(model)) == 1
+    assert fourth.refresh() and fourth.index.kind == "exact"
+    assert fourth.predict(["dog dog library"], 1)[0][0].key == "late"
+    third.index.close()
+    ModelFolder(model).sweep()  # nobody has it open any more
+    assert parts_in(model) == set() and Classifier.load(model).index.kind == "exact"
 
 
-def test_milvus_outside_the_folder_is_left_without_the_old_collection(model: Path, tmp_path: Path) -> None:
-    where = tmp_path / "elsewhere.db"
-    first = build_index(model, "milvus", recall=0.9, uri=str(where))
-    build_index(model, "milvus", recall=0.9, uri=str(where))
-    settings = settings_of(model)
-    assert settings is not None and first.kind == "milvus"
-    connection = MilvusConnection(str(where))
-    assert connection.call(lambda client: client.list_collections()) == [settings["collection"]]
-    connection.close()
+def test_milvus_outside_the_folder_is_left_without_the_old_collection(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = tmp_path / "elsewhere.db"
+    uri = believed(engine, monkeypatch)
+    build_index(model, "milvus", recall=0.9, uri=uri)
+    (first,) = collections(engine)
+    build_index(model, "milvus", recall=0.9, uri=uri)
+    part = index_part(model)
+    assert part is not None and part.about["kind"] == "milvus"
+    assert collections(engine) == [part.about["collection"]] != [first]
     assert remove_index(model) is None
-    connection = MilvusConnection(str(where))
-    assert connection.call(lambda client: client.list_collections()) == []
-    connection.close()
+    assert collections(engine) == []
 
 
 def test_samples_say_where_they_come_from_and_leave_retired_labels_out(model: Path) -> None:
@@ -450,4 +556,4 @@ def test_samples_say_where_they_come_from_and_leave_retired_labels_out(model: Pa
     classifier.retire_labels([f"L{row}" for row in range(1, COUNT)])
     sample = of_label_texts(classifier.labels, 9)
     assert sample == Sample([label_texts()["L0"]], "the labels' own texts, encoded as queries")
-    assert can_hold(model, "umpteen.json")
+    assert can_hold(model, "manifest.json")

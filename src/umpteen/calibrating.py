@@ -20,12 +20,13 @@ from umpteen.calibration.fitting import fit_calibration
 from umpteen.calibration.held_out import HeldOut
 from umpteen.calibration.raw import raw_probabilities
 from umpteen.calibration.reliability import reliability_of
+from umpteen.catalogue.store import Part
 from umpteen.classifier import Classifier
 from umpteen.data.dataset import Dataset, Split
 from umpteen.errors import BadInput, NotSaved
 from umpteen.evaluating import in_rows_of
 from umpteen.figures import Curve, Lines, draw
-from umpteen.model_folder import CALIBRATION, ModelFolder
+from umpteen.model_folder import CALIBRATION, RANKER, ModelFolder
 from umpteen.out_of_fold import out_of_fold, scores_of
 from umpteen.training.observer import Observer, Silence
 
@@ -80,7 +81,15 @@ def calibrate(
         if len(held_out) < FEW_TEXTS:
             observer.notice(f"warning: {len(held_out):,} held-out texts are few; probabilities will be rough")
         calibration, probabilities = fit_calibration(held_out, origin, coverage=coverage)
-        _write(folder, classifier.version, calibration, held_out, probabilities, observer.notice)
+        _write(
+            folder,
+            classifier.version,
+            classifier.parts.get(RANKER),
+            calibration,
+            held_out,
+            probabilities,
+            observer.notice,
+        )
     return calibration
 
 
@@ -136,6 +145,7 @@ def _chosen_on_validation(classifier: Classifier) -> list[str]:
 def _write(
     model: ModelFolder,
     version: int,
+    ranker: Part | None,
     calibration: Calibration,
     held_out: HeldOut,
     probabilities: NDArray[np.float32],
@@ -146,7 +156,7 @@ def _write(
         _draw(part.folder / FIGURE, calibration, held_out, probabilities, notice)
         figures = calibration.figures
         part.about = {"held_out": calibration.origin, "ece": figures["ece"], "ece_raw": figures["ece_raw"]}
-        part.labels_version = version
+        part.labels_version, part.needs = version, {RANKER: ranker}
 
 
 def _draw(

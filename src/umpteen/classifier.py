@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
+from types import EllipsisType
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -23,7 +24,7 @@ from umpteen.errors import BadInput
 from umpteen.evaluation.report import Report
 from umpteen.live_model import LiveModel
 from umpteen.model_folder import RANKER as RANKER
-from umpteen.model_folder import Model, ModelFolder, Stamp, read_plainly, write_model
+from umpteen.model_folder import Model, ModelFolder, Stamp, Standing, read_plainly, write_model
 from umpteen.model_folder import verify as verify
 from umpteen.ranker.ranker import Ranker
 from umpteen.retrieval.exact import top_k
@@ -324,7 +325,7 @@ class Classifier:
         data: dict[str, Any] | None = None,
         training: dict[str, Any] | None = None,
         extra_files: Iterable[Path] = (),
-        unless_changed: tuple[str, int] | None = None,
+        unless_changed: Standing | EllipsisType | None = ...,
     ) -> Path | None:
         """Writes the model folder, whole or not at all; a model that stood there is replaced.
 
@@ -337,10 +338,7 @@ class Classifier:
         if live.folder is None or path.resolve() != live.folder.path.resolve():
             model, carried = live.as_written(**given), live.carried(path)
             return write_model(model, path, extra_files=extra_files, carried=carried, unless_changed=unless_changed)
-        with live.folder.changing() as connection:
-            live.catalogue.take_in(connection)
-            live.rewrite(live.as_written(**given))
-        ModelFolder(path).sweep()
+        live.rewrite(given)
         return None
 
     def _changed(self, change: Callable[[LiveModel], None]) -> int:

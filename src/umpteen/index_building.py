@@ -17,7 +17,7 @@ from umpteen.classifier import Classifier
 from umpteen.encoding import encode_texts
 from umpteen.errors import BadInput, NotSaved
 from umpteen.index_sample import USUAL, Sample, of_label_texts
-from umpteen.indexing import BOUND, KINDS, MILVUS, certificate_of, index_of, open_milvus, save_certificate, size_of
+from umpteen.indexing import BOUND, KINDS, MILVUS, index_of, open_milvus, save_certificate, size_of
 from umpteen.live_model import open_labels
 from umpteen.model_folder import INDEX, ModelFolder
 from umpteen.retrieval.certificate import Certificate, interval, queries_per_second
@@ -91,7 +91,7 @@ def build_index(
         )
         save_certificate(certificate, part.folder)
     if part.replaced is not None:
-        forget(folder.part_path(part.replaced), folder.model, part.replaced.about)
+        forget(folder.part_path(part.replaced), part.replaced.about)
     return certificate
 
 
@@ -130,9 +130,10 @@ def sync_index(model: Path | str, *, sample: Sample | int = USUAL, progress: Pro
     recall that they were built for, and get a new certificate.
     """
     model = Path(model)
-    part, certificate = index_of(model), certificate_of(model)
-    if part is None or certificate is None:
+    found = index_of(model)
+    if found is None:
         raise BadInput(f"{model} has no index; `umpteen index build` makes one")
+    part, certificate = found
     catalogue = open_labels(model)
     put, gone = catalogue.since(part.labels_version)
     if part.about["kind"] == MILVUS:

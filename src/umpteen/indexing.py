@@ -27,14 +27,9 @@ BOUND = "bound_to_folder"  # in what is told of a part: a copy of its files woul
 
 def open_index(folder: Path, part: Part, catalogue: LiveCatalogue) -> LabelIndex:
     """The index as it was made; the caller tells it what has changed since that version of the labels."""
-    kind, version = part.about.get("kind"), part.labels_version
+    kind = part.about.get("kind")
     if kind not in _OPENED:
         raise BadInput(f"{folder}: {kind!r} is no kind of index that this version knows; there are {', '.join(KINDS)}")
-    if not catalogue.start.version <= version <= catalogue.labels.version:
-        raise DamagedModel(
-            f"{folder}: was made with version {version} of the labels, but there are {catalogue.start.version} to "
-            f"{catalogue.labels.version}; build the index again, or remove it (`umpteen index remove`)"
-        )
     try:
         return _OPENED[kind](folder, part, catalogue)
     except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
@@ -70,39 +65,34 @@ _OPENED: dict[str, Callable[[Path, Part, LiveCatalogue], LabelIndex]] = {
 KINDS = tuple(_OPENED)
 
 
-def index_of(model: Path) -> Part | None:
-    """The index of a model folder, if it has one and its files are whole."""
+def index_of(model: Path) -> tuple[Part, Certificate] | None:
+    """The index of a model folder, if it has one and its files are whole, and what was measured when it was built."""
 
-    def read(folder: ModelFolder, connection: Connection) -> Part | None:
+    def read(folder: ModelFolder, connection: Connection) -> tuple[Part, Certificate] | None:
         part = checked_parts(connection).get(INDEX)
-        if part is not None:
-            folder.require_whole([part], Verified(connection), only=(part.folder,))
-        return part
+        if part is None:
+            return None
+        folder.require_whole([part], Verified(connection), only=(part.folder,))
+        path = folder.part_path(part) / CERTIFICATE
+        try:
+            return part, Certificate.from_dict(json.loads(path.read_text(encoding="utf-8")))
+        except (ValueError, TypeError, KeyError) as error:
+            raise DamagedModel(f"{path}: is damaged ({error}); build the index again") from error
 
     return at_one_moment(model, read)
 
 
 def certificate_of(model: Path) -> Certificate | None:
     """What was measured when the index was built; None: the model searches exactly."""
-    part = index_of(model)
-    if part is None:
-        return None
-    path = Path(model) / part.folder / CERTIFICATE
-    try:
-        return Certificate.from_dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise DamagedModel(f"{path}: is damaged ({error}); build the index again") from error
+    found = index_of(model)
+    return None if found is None else found[1]
 
 
 def remove_index(model: Path) -> str | None:
     """The model searches exactly from now on; returns what was left behind elsewhere, if something was."""
-
-    def read(folder: ModelFolder, connection: Connection) -> tuple[ModelFolder, Part | None]:
-        return folder, checked_parts(connection).get(INDEX)
-
-    folder, part = at_one_moment(model, read)
-    folder.drop(INDEX)
-    return None if part is None else forget(folder.part_path(part), folder.model, part.about)
+    folder = ModelFolder(model)
+    part = folder.drop(INDEX)
+    return forget(folder.part_path(part), part.about)
 
 
 def save_certificate(certificate: Certificate, folder: Path) -> None:

@@ -44,7 +44,17 @@ from umpteen.retrieval.exact_index import ExactIndex
 from umpteen.retrieval.index import LabelIndex, try_out
 
 _UNTIL_NEXT_TRY = 5.0  # seconds, to use a part that could not be used: it may be somebody else's for now
-_UNREADABLE = (UmpteenError, OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError)
+_UNREADABLE = (
+    UmpteenError,
+    OSError,
+    ValueError,
+    LookupError,
+    ArithmeticError,
+    AttributeError,
+    TypeError,
+    RuntimeError,
+    SafetensorError,
+)
 
 
 class LiveModel:
@@ -148,9 +158,12 @@ class LiveModel:
         if not self.folder.is_current():
             raise Replaced
         with self.folder.store.reading() as connection:
-            changed = self.catalogue.take_in(connection)
-            self.tell_index()
-            changed = self._turn_to(checked_parts(connection), Verified(connection)) or changed
+            return self._take_in(connection)
+
+    def _take_in(self, connection: Connection) -> bool:
+        changed = self.catalogue.take_in(connection)
+        self.tell_index()
+        changed = self._turn_to(checked_parts(connection), Verified(connection)) or changed
         for trouble in self._troubles.values():
             raise trouble.error
         return changed
@@ -199,14 +212,33 @@ class LiveModel:
             )
         return [Carried(part, self.folder.part_path(part)) for part in found]
 
-    def rewrite(self, model: Model, *, drop_index: bool = False, card: str | None = None) -> None:
-        """The model takes its own place while the caller changes the store: labels as they are, and no history."""
+    def rewrite(
+        self, given: Mapping[str, Any] | None = None, *, drop_index: bool = False, card: str | None = None
+    ) -> "Compacted":
+        """The model takes its own place: with all that others have changed, labels as they are, and no history.
+
+        Parts come along; an index of older labels is only dropped if the caller says so.
+        """
         assert self.folder is not None
         made = {LABELS, VECTORS, REPORT, RECIPE, MARK}
-        files = self.folder.manifest["files"]
-        extra = [self.folder.trained / name for name in files if "/" not in name and name not in made]
-        carried = self.carried(self.folder.path, drop_index=drop_index)
-        write_model(model, self.folder.path, extra_files=extra, carried=carried, held=True, card=card)
+        extra = [self.folder.trained / name for name in self.folder.manifest["files"] if "/" not in name]
+        with self.folder.changing() as connection:
+            self._take_in(connection)
+            parts, versions = checked_parts(connection), len(self.catalogue.versions)
+            is_old = INDEX in parts and parts[INDEX].labels_version != self.labels.version
+            if versions or given is not None:
+                carried = self.carried(self.folder.path, drop_index=drop_index)
+                files = [file for file in extra if file.name not in made]
+                write_model(
+                    self.as_written(**(given or {})),
+                    self.folder.path,
+                    extra_files=files,
+                    carried=carried,
+                    held=True,
+                    card=card,
+                )
+        ModelFolder(self.folder.path).sweep()
+        return Compacted(versions, self.labels.version, self.labels.count(), is_old and versions > 0)
 
     def _wanted(self, parts: Mapping[str, Part]) -> Iterable[str]:
         """The names of the parts that are followed; a calibration holds for the ranker's scores, if there is one."""
@@ -295,31 +327,20 @@ class Compacted(NamedTuple):
 
 
 def compact(path: Path, *, drop_index: bool = False) -> Compacted:
-    """The versions of a model's labels become its own files, whole or not at all: rows stay, the history ends.
-
-    Parts come along; an index of older labels is only dropped if the caller says so.
-    """
-    live = LiveModel.load(path, index=False)
-    assert live.folder is not None
-    with live.folder.changing() as connection:
-        live.catalogue.take_in(connection)
-        labels, versions = live.labels, len(live.catalogue.versions)
-        index = checked_parts(connection).get(INDEX)
-        dropped = index is not None and index.labels_version != labels.version
-        if versions:
-            model, card = live.as_written(), live.folder.path / CARD
-            live.rewrite(model, drop_index=drop_index, card=card.read_text("utf-8") if card.is_file() else None)
-    ModelFolder(path).sweep()
-    return Compacted(versions, labels.version, labels.count(), dropped and versions > 0)
+    """The versions of a model's labels become its own files, whole or not at all: rows stay, the history ends."""
+    card = path / CARD
+    written = card.read_text("utf-8", errors="replace") if card.is_file() else None
+    return LiveModel.load(path, index=False).rewrite(drop_index=drop_index, card=written)
 
 
 def _read(folder: ModelFolder) -> Model:
     """What training has made."""
     settings, report, recipe = folder.manifest["settings"], folder.trained / REPORT, folder.trained / RECIPE
+    vectors = read_vectors(folder.trained)
     return Model(
         Towers.load(folder.trained / "encoder"),
-        read_labels(folder.trained, int(settings["labels_version"])),
-        read_vectors(folder.trained),
+        read_labels(folder.trained, int(settings["labels_version"]), len(vectors)),
+        vectors,
         report=Report.from_dict(json.loads(report.read_text(encoding="utf-8"))) if report.exists() else None,
         recipe=recipe.read_text(encoding="utf-8") if recipe.exists() else None,
         data=settings["data"],
@@ -335,9 +356,12 @@ def open_labels(path: Path) -> LiveCatalogue:
         folder.require_whole((), Verified(connection), only=files)
         try:
             version = int(folder.manifest["settings"]["labels_version"])
-            labels = LiveCatalogue(read_labels(folder.trained, version), read_vectors(folder.trained), folder.store)
+            vectors = read_vectors(folder.trained)
+            labels = LiveCatalogue(read_labels(folder.trained, version, len(vectors)), vectors, folder.store)
             labels.take_in(connection)
-        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        except DamagedModel:
+            raise
+        except _UNREADABLE as error:
             raise DamagedModel(f"{path}: its labels cannot be read: {error}; copy the model again") from error
         return labels
 

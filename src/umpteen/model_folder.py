@@ -17,17 +17,18 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from sqlite3 import Connection
+from types import EllipsisType
 from typing import Any, NamedTuple, TypeVar
 
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from umpteen.catalogue.live import LiveLabels
-from umpteen.catalogue.store import Locked, Part, Replaced, Store, drop_part, is_database, read_parts, write_part
+from umpteen.catalogue.store import Part, Replaced, Store, digest_of, drop_part, is_database, read_parts, write_part
 from umpteen.catalogue.stored import VECTORS, write_labels
 from umpteen.encoders.layout import write_tensors
 from umpteen.encoders.towers import Towers
-from umpteen.errors import BadFile, BadInput, DamagedModel, NotSaved
+from umpteen.errors import BadFile, BadInput, DamagedModel, NotSaved, UmpteenError
 from umpteen.evaluation.report import Report
 from umpteen.model_card import model_card, with_labels, with_ranker
 from umpteen.ranker.ranker import Ranker
@@ -57,6 +58,7 @@ _OURS = re.compile(rf"(model|{RANKER}|{INDEX}|{CALIBRATION})-({_ID.pattern})(\.d
 Progress = Callable[[int, int], None]
 Files = dict[str, dict[str, Any]]  # size and SHA-256 by name
 Result = TypeVar("Result")
+Standing = tuple[str, int]  # a model, and the version of its labels
 
 
 @dataclass(frozen=True)
@@ -138,21 +140,31 @@ class ModelFolder:
             _mark(folder, name)
             files = _listed(folder, new.living)
             connection = held.enter_context(self.changing())  # until the folder is in its place
-            new.replaced = read_parts(connection).get(name)
+            there = read_parts(connection)
+            for other, needed in new.needs.items():
+                if there.get(other) != needed:
+                    raise NotSaved(
+                        f"{self.path}: has another {other} by now, so this {name} holds no more; make it again"
+                    )
+            if digest_of(connection, new.labels_version) is None:
+                raise NotSaved(f"{self.path}: its labels were put back meanwhile; make the {name} again")
+            new.replaced = there.get(name)
             write_part(connection, Part(name, target.name, new.labels_version, new.about, files))
             for other in new.replaces:
                 drop_part(connection, other)
         self.sweep()
 
-    def drop(self, name: str, *others: str) -> None:
-        """There is no such part from now on, and none of the others, if they are there."""
+    def drop(self, name: str, *others: str) -> Part:
+        """There is no such part from now on, and none of the others, if they are there; returns what it was."""
         refuse_links(self.path)
         with self.changing() as connection:
-            if name not in read_parts(connection):
+            part = read_parts(connection).get(name)
+            if part is None:
                 raise BadInput(f"{self.path} has no {name} to remove")
             for one in (name, *others):
                 drop_part(connection, one)
         self.sweep()
+        return part
 
     @contextmanager
     def changing(self) -> Iterator[Connection]:
@@ -165,16 +177,16 @@ class ModelFolder:
 
     def sweep(self) -> None:
         """Removes what was replaced and nobody can be about to read; what somebody may need is left for later."""
-        with suppress(Locked, Replaced, OSError):
+        with suppress(UmpteenError, Replaced, OSError):
             with self.store.reading() as connection:
                 needed = self._names(connection)
             if not self.store.nobody_reads_older():
                 return
             with self.store.changing(0.0) as connection:  # nobody puts a part into its place meanwhile
-                needed |= self._names(connection)
-                for path in list(self.path.iterdir()):
-                    if path.name not in needed:
-                        _remove_if_ours(path)
+                if self._names(connection) == needed:  # else somebody may be reading what came in between
+                    for path in list(self.path.iterdir()):
+                        if path.name not in needed:
+                            _remove_if_ours(path)
 
     def _names(self, connection: Connection) -> set[str]:
         return {
@@ -233,6 +245,7 @@ class NewPart:
     labels_version: int = 0
     about: dict[str, Any] = field(default_factory=dict)
     living: str | None = None  # a subfolder that changes in use (a database), so nothing in it is listed
+    needs: dict[str, Part | None] = field(default_factory=dict)  # other parts that it was made with
     replaces: tuple[str, ...] = ()  # other parts that hold no more
     replaced: Part | None = None  # whose place it has taken
 
@@ -253,8 +266,11 @@ class Verified:
     def keep(self, store: Store) -> None:
         """Where that is possible at once; without it, nothing is lost but time."""
         if self._new:
-            with suppress(NotSaved, Replaced), store.changing(0.0) as connection:
-                connection.executemany("INSERT OR REPLACE INTO verified VALUES (?, ?, ?)", self._new)
+            with suppress(UmpteenError, Replaced), store.changing(0.0) as connection:
+                self.write(connection)
+
+    def write(self, connection: Connection) -> None:
+        connection.executemany("INSERT OR REPLACE INTO verified VALUES (?, ?, ?)", self._new)
 
 
 def at_one_moment(path: Path | str, read: Callable[[ModelFolder, Connection], Result]) -> Result:
@@ -265,10 +281,10 @@ def at_one_moment(path: Path | str, read: Callable[[ModelFolder, Connection], Re
         try:
             with folder.store.reading() as connection:
                 return read(folder, connection)
-        except (Replaced, DamagedModel) as error:  # its files may be swept as soon as it counts no more
+        except (Replaced, DamagedModel, OSError) as error:  # its files may be swept as soon as it counts no more
             if not folder.is_current():
                 continue
-            if isinstance(error, DamagedModel):
+            if not isinstance(error, Replaced):
                 raise
             raise DamagedModel(f"{folder.store.path}: is missing; copy the model again, or train it again") from None
 
@@ -280,6 +296,11 @@ def checked_parts(connection: Connection) -> dict[str, Part]:
         ours = _OURS.fullmatch(part.folder)
         if ours is None or ours[1] != part.name or ours[3]:
             raise DamagedModel(f"the model's {part.name} is said to be in {part.folder!r}; do not use this model")
+        if digest_of(connection, part.labels_version) is None:
+            version = part.labels_version
+            raise DamagedModel(
+                f"{part.folder}: was made with version {version} of the labels, which is not there; make it again"
+            )
         _require_confined(part.files, part.folder)
     return parts
 
@@ -300,7 +321,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise DamagedModel(
             f"{folder}: {MANIFEST} is missing; this is no umpteen model, or it was not copied whole"
         ) from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DamagedModel(f"{path}: is damaged ({error!r}); copy the model again, or train it again") from error
     if found != FORMAT:
         raise DamagedModel(
@@ -343,40 +364,37 @@ def write_model(
     *,
     extra_files: Iterable[Path] = (),
     carried: Iterable[Carried] = (),
-    unless_changed: tuple[str, int] | None = None,
+    unless_changed: Standing | EllipsisType | None = ...,
     held: bool = False,
     card: str | None = None,
 ) -> Path | None:
     """Writes the model, whole or not at all; one that stood there is replaced in one step, and readers go on with it.
 
-    `unless_changed` names a model and a version of its labels: if others stand there by now, they are kept aside, and
-    the folder they are in is returned. `held` says that the caller is changing the model that stands there. A `card`
-    that people may have edited is kept, but for its lines about the labels.
+    `unless_changed` says what stood there, None for nothing: if something else does by now, or something damaged, it is
+    kept aside, and the folder that it is in is returned. `held` says that the caller is changing the model that stands
+    there. A `card` that people may have edited is kept, but for its lines about the labels.
     """
     if not can_hold(path, MANIFEST):
         raise BadInput(f"{path} exists and is not a model folder; nothing was written, choose another path")
-    identity = secrets.token_hex(4)
+    identity, kept = secrets.token_hex(4), None
+    if (path / MANIFEST).exists() and not held and standing_in(path) is None:  # damaged, but who knows what it holds
+        kept = path.rename(path.with_name(f"{path.name}.kept-{identity}"))
     if not (path / MANIFEST).exists():
-        with atomic_folder(path) as folder:
+        with atomic_folder(path, replace=False) as folder:
             _write_manifest(folder, _write_files(model, folder, identity, extra_files, carried))
             _write_card(folder, model, card)
-        return None
+        return kept
     refuse_links(path)
-    made = [path / f"model-{identity}", path / f"model-{identity}.db"]
-    kept = None
     try:
         with ExitStack() as holding:
 
             def hold() -> None:
                 nonlocal kept
-                if not held:
-                    with suppress(DamagedModel):  # of which nothing is left to lose
-                        kept = holding.enter_context(_last_change(path, unless_changed))
+                kept = None if held else holding.enter_context(_last_change(path, unless_changed))
 
-            content = _write_files(model, path, identity, extra_files, carried, hold)
-            _write_manifest(path, content)
+            _write_manifest(path, _write_files(model, path, identity, extra_files, carried, hold))
     except BaseException:
-        for leftover in made:
+        for leftover in (path / f"model-{identity}", path / f"model-{identity}.db"):
             _remove_if_ours(leftover)
         raise
     _write_card(path, model, card)
@@ -385,39 +403,27 @@ def write_model(
     return kept
 
 
-def standing_in(path: Path) -> tuple[str, int] | None:
+def standing_in(path: Path) -> Standing | None:
     """Which model stands there, with which version of its labels; None if there is none that can be read."""
-    with suppress(DamagedModel, BadInput, Replaced):
-        folder = ModelFolder(path)
-        with folder.store.reading() as connection:
-            return folder.model, _newest(connection)
+    with suppress(DamagedModel, BadInput):
+        return at_one_moment(path, lambda folder, connection: (folder.model, _newest(connection)))
     return None
 
 
 @contextmanager
-def _last_change(path: Path, unless_changed: tuple[str, int] | None) -> Iterator[Path | None]:
+def _last_change(path: Path, unless_changed: Standing | EllipsisType | None) -> Iterator[Path | None]:
     """Nobody changes the model that stands there any more; kept aside, if it is not the expected one."""
     old = ModelFolder(path)
     with old.changing() as connection:
         kept = None
-        if unless_changed is not None and unless_changed != (old.model, _newest(connection)):
+        if unless_changed is not ... and unless_changed != (old.model, _newest(connection)):
             kept = path.with_name(f"{path.name}.kept-{old.model}")
+            # Never the database itself: closing a file that was opened here would end this process's locks on it.
+            but = shutil.ignore_patterns(".*", f"{old.trained.name}.db*")
             with atomic_folder(kept) as copy:
-                # Never the database itself: closing a file that was opened here would end this process's locks on it.
-                shutil.copytree(path, copy, dirs_exist_ok=True, symlinks=True, ignore=_but(path, old.store.path))
+                shutil.copytree(path, copy, dirs_exist_ok=True, symlinks=True, ignore=but)
                 old.store.copy(copy)
         yield kept
-
-
-def _but(path: Path, database: Path | None) -> Callable[[str, list[str]], list[str]]:
-    """Leaves out a folder's database, and what is on its way to its place in it."""
-
-    def left_out(folder: str, names: list[str]) -> list[str]:
-        if Path(folder) != path or database is None:
-            return []
-        return [name for name in names if name.startswith((".", database.name))]
-
-    return left_out
 
 
 def _newest(connection: Connection) -> int:
@@ -451,10 +457,10 @@ def _write_files(
         _mark(folder, "model")
         files = _listed(folder)
         hold()
-    parts = [_carry(one, path) for one in carried]
+    parts = [_carry(one, path)._replace(labels_version=model.labels.version) for one in carried]
     if model.ranker is not None:
         parts.append(_ranker_part(model.ranker, path, model.labels.version))
-    _write_database(path / f"{name}.db", identity, model.labels.version, parts)
+    _write_database(path / f"{name}.db", identity, model.labels.version, parts, files)
     return {
         "format": FORMAT,
         "umpteen": __version__,
@@ -465,13 +471,18 @@ def _write_files(
     }
 
 
-def _write_database(path: Path, identity: str, version: int, parts: Iterable[Part]) -> None:
+def _write_database(path: Path, identity: str, version: int, parts: Iterable[Part], files: Files) -> None:
     made = hidden_sibling(path)  # what a kill leaves of it is told by its name
     try:
         store = Store.create(made, identity, version)
         with store.changing() as connection:
             for part in parts:
                 write_part(connection, part)
+            verified, trained = Verified(connection), path.with_suffix("")
+            for name, file in files.items():  # hashed just now, so the first load need not do it
+                if file["bytes"] > ALWAYS_HASHED:
+                    verified.add(f"{trained.name}/{name}", str(_stamp(trained / name)), file["sha256"])
+            verified.write(connection)
         flush_to_disk(made)
         made.replace(path)
     except BaseException:
@@ -481,9 +492,12 @@ def _write_database(path: Path, identity: str, version: int, parts: Iterable[Par
 
 def _carry(carried: Carried, path: Path) -> Part:
     part, source = carried
-    if source.parent.resolve() != path.resolve() and not (path / part.folder).exists():
-        shutil.copytree(source, path / part.folder)
-    return part
+    if source.parent.resolve() == path.resolve():
+        return part
+    name = f"{part.name}-{secrets.token_hex(4)}"
+    with atomic_folder(path / name) as folder:
+        shutil.copytree(source, folder, dirs_exist_ok=True)
+    return part._replace(folder=name)
 
 
 def _ranker_part(ranker: Ranker, path: Path, version: int) -> Part:
@@ -528,8 +542,9 @@ def _remove_if_ours(path: Path) -> None:
             path.unlink()
         return
     if ours[3]:
-        if path.is_file() and is_database(path) and Store(path, ours[2]).is_at_rest():
-            for name in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
+        journal = Path(f"{path}-journal")  # nobody opens it beside one, which a kill has left while it was deleted
+        if path.is_file() and is_database(path) and (journal.is_file() or Store(path, ours[2]).is_at_rest()):
+            for name in (journal, Path(f"{path}-wal"), Path(f"{path}-shm"), path):
                 name.unlink(missing_ok=True)
         return
     if not path.is_dir() or any(is_taken(lock) for lock in path.rglob("*.lock")):
@@ -608,5 +623,5 @@ def _everything(folder: Path | str) -> Iterator[os.DirEntry[str]]:
 
 def read_plainly(path: Path) -> bytes:
     """The file itself, never what a link in its place leads to."""
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         return file.read()

@@ -1,6 +1,6 @@
 """Adds a ranker to a saved model: fitted on what the model was trained on, its weight chosen on validation.
 
-While it is fitted, MODEL.ranker holds what is done; the model folder is replaced whole at the end.
+While it is fitted, MODEL.ranker holds what is done; the ranker becomes a part of the model whole, at the end.
 """
 
 import tomllib
@@ -136,7 +136,7 @@ def remove_ranker(model: Path) -> None:
 def _describe(folder: ModelFolder, ranker: dict[str, Any] | None) -> None:
     card = folder.path / CARD
     if card.is_file():
-        write_atomically(card, with_ranker(card.read_text(encoding="utf-8"), ranker))
+        write_atomically(card, with_ranker(card.read_text("utf-8", errors="replace"), ranker))
 
 
 def try_on_validation(classifier: Classifier, ranker: Ranker, dataset: Dataset, rares: Iterable[float]) -> list[Trial]:

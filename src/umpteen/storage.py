@@ -53,8 +53,11 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def atomic_folder(path: Path) -> Iterator[Path]:
-    """What the body writes into the folder it is given replaces `path` when the body ends well, and only then."""
+def atomic_folder(path: Path, *, replace: bool = True) -> Iterator[Path]:
+    """What the body writes into the folder it is given replaces `path` when the body ends well, and only then.
+
+    If it may not `replace` anything, what has come to be at the path meanwhile stays, and this is NotSaved.
+    """
     target = Path(path).resolve()
     put_back(target)
     with _explained(target):
@@ -65,7 +68,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
             for folder, _, files in os.walk(sibling):
                 for name in [*files, "."]:
                     flush_to_disk(Path(folder, name))
-            if target.exists():
+            if replace and target.exists():
                 _exchange(sibling, target)
             else:
                 sibling.replace(target)
@@ -104,11 +107,6 @@ def _explained(target: Path) -> Iterator[None]:
             raise
         before = "what stood there before is untouched" if target.exists() else "nothing was left behind"
         raise NotSaved(f"{target}: could not be written: {reason}; {before}") from error
-
-
-def is_unfinished(name: str) -> bool:
-    """Whether a file or folder of this name is somebody's work on its way to its place, or what a kill left of it."""
-    return name.startswith(".")
 
 
 def hidden_sibling(target: Path) -> Path:

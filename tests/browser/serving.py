@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import uvicorn
 from scipy.sparse import csr_array
-from umpteen.manifest import CALIBRATION, read_manifest, write_part
 
 from tiny import tiny_tokenizer
 from umpteen.calibration.fitting import fit_calibration
@@ -18,9 +17,9 @@ from umpteen.data.labels import LabelCatalogue
 from umpteen.encoders.static import StaticEncoder
 from umpteen.encoders.towers import Towers
 from umpteen.evaluation.report import evaluate
+from umpteen.model_folder import CALIBRATION, ModelFolder
 from umpteen.service.app import create_app
 from umpteen.service.settings import ServiceSettings
-from umpteen.storage import atomic_folder
 
 TOKEN = "a-token-for-tests"
 SCRIPT = "<script>alert('fish')</script><img src=x onerror=alert(1)> in the library"
@@ -51,10 +50,10 @@ def write_model(folder: Path) -> None:
     right = np.random.default_rng(0).random(ranking.scores.shape) < np.clip(ranking.scores, 0, 1)
     held_out = HeldOut(ranking.scores, right, right.sum(axis=1))
     calibration, _ = fit_calibration(held_out, {"said": f"{len(texts)} texts made for this test"})
-    with atomic_folder(folder / CALIBRATION) as part:
-        calibration.save(part)
-        (part / "reliability.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg" width="40" height="40"/>')
-        write_part(part, read_manifest(folder)["checksum"], {}, 0)
+    with ModelFolder(folder).adding(CALIBRATION) as part:
+        calibration.save(part.folder)
+        picture = '<svg xmlns="http://www.w3.org/2000/svg" width="40" height="40"/>'
+        (part.folder / "reliability.svg").write_text(picture)
 
 
 class Running:

@@ -3,10 +3,10 @@
 import re
 
 from playwright.sync_api import Locator, Page, expect
-from umpteen.compacting import compact
 
 from browser.serving import TOKEN, Running
 from browser.watching import Watched
+from umpteen.live_model import compact
 from umpteen.service.settings import ServiceSettings
 
 

@@ -13,7 +13,7 @@ from umpteen import live_model
 from umpteen.catalogue.changes import Add, Rename, Retire
 from umpteen.classifier import Classifier, verify
 from umpteen.errors import BadInput, DamagedModel, NotSaved
-from umpteen.indexing import BOUND, index_of
+from umpteen.indexing import BOUND, certificate_of
 from umpteen.live_model import compact, open_labels
 from umpteen.model_folder import INDEX, ModelFolder
 
@@ -110,7 +110,7 @@ def test_an_index_of_older_labels_is_dropped_only_on_demand(changed: Path) -> No
     assert index.exists() and Classifier.load(changed).history() != []
     outcome = command("labels", "compact", changed, "--drop-index")
     assert outcome.code == 0 and "2 versions folded" in outcome.out and "its index was of older labels" in outcome.out
-    assert not index.exists() and index_of(changed) is None
+    assert not index.exists() and INDEX not in Classifier.load(changed).parts
     assert Classifier.load(changed).version == 2 and Classifier.load(changed).labels == before
     assert "nothing to compact" in command("labels", "compact", changed).out
 
@@ -125,8 +125,7 @@ def test_saving_over_the_own_folder_never_loses_an_index(changed: Path) -> None:
     assert not kept.exists()
     for how in ({}, {"ranker": False}):
         Classifier.load(changed, index=False, **how).save(changed)
-        part = index_of(changed)
-        assert part is not None and part.labels_version == 2
+        assert Classifier.load(changed).parts[INDEX].labels_version == 2
 
 
 def test_parts_of_a_model_that_has_taken_the_place_of_this_one_are_not_taken_for_its_own(
@@ -138,7 +137,7 @@ def test_parts_of_a_model_that_has_taken_the_place_of_this_one_are_not_taken_for
     other.save(changed)
     add_index(changed, other.version)
     classifier.save(tmp_path / "saved")
-    assert index_of(tmp_path / "saved") is None and verify(tmp_path / "saved") == []
+    assert INDEX not in Classifier.load(tmp_path / "saved").parts and verify(tmp_path / "saved") == []
     same_answers(Classifier.load(tmp_path / "saved").predict(TEXTS, 6), classifier.predict(TEXTS, 6))
 
 
@@ -162,7 +161,7 @@ def test_a_part_that_is_altered_or_gone_is_refused_by_name(model: Path) -> None:
     add_index(model, 0)
     place = part_of(model, INDEX)
     flip_a_byte(place / "file.bin")
-    for read in (Classifier.load, index_of):
+    for read in (Classifier.load, certificate_of):
         with pytest.raises(DamagedModel, match=rf"{place.name}/file\.bin: was altered.*umpteen index remove"):
             read(model)
     (problem,) = verify(model)

@@ -91,7 +91,7 @@ def test_a_process_that_dies_while_it_compacts_leaves_the_old_model_or_the_new_o
         copy = Path(shutil.copytree(model, tmp_path / "copy"))
 
         def fold(copy: Path = copy) -> None:
-            dying_at(5 * len(histories) + 1, after=after)
+            dying_at(4 * len(histories) + 1, after=after)
             compact(copy)
 
         (code,) = ends_of(fork(fold))

@@ -13,8 +13,8 @@ from small_catalogue import LABELS, alter, ask, database, without_database
 
 from miniature import listing
 from umpteen import live_model, model_folder
-from umpteen.catalogue.changes import Add, Rename, Retire
-from umpteen.catalogue.store import PATIENCE, Locked, Replaced, Store, read_versions
+from umpteen.catalogue.changes import Add, Rename, Retire, Step, Version
+from umpteen.catalogue.store import PATIENCE, Locked, Replaced, Store, append_version, digest_of
 from umpteen.classifier import Classifier, verify
 from umpteen.errors import BadInput, DamagedModel, NotSaved
 from umpteen.live_model import change_labels, open_labels
@@ -70,11 +70,14 @@ def test_the_files_of_the_training_are_never_touched(model: Path) -> None:
         ("DELETE FROM changes WHERE version = 3", 3),
     ],
 )
-def test_verify_tells_which_version_was_altered(statement: str, version: int, changed: Path) -> None:
-    assert verify(changed) == []
-    alter(database(changed), statement)
-    found = verify(changed)
-    assert f"{database(changed)}: version {version} was altered" in found[0]
+def test_an_altered_version_is_refused_by_its_number(statement: str, version: int, changed: Path) -> None:
+    path = database(changed)
+    alter(path, statement)
+    (found,) = verify(changed)
+    assert found.startswith(f"{path}: version {version} does not follow the one before it")
+    for load in (Classifier.load, open_labels):
+        with pytest.raises(DamagedModel, match=rf"{path.name}: version {version} does not follow"):
+            load(changed)
 
 
 def test_verify_finds_each_byte_of_a_version_that_was_flipped(changed: Path) -> None:
@@ -92,20 +95,32 @@ def test_verify_finds_each_byte_of_a_version_that_was_flipped(changed: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("statement", "said"),
+    ("step", "vector", "said"),
     [
-        ("UPDATE changes SET key = 'x' WHERE key = 't'", "retire 'x' does not fit"),
-        ("UPDATE changes SET text = 'x' WHERE key = 't'", "retire 't' does not fit"),
-        ("UPDATE changes SET do = 'add' WHERE key = 'f'", "add 'f' does not fit"),
-        ("UPDATE changes SET vector = NULL WHERE key = 'm'", "version 3 and its vectors do not fit"),
-        ("UPDATE changes SET vector = zeroblob(60) WHERE key = 'm'", "the vector of row 6 has 60 bytes"),
+        (Step("retire", "x", None), None, "retire 'x' does not fit"),
+        (Step("retire", "f", "a text"), None, "retire 'f' does not fit"),
+        (Step("add", "f", "fish"), None, "add 'f' does not fit"),
+        (Step("add", "x", "extra"), None, "version 4 and its vectors do not fit"),
+        (Step("retire", "f", None), bytes(64), "version 4 and its vectors do not fit"),
+        (Step("add", "x", "extra"), bytes(60), "the vector of row 7 has 60 bytes"),
+        (Step("add", "x", "extra"), b"\xff" * 64, "NaN or infinity"),
     ],
 )
-def test_a_history_that_makes_no_sense_is_refused_by_the_file_s_name(statement: str, said: str, changed: Path) -> None:
-    alter(database(changed), statement)
+def test_a_history_that_makes_no_sense_is_refused_although_its_digests_are_right(
+    step: Step, vector: bytes | None, said: str, changed: Path
+) -> None:
+    with ModelFolder(changed).store.changing() as connection:
+        append_version(connection, Version(4, "", "", (step,)), [7], [vector], digest_of(connection, 3) or "")
     for load in (Classifier.load, open_labels):
-        with pytest.raises(DamagedModel, match=rf"model-\w+\.db: is not a history of these labels.*({said})"):
+        with pytest.raises(DamagedModel, match=rf"model-\w+\.db: is not a history of these labels.*{said}"):
             load(changed)
+
+
+def test_a_row_that_no_label_has_is_refused_when_an_older_version_is_asked_for(changed: Path) -> None:
+    alter(database(changed), "UPDATE changes SET row = 99 WHERE key = 'n'")
+    labels = open_labels(changed)
+    with pytest.raises(DamagedModel, match=r"model-\w+\.db: speaks of row 99 of 7"):
+        labels.vectors_at(2)
 
 
 @pytest.mark.parametrize(
@@ -197,16 +212,16 @@ def test_a_history_that_parts_from_the_one_in_use_is_another_one(model: Path, tm
 def test_a_reader_s_snapshot_stays_what_it_was_while_others_write(changed: Path) -> None:
     classifier, store = Classifier.load(changed), ModelFolder(changed).store
     with store.reading() as early:
-        assert [recorded.version.number for recorded in read_versions(early, 0)] == [1, 2, 3]
+        assert [recorded.version.number for recorded in store.versions(early, 0)] == [1, 2, 3]
         classifier.retire_labels(["m"])
         with store.reading() as late:
-            assert len(list(read_versions(late, 0))) == 4
+            assert len(list(store.versions(late, 0))) == 4
         classifier.undo(0)
-        assert [recorded.version.number for recorded in read_versions(early, 0)] == [1, 2, 3]
+        assert [recorded.version.number for recorded in store.versions(early, 0)] == [1, 2, 3]
         assert not store.nobody_reads_older()
     assert store.nobody_reads_older()
     with store.reading() as connection:
-        assert len(list(read_versions(connection, 0))) == 5
+        assert len(list(store.versions(connection, 0))) == 5
 
 
 def test_what_fails_in_the_middle_leaves_nothing(changed: Path) -> None:

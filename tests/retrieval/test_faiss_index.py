@@ -41,7 +41,7 @@ def test_it_finds_what_a_full_sort_finds_before_and_after_changes(kind: str, len
     (tmp_path / "index").mkdir()
     settings = index.save(tmp_path / "index")
 
-    for one in (index, FaissIndex.open(tmp_path / "index", base, settings)):
+    for one in (index, FaissIndex.open(tmp_path / "index", LiveVectors(base), settings)):
         truth = Truth(base)
         change(one, truth, lengths=lengths)
         found = one.search(queries, 10)
@@ -76,7 +76,7 @@ def test_rows_that_were_removed_before_it_was_built_are_not_in_it(kind: str, tmp
     index = built(kind, base, active)
     (tmp_path / "index").mkdir()
     settings = index.save(tmp_path / "index")
-    for one in (index, FaissIndex.open(tmp_path / "index", base, settings)):
+    for one in (index, FaissIndex.open(tmp_path / "index", LiveVectors(base, active), settings)):
         found = one.search(base, 1).rows[:, 0]
         assert np.array_equal(found[active], np.flatnonzero(active)) and active[found].all()
         one.add(np.array([0]), base[:1].numpy())
@@ -90,7 +90,7 @@ def test_an_index_built_after_changes_holds_them(kind: str, tmp_path: Path) -> N
     labels = LiveVectors(base).with_rows(np.array([7, 400, 402]), 9 * np.eye(3, base.shape[1], dtype=np.float32))
     index = FaissIndex.build(kind, labels, EFFORTS[kind])
     (tmp_path / "index").mkdir()
-    opened = FaissIndex.open(tmp_path / "index", base, index.save(tmp_path / "index"))
+    opened = FaissIndex.open(tmp_path / "index", labels, index.save(tmp_path / "index"))
     assert opened.search(torch.eye(3, base.shape[1]), 1).rows.tolist() == [[7], [400], [402]]
     assert opened.waiting() == 0
     opened.add(np.array([7, 9]), np.stack([9 * np.eye(1, base.shape[1], dtype=np.float32)[0], base[9].numpy()]))
@@ -157,7 +157,14 @@ def test_a_cut_or_foreign_file_is_refused_by_name(tmp_path: Path) -> None:
     content = (tmp_path / STRUCTURE).read_bytes()
     (tmp_path / STRUCTURE).write_bytes(content[: len(content) // 2])
     with pytest.raises(DamagedModel, match=r"index\.faiss.*build the index again"):
-        FaissIndex.open(tmp_path, base, settings)
+        FaissIndex.open(tmp_path, LiveVectors(base), settings)
+
+
+def test_an_index_of_more_labels_than_there_were_is_refused(tmp_path: Path) -> None:
+    base = clustered(300, 12)
+    settings = built(FLAT, base).save(tmp_path)
+    with pytest.raises(DamagedModel, match="holds 300 vectors but there were 299 labels; build it again"):
+        FaissIndex.open(tmp_path, LiveVectors(base, np.arange(300) != 7), settings)
 
 
 def test_an_index_with_changes_beside_it_is_not_saved(tmp_path: Path) -> None:
@@ -184,4 +191,4 @@ def test_an_index_of_another_kind_than_it_says_is_refused(tmp_path: Path) -> Non
     base = clustered(300, 12)
     settings = built(SQ, base).save(tmp_path)
     with pytest.raises(DamagedModel, match=r"index\.faiss: is a IndexScalarQuantizer, no faiss-hnsw"):
-        FaissIndex.open(tmp_path, base, {**settings, "kind": HNSW})
+        FaissIndex.open(tmp_path, LiveVectors(base), {**settings, "kind": HNSW})

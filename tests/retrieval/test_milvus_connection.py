@@ -113,19 +113,15 @@ def test_who_is_still_at_work_after_the_end_opens_nothing(made: list[Client], tm
     assert len(made) == 1 and not milvus_engine._OWNED
 
 
-def test_a_resting_engine_is_started_by_nobody_until_its_files_have_been_moved(
-    made: list[Client], tmp_path: Path
-) -> None:
-    path = str(tmp_path / "labels.db")
-    mover, searcher = MilvusConnection(path), MilvusConnection(path)
-    mover.own()
-    mover.rest()
-    use: Callable[[Any], Any] = lambda client: client  # noqa: E731
-    with pytest.raises(MilvusAway, match="being moved"):
-        searcher.call(use)
-    mover.close()
-    assert searcher.call(use) is made[0]
-    searcher.close()
+@pytest.mark.parametrize("address", [ADDRESS, "labels.db"])
+def test_an_address_that_is_not_believed_is_not_connected_to(address: str, made: list[Client]) -> None:
+    connection = MilvusConnection(address, refused="nobody vouches for it")
+    uses: list[Callable[[], Any]] = [lambda: connection.call(lambda client: client), connection.connect, connection.own]
+    for use in uses:
+        with pytest.raises(MilvusAway, match=f"{address}: nobody vouches for it"):
+            use()
+    connection.close()
+    assert made == []
 
 
 def test_an_engine_whose_folder_is_not_there_is_away(tmp_path: Path) -> None:

@@ -204,11 +204,3 @@ def test_a_loss_turned_nan_stops_the_run_at_its_step_and_keeps_the_checkpoint_be
     assert command("train", recipe, "--output", tmp_path / "straight", "--quiet").code == 0
     resumed, straight = (files_of(tmp_path / name) / "vectors.safetensors" for name in ("model", "straight"))
     assert resumed.read_bytes() == straight.read_bytes()
-
-
-def test_a_learning_rate_far_too_high_ends_in_a_named_step_not_in_a_useless_model(tmp_path: Path) -> None:
-    recipe = write_recipe(
-        tmp_path, "encoder.query.normalise=false", "optimizer.learning_rate=100", "objective.temperature=1e-37"
-    )
-    refused(command("train", recipe, "--output", tmp_path / "model", "--quiet"), "at step 2")
-    assert not (tmp_path / "model").exists()

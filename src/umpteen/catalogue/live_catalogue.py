@@ -17,7 +17,6 @@ from umpteen.catalogue.store import (
     Store,
     append_version,
     digest_of,
-    read_versions,
     rows_at,
 )
 from umpteen.errors import BadInput, DamagedModel
@@ -66,19 +65,14 @@ class LiveCatalogue:
         if digest is None or digest != (self._digest or digest):
             raise Replaced
         self._digest = digest
-        read = list(read_versions(connection, self.labels.version))
+        read = list(self.store.versions(connection, self.labels.version))
         if not read:
             return False
         try:
             self._follow(read)
-        except (ValueError, TypeError, KeyError, BadInput) as error:
+        except (ValueError, TypeError, LookupError, ArithmeticError, BadInput) as error:
             raise DamagedModel(f"{self.store.path}: is not a history of these labels: {error}") from error
         return True
-
-    def refresh(self) -> bool:
-        """Takes in what other processes have changed."""
-        with self.store.reading() as connection:
-            return self.take_in(connection)
 
     def since(self, version: int) -> tuple[Rows, Rows]:
         """What an index of this version has to hear of: rows with a new vector, or back again; rows that are gone."""
@@ -94,6 +88,7 @@ class LiveCatalogue:
         start = LiveVectors(self.base, self.start.active)
         with self.store.reading() as connection:
             then = list(rows_at(connection, version))
+        self._require_rows(row for row, *_ in then)
         return _changed(
             start, [(row, None if text is None else self._vector(row, vector)) for row, text, vector in then]
         )
@@ -145,9 +140,10 @@ class LiveCatalogue:
             target = self.labels.version - 1 if to_version is None else to_version
             steps = self.between(self.labels.version, target)
             then = {row: vector for row, _, vector in rows_at(connection, target)}
+            self._require_rows(then)
             rows = [self.labels.find(step.key) for step in steps]
             vectors = [
-                self._vector(row, then[row]) if row is not None and self._brings_vector(step) else None
+                self._vector(row, then.get(row)) if row is not None and self._brings_vector(step) else None
                 for step, row in zip(steps, rows, strict=True)
             ]
             made = self._append(connection, steps, vectors, note or f"back to version {target}")
@@ -178,6 +174,13 @@ class LiveCatalogue:
     def history(self) -> list[VersionSummary]:
         """What happened since the model was written, oldest first."""
         return [version.summary() for version in self.versions]
+
+    def _require_rows(self, rows: Iterable[int]) -> None:
+        for row in rows:
+            if not 0 <= row < len(self.labels):
+                raise DamagedModel(
+                    f"{self.store.path}: speaks of row {row} of {len(self.labels):,}; copy the model again"
+                )
 
     def _require(self, version: int) -> None:
         first, last = self.start.version, self.labels.version

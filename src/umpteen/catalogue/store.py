@@ -21,6 +21,7 @@ from umpteen.errors import DamagedModel, NotSaved
 PATIENCE = 120.0  # seconds that a change waits for the one before it; who makes one encodes no texts meanwhile
 _APPLICATION = 0x756D7074  # "umpt" in the file's header
 _FORMAT = 1
+_AS_IT_LIES = "mode=ro&immutable=1"  # SQLite looks at no lock and no log then
 _SCHEMA = (
     "CREATE TABLE about (model TEXT NOT NULL, first_version INTEGER NOT NULL) STRICT",
     "CREATE TABLE versions (version INTEGER PRIMARY KEY, time TEXT NOT NULL, note TEXT NOT NULL, "
@@ -104,7 +105,7 @@ class Store:
             try:
                 yield connection
             finally:
-                connection.execute("ROLLBACK")
+                _roll_back(connection)
 
     @contextmanager
     def changing(self, patience: float = PATIENCE) -> Iterator[Connection]:
@@ -117,8 +118,7 @@ class Store:
                 yield connection
                 connection.execute("COMMIT")
             except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
+                _roll_back(connection)
                 raise
 
     def nobody_reads_older(self) -> bool:
@@ -130,7 +130,7 @@ class Store:
     def is_at_rest(self) -> bool:
         """Whether no process has it open; it is of no use to anybody after this look, which is for who deletes it."""
         try:
-            with self._opened(0.0) as connection:
+            with self._opened(0.0, doomed=True) as connection:
                 return bool(connection.execute("PRAGMA journal_mode=DELETE").fetchone()[0] == "delete")
         except (Locked, DamagedModel, Replaced):
             return False
@@ -141,22 +141,36 @@ class Store:
         with self.reading() as connection, closing(sqlite3.connect(folder / self.path.name)) as made:
             connection.backup(made)
 
+    def versions(self, connection: Connection, after: int) -> Iterator[Recorded]:
+        """All versions after this one, oldest first, each of them the next of the one before."""
+        previous = digest_of(connection, after)
+        for number, time, note, digest in connection.execute(
+            "SELECT version, time, note, digest FROM versions WHERE version > ? ORDER BY version", (after,)
+        ).fetchall():
+            found = connection.execute(
+                "SELECT do, key, text, vector FROM changes WHERE version = ? ORDER BY place", (number,)
+            ).fetchall()
+            version = Version(number, time, note, tuple(Step(do, key, text) for do, key, text, _ in found))
+            vectors = [vector for *_, vector in found]
+            after += 1
+            if number != after or previous is None or digest != _digest(previous, version, vectors):
+                raise DamagedModel(f"{self.path}: version {number} does not follow the one before it; copy it again")
+            previous = digest
+            yield Recorded(version, vectors, digest)
+
     def problems(self) -> list[str]:
         """What is wrong with it, looked at to the last byte."""
         try:
             with self.reading() as connection:
                 found = [str(line) for (line,) in connection.execute("PRAGMA integrity_check") if line != "ok"]
-                first, previous = connection.execute("SELECT version, digest FROM versions ORDER BY version").fetchone()
-                for recorded in read_versions(connection, first):
-                    if recorded.digest != _digest(previous, recorded.version, recorded.vectors):
-                        found.append(f"version {recorded.version.number} was altered, its SHA-256 does not match")
-                    previous = recorded.digest
+                for first in connection.execute("SELECT first_version FROM about").fetchall():
+                    list(self.versions(connection, *first))
         except DamagedModel as damage:
             return [str(damage)]
         return [f"{self.path}: {problem}; copy the model again" for problem in found]
 
     @contextmanager
-    def _opened(self, patience: float) -> Iterator[Connection]:
+    def _opened(self, patience: float, *, doomed: bool = False) -> Iterator[Connection]:
         if self._memory is not None:
             yield self._memory
             return
@@ -169,20 +183,18 @@ class Store:
         ):
             found.execute("PRAGMA trusted_schema=OFF")
             found.execute("PRAGMA synchronous=FULL")
+            found.execute("PRAGMA wal_autocheckpoint=0")  # who closes it last does it alone (sqlite.org: WAL-reset bug)
             _require_ours(found, self.path, self.model)
+            if not doomed and not address.endswith(_AS_IT_LIES):
+                self._require_in_use(found)
             yield found
 
-
-def read_versions(connection: Connection, after: int) -> Iterator[Recorded]:
-    """All versions after this one, oldest first."""
-    for number, time, note, digest in connection.execute(
-        "SELECT version, time, note, digest FROM versions WHERE version > ? ORDER BY version", (after,)
-    ).fetchall():
-        found = connection.execute(
-            "SELECT do, key, text, vector FROM changes WHERE version = ? ORDER BY place", (number,)
-        ).fetchall()
-        steps = tuple(Step(do, key, text) for do, key, text, _ in found)
-        yield Recorded(Version(number, time, note, steps), [vector for *_, vector in found], digest)
+    def _require_in_use(self, connection: Connection) -> None:
+        """Refuses a database that somebody is about to delete: see `is_at_rest`."""
+        if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+            if not self._is_current():
+                raise Replaced
+            raise DamagedModel(f"{self.path}: is no database of this version of umpteen; copy the model again")
 
 
 def append_version(
@@ -218,12 +230,18 @@ def rows_at(connection: Connection, version: int) -> Iterator[tuple[int, str | N
 
 def read_parts(connection: Connection) -> dict[str, Part]:
     """The current parts by name."""
-    return {
-        name: Part(name, folder, version, json.loads(about), json.loads(files))
-        for name, folder, version, about, files in connection.execute(
-            "SELECT name, folder, labels_version, about, files FROM parts"
-        )
-    }
+    parts: dict[str, Part] = {}
+    for name, folder, version, *described in connection.execute(
+        "SELECT name, folder, labels_version, about, files FROM parts"
+    ):
+        try:
+            about, files = map(json.loads, described)
+        except (ValueError, RecursionError):
+            about = files = None
+        if not (isinstance(about, dict) and isinstance(files, dict)):
+            raise DamagedModel(f"the model's {name} is said to be what no {name} is; do not use this model")
+        parts[name] = Part(name, folder, version, about, files)
+    return parts
 
 
 def write_part(connection: Connection, part: Part) -> None:
@@ -237,6 +255,11 @@ def write_part(connection: Connection, part: Part) -> None:
 def drop_part(connection: Connection, name: str) -> None:
     """There is no such part from now on."""
     connection.execute("DELETE FROM parts WHERE name = ?", (name,))
+
+
+def _roll_back(connection: Connection) -> None:
+    if connection.in_transaction:  # else SQLite has done it, after an error of the disk
+        connection.execute("ROLLBACK")
 
 
 def is_database(path: Path) -> bool:
@@ -258,7 +281,7 @@ def _address(path: Path) -> str:
     """Never creates a file. A folder that cannot be written is read as it lies there."""
     mode = "mode=rw"
     if not os.access(path.parent, os.W_OK) or not os.access(path, os.W_OK):
-        mode = "mode=ro" if Path(f"{path}-wal").exists() else "mode=ro&immutable=1"
+        mode = "mode=ro" if Path(f"{path}-wal").exists() else _AS_IT_LIES
     return f"file:{quote(str(path.absolute()))}?{mode}"
 
 
@@ -287,8 +310,8 @@ def _explained(path: Path | None, patience: float = PATIENCE) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        code = (getattr(error, "sqlite_errorcode", 0) or 0) & 0xFF
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL):
             waited = f" for {patience:g} s" if patience else ""
             reason = f"another process has been changing it{waited}; nothing was changed, try again later"
             raise Locked(f"{path}: {reason}") from error
@@ -299,6 +322,4 @@ def _explained(path: Path | None, patience: float = PATIENCE) -> Iterator[None]:
             ) from error
         if code == sqlite3.SQLITE_CANTOPEN and path is not None and not path.exists():
             raise Replaced from error
-        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CANTOPEN):
-            raise DamagedModel(f"{path}: is damaged ({error}); copy the model again") from error
-        raise
+        raise DamagedModel(f"{path}: is damaged ({error}); copy the model again") from error

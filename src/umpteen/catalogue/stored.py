@@ -13,7 +13,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from umpteen.catalogue.columns import same_texts
-from umpteen.catalogue.live import LiveLabels, Stop, never
+from umpteen.catalogue.live import ORIGINS, LiveLabels, Stop, never
 from umpteen.errors import DamagedModel
 
 LABELS, VECTORS = "labels.db", "vectors.safetensors"
@@ -24,6 +24,7 @@ _SCHEMA = (
     "CREATE VIRTUAL TABLE search USING fts5 (key, text, content = '', columnsize = 0, "
     "tokenize = 'trigram case_sensitive 1')",
 )
+_FIRST_AND_LAST = "SELECT (SELECT min(row) FROM labels), (SELECT max(row) FROM labels)"  # both at once read them all
 _LETTERS_INDEXED = 3  # what is shorter is looked for in every label
 STEPS_BETWEEN_LOOKS = 100_000  # of SQLite's machine, at whether anybody still waits
 _ROWS_AT_A_TIME = 4096
@@ -55,12 +56,14 @@ def write_labels(folder: Path, labels: LiveLabels) -> None:
         connection.execute("COMMIT")
 
 
-def read_labels(folder: Path, version: int) -> LiveLabels:
-    """The labels of a model's files, which are read when somebody asks for one."""
-    first = StoredLabels(folder / LABELS)
+def read_labels(folder: Path, version: int, rows: int) -> LiveLabels:
+    """The labels of a model's files, one for each of so many rows, which are read when somebody asks for one."""
+    first = StoredLabels(folder / LABELS, rows)
     changed = first.rows("SELECT row, origin, retired FROM labels WHERE origin OR retired")
     active, origins = np.ones(len(first), dtype=np.bool_), np.zeros(len(first), dtype=np.uint8)
     for row, origin, retired in changed:
+        if not 0 <= origin < len(ORIGINS):
+            raise DamagedModel(f"{folder / LABELS}: row {row} has the origin {origin}; copy the model again")
         active[row], origins[row] = not retired, origin
     return LiveLabels(first, version=version, active=active, origins=origins if origins.any() else None)
 
@@ -75,18 +78,20 @@ def read_vectors(folder: Path) -> Tensor:
 class StoredLabels:
     """The labels of a file that never changes; threads may share it, and it may be deleted while it is open."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, rows: int) -> None:
         self._path = path
+        self._count = rows
         self._reading = _Connection(path)
         self._searching = _Connection(path)  # of its own: nobody who reads a label waits for a search
         tables = {sql for (sql,) in self.rows("SELECT sql FROM sqlite_schema WHERE name IN ('labels', 'search')")}
         others = self.rows("SELECT name FROM sqlite_schema WHERE type IN ('view', 'trigger')")
         if any(others) or tables != {_SCHEMA[0], _SCHEMA[2]}:
             raise DamagedModel(f"{path}: was altered, it has other tables than umpteen makes; copy the model again")
-        ((last,),) = self.rows("SELECT max(row) FROM labels")
-        if last is None:
-            raise DamagedModel(f"{path}: holds no labels; copy the model again")
-        self._count = int(last) + 1
+        ((first, last),) = self.rows(_FIRST_AND_LAST)
+        if (first, last) != (0, rows - 1):
+            raise DamagedModel(
+                f"{path}: holds the rows {first} to {last}, not those of {rows:,} vectors; copy the model again"
+            )
         self.keys: Sequence[str] = _Field(self, "key")
         self.texts: Sequence[str] = _Field(self, "text")
 

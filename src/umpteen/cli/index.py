@@ -45,7 +45,10 @@ def index() -> None:
 @QUERIES
 @DATA
 @SAMPLE
-@click.option("--uri", help="Milvus: the address of a cluster, or a folder ending in .db.  [default: in MODEL]")
+@click.option(
+    "--uri",
+    help="Milvus: a cluster's address, or a folder ending in .db; set UMPTEEN_MILVUS_URI, too.  [default: in MODEL]",
+)
 @JSON
 def build(
     model: Path,

@@ -53,13 +53,13 @@ def claimed(connection: MilvusConnection) -> Iterator[None]:
         connection.close()
 
 
-def forget(folder: Path, model: str, about: dict[str, Any]) -> str | None:
+def forget(folder: Path, about: dict[str, Any]) -> str | None:
     """Drops the collection of an index that is gone; says what is left behind if that cannot be done."""
     if about.get("kind") != MilvusIndex.kind or about.get("uri") == INSIDE:
         return None  # it goes with the folder
     name = str(about.get("collection"))
-    if not re.fullmatch(new_collection(model, "[0-9a-f]{8}"), name):
-        return f"the collection {name} is left alone: it is not one of this model's"
+    if not re.fullmatch(new_collection("[0-9a-f]{8}", "[0-9a-f]{8}"), name):
+        return f"the collection {name} is left alone: it is not one of umpteen's"
     connection = connection_of(folder, about)
     try:
         MilvusCollection(connection, name, str(about.get("structure", ""))).drop()

@@ -35,7 +35,6 @@ class MilvusConnection:
         self.embedded = is_embedded(uri)
         self._client: Any = None
         self._owns_files = False
-        self._rests = False
         self._closed = False
         self._opening = Lock()  # around coming and going, never around a call
 
@@ -74,21 +73,12 @@ class MilvusConnection:
         with self._opening:
             self._own()
 
-    def rest(self) -> None:
-        """Stops the embedded engine that this owns; nobody starts it, and its files are still, until this is closed."""
-        if self._owns_files:
-            self._rests = True
-            milvus_engine.rest(self.uri)
-
     def close(self) -> None:
         """Lets go of the connection, and of the embedded engine's files, for good."""
         with self._opening:
             self._closed = True
             owned, self._owns_files = self._owns_files, False
         self._drop(self._client)
-        if self._rests:
-            self._rests = False
-            milvus_engine.wake(self.uri)
         if owned:
             milvus_engine.release(self.uri)
 

@@ -13,7 +13,6 @@ from umpteen.errors import InUse
 from umpteen.storage import FileLock
 
 _OWNED: dict[str, tuple[FileLock, int]] = {}  # by path: the locks that this process has, and how many hold them
-_RESTING: set[str] = set()  # paths whose engine nobody starts
 _OWNING = Lock()
 
 
@@ -44,25 +43,10 @@ def release(path: str) -> None:
             lock.close()
 
 
-def rest(path: str) -> None:
-    """Stops the engine, whoever uses it in this process, until `wake`: its files are still and may be moved."""
-    with _OWNING:
-        _RESTING.add(path)
-        _stop(path)
-
-
-def wake(path: str) -> None:
-    """The engine may be started again."""
-    with _OWNING:
-        _RESTING.discard(path)
-
-
 @contextmanager
 def starting(path: str) -> Iterator[None]:
-    """One at a time, and not while the engine rests."""
+    """One at a time."""
     with _OWNING:
-        if path in _RESTING:
-            raise OSError("its files are being moved")
         yield
 
 

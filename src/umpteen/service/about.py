@@ -104,5 +104,8 @@ def figures(classifier: Classifier) -> dict[str, tuple[str, str]]:
 
 def _read(classifier: Classifier, part: str, file: str) -> dict[str, Any] | None:
     written = classifier.part_file(part, file)
-    content = None if written is None else json.loads(written)
+    try:
+        content = None if written is None else json.loads(written)
+    except (ValueError, RecursionError):  # whoever made the model
+        return None
     return content if isinstance(content, dict) else None
