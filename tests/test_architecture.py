@@ -27,6 +27,7 @@ LEVELS = [
         "classifier",
         "live_model",
         "model_folder",
+        "model_writing",
         "indexing",
         "index_building",
         "index_sample",

@@ -18,7 +18,7 @@ import pytest
 from answers import same_answers
 from miniature import command, files_of, flip_a_byte, listing, part_of, refused
 from tiny import tiny_tokenizer
-from umpteen import live_model, model_folder
+from umpteen import live_model, model_folder, model_writing
 from umpteen.classifier import Classifier, verify
 from umpteen.data.labels import LabelCatalogue
 from umpteen.encoders.static import StaticEncoder
@@ -279,14 +279,14 @@ def test_a_part_that_fails_in_the_making_changes_nothing(model: Path) -> None:
 
 def before_the_manifest(work: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Somebody does this when all files of a new model are there and its manifest is not; what came of it."""
-    write, found = model_folder.write_atomically, []
+    write, found = model_writing.write_atomically, []
 
     def meanwhile(path: Path, data: bytes | str) -> None:
         if path.name == MANIFEST:
             found.append(work())
         write(path, data)
 
-    monkeypatch.setattr(model_folder, "write_atomically", meanwhile)
+    monkeypatch.setattr(model_writing, "write_atomically", meanwhile)
     return found
 
 

@@ -16,7 +16,8 @@ from umpteen.data.dataset import open_dataset
 from umpteen.errors import DamagedModel, NotSaved
 from umpteen.index_building import build_index
 from umpteen.live_model import compact, open_labels
-from umpteen.model_folder import ModelFolder, standing_in
+from umpteen.model_folder import ModelFolder
+from umpteen.model_writing import standing_in
 from umpteen.ranker.settings import RankerSettings
 from umpteen.reranking import fit_ranker, remove_ranker
 
@@ -68,15 +69,15 @@ def test_a_calibration_of_scores_that_are_no_longer_the_model_s_is_not_kept(
 def test_a_model_that_came_to_stand_where_another_is_written_stays(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from umpteen import model_folder
+    from umpteen import model_writing
 
-    target, whole = tmp_path / "target", model_folder.write_labels
+    target, whole = tmp_path / "target", model_writing.write_labels
 
     def meanwhile(folder: Path, labels: object) -> None:
         shutil.copytree(model, target)
         whole(folder, labels)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(model_folder, "write_labels", meanwhile)
+    monkeypatch.setattr(model_writing, "write_labels", meanwhile)
     with pytest.raises(NotSaved):
         Classifier.load(model).save(target)
     assert standing_in(target) == standing_in(model) and verify(target) == []

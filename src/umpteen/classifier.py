@@ -24,8 +24,9 @@ from umpteen.errors import BadInput
 from umpteen.evaluation.report import Report
 from umpteen.live_model import LiveModel
 from umpteen.model_folder import RANKER as RANKER
-from umpteen.model_folder import Model, ModelFolder, Stamp, Standing, read_plainly, write_model
+from umpteen.model_folder import ModelFolder, Stamp, read_plainly
 from umpteen.model_folder import verify as verify
+from umpteen.model_writing import Model, Standing, write_model
 from umpteen.ranker.ranker import Ranker
 from umpteen.retrieval.exact import top_k
 from umpteen.retrieval.index import LabelIndex

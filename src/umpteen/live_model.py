@@ -30,15 +30,13 @@ from umpteen.model_folder import (
     RANKER,
     RECIPE,
     REPORT,
-    Carried,
-    Model,
     ModelFolder,
     Verified,
     at_one_moment,
     checked_parts,
     refuse_links,
-    write_model,
 )
+from umpteen.model_writing import Carried, Model, write_model
 from umpteen.ranker.ranker import Ranker
 from umpteen.retrieval.exact_index import ExactIndex
 from umpteen.retrieval.index import LabelIndex, try_out

@@ -14,34 +14,19 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from sqlite3 import Connection
-from types import EllipsisType
 from typing import Any, NamedTuple, TypeVar
 
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
 
-from umpteen.catalogue.live import LiveLabels
 from umpteen.catalogue.store import Part, Replaced, Store, digest_of, drop_part, is_database, read_parts, write_part
-from umpteen.catalogue.stored import VECTORS, write_labels
-from umpteen.encoders.layout import write_tensors
-from umpteen.encoders.towers import Towers
 from umpteen.errors import BadFile, BadInput, DamagedModel, NotSaved, UmpteenError
-from umpteen.evaluation.report import Report
-from umpteen.model_card import model_card, with_labels, with_ranker
-from umpteen.ranker.ranker import Ranker
-from umpteen.retrieval.exact import require_finite
 from umpteen.storage import (
     atomic_folder,
-    can_hold,
-    flush_to_disk,
-    hidden_sibling,
     is_taken,
     sha256_of,
     unfinished_target,
-    write_atomically,
 )
 from umpteen.version import __version__
 
@@ -58,36 +43,6 @@ _OURS = re.compile(rf"(model|{RANKER}|{INDEX}|{CALIBRATION})-({_ID.pattern})(\.d
 Progress = Callable[[int, int], None]
 Files = dict[str, dict[str, Any]]  # size and SHA-256 by name
 Result = TypeVar("Result")
-Standing = tuple[str, int]  # a model, and the version of its labels
-
-
-@dataclass(frozen=True)
-class Model:
-    """What training makes, and a ranker if there is one."""
-
-    towers: Towers
-    labels: LiveLabels
-    vectors: Tensor  # [rows, d]
-    report: Report | None = None
-    recipe: str | None = None
-    data: dict[str, Any] = field(default_factory=dict)
-    training: dict[str, Any] = field(default_factory=dict)
-    ranker: Ranker | None = None
-
-    def settings(self) -> dict[str, Any]:
-        """For the manifest and the model card."""
-        settings = {
-            "labels": len(self.labels),
-            "dimension": self.towers.dimension,
-            "encoder": self.towers.describe(),
-            "shared_towers": self.towers.shared,
-            "data": self.data,
-            "training": self.training,
-            "labels_version": self.labels.version,
-        }
-        if self.labels.count() != len(self.labels):
-            settings["retired_labels"] = len(self.labels) - self.labels.count()
-        return settings
 
 
 class Stamp(NamedTuple):
@@ -98,13 +53,6 @@ class Stamp(NamedTuple):
     def is_settled(self) -> bool:
         """Whether a later change would have another time: file systems count in steps of some milliseconds."""
         return max(changed for _, changed, _ in self.files) < time.time_ns() - _SETTLED
-
-
-class Carried(NamedTuple):
-    """A part of another model that holds for a new one, too, and the folder it lies in."""
-
-    part: Part
-    source: Path
 
 
 class ModelFolder:
@@ -124,7 +72,7 @@ class ModelFolder:
     def stamp(self) -> "Stamp":
         """Changes with whatever is written here: three looks at the disk."""
         files = (self.path / MANIFEST, self.store.path, f"{self.store.path}-wal")
-        return Stamp(tuple(_stamp(file) for file in files))
+        return Stamp(tuple(stamp_of(file) for file in files))
 
     def part_path(self, part: Part) -> Path:
         return self.path / part.folder
@@ -137,8 +85,8 @@ class ModelFolder:
         with ExitStack() as held, atomic_folder(target) as folder:
             new = NewPart(folder)
             yield new
-            _mark(folder, name)
-            files = _listed(folder, new.living)
+            mark(folder, name)
+            files = listed(folder, new.living)
             connection = held.enter_context(self.changing())  # until the folder is in its place
             there = read_parts(connection)
             for other, needed in new.needs.items():
@@ -186,7 +134,7 @@ class ModelFolder:
                 if self._names(connection) == needed:  # else somebody may be reading what came in between
                     for path in list(self.path.iterdir()):
                         if path.name not in needed:
-                            _remove_if_ours(path)
+                            remove_if_ours(path)
 
     def _names(self, connection: Connection) -> set[str]:
         return {
@@ -258,10 +206,16 @@ class Verified:
         self._new: list[tuple[str, str, str]] = []
 
     def knows(self, name: str, path: Path, sha256: str) -> bool:
-        return self._known.get(name) == (str(_stamp(path)), sha256)
+        return self._known.get(name) == (str(stamp_of(path)), sha256)
 
     def add(self, name: str, stamp: str, sha256: str) -> None:
         self._new.append((name, stamp, sha256))
+
+    def add_new(self, folder: Path, files: Files) -> None:
+        """Files that were hashed just now."""
+        for name, file in files.items():
+            if file["bytes"] > ALWAYS_HASHED:
+                self.add(f"{folder.name}/{name}", str(stamp_of(folder / name)), file["sha256"])
 
     def keep(self, store: Store) -> None:
         """Where that is possible at once; without it, nothing is lost but time."""
@@ -328,7 +282,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             f"{path}: format {found!r} found, {FORMAT} expected; it was written by umpteen "
             f"{content.get('umpteen', '(unknown)')}, this is {__version__}: use that version, or train it again"
         )
-    if content.get("checksum") != _checksum(content) or not (isinstance(model, str) and _ID.fullmatch(model)):
+    if content.get("checksum") != checksum_of(content) or not (isinstance(model, str) and _ID.fullmatch(model)):
         raise DamagedModel(f"{path}: was altered, its checksum does not match; copy the model again, or train it again")
     if not all(isinstance(content.get(name), dict) for name in ("settings", "files")):
         raise DamagedModel(f"{path}: has no settings or no list of files; copy the model again, or train it again")
@@ -358,180 +312,18 @@ def verify(path: Path | str, progress: Progress | None = None) -> list[str]:
     return at_one_moment(path, look)
 
 
-def write_model(
-    model: Model,
-    path: Path,
-    *,
-    extra_files: Iterable[Path] = (),
-    carried: Iterable[Carried] = (),
-    unless_changed: Standing | EllipsisType | None = ...,
-    held: bool = False,
-    card: str | None = None,
-) -> Path | None:
-    """Writes the model, whole or not at all; one that stood there is replaced in one step, and readers go on with it.
-
-    `unless_changed` says what stood there, None for nothing: if something else does by now, or something damaged, it is
-    kept aside, and the folder that it is in is returned. `held` says that the caller is changing the model that stands
-    there. A `card` that people may have edited is kept, but for its lines about the labels.
-    """
-    if not can_hold(path, MANIFEST):
-        raise BadInput(f"{path} exists and is not a model folder; nothing was written, choose another path")
-    identity, kept = secrets.token_hex(4), None
-    if (path / MANIFEST).exists() and not held and standing_in(path) is None:  # damaged, but who knows what it holds
-        kept = path.rename(path.with_name(f"{path.name}.kept-{identity}"))
-    if not (path / MANIFEST).exists():
-        with atomic_folder(path, replace=False) as folder:
-            _write_manifest(folder, _write_files(model, folder, identity, extra_files, carried))
-            _write_card(folder, model, card)
-        return kept
-    refuse_links(path)
-    try:
-        with ExitStack() as holding:
-
-            def hold() -> None:
-                nonlocal kept
-                kept = None if held else holding.enter_context(_last_change(path, unless_changed))
-
-            _write_manifest(path, _write_files(model, path, identity, extra_files, carried, hold))
-    except BaseException:
-        for leftover in (path / f"model-{identity}", path / f"model-{identity}.db"):
-            _remove_if_ours(leftover)
-        raise
-    _write_card(path, model, card)
-    if not held:
-        ModelFolder(path).sweep()
-    return kept
-
-
-def standing_in(path: Path) -> Standing | None:
-    """Which model stands there, with which version of its labels; None if there is none that can be read."""
-    with suppress(DamagedModel, BadInput):
-        return at_one_moment(path, lambda folder, connection: (folder.model, _newest(connection)))
-    return None
-
-
-@contextmanager
-def _last_change(path: Path, unless_changed: Standing | EllipsisType | None) -> Iterator[Path | None]:
-    """Nobody changes the model that stands there any more; kept aside, if it is not the expected one."""
-    old = ModelFolder(path)
-    with old.changing() as connection:
-        kept = None
-        if unless_changed is not ... and unless_changed != (old.model, _newest(connection)):
-            kept = path.with_name(f"{path.name}.kept-{old.model}")
-            # Never the database itself: closing a file that was opened here would end this process's locks on it.
-            but = shutil.ignore_patterns(".*", f"{old.trained.name}.db*")
-            with atomic_folder(kept) as copy:
-                shutil.copytree(path, copy, dirs_exist_ok=True, symlinks=True, ignore=but)
-                old.store.copy(copy)
-        yield kept
-
-
-def _newest(connection: Connection) -> int:
-    return int(connection.execute("SELECT max(version) FROM versions").fetchone()[0])
-
-
-def _write_files(
-    model: Model,
-    path: Path,
-    identity: str,
-    extra_files: Iterable[Path],
-    carried: Iterable[Carried],
-    hold: Callable[[], None] = lambda: None,
-) -> dict[str, Any]:
-    """All of a model but its manifest, whose content is returned.
-
-    `hold` is called before anything has the name of a model or a part: nobody else may sweep from then on.
-    """
-    name = f"model-{identity}"
-    require_finite("label", model.vectors)
-    with atomic_folder(path / name) as folder:
-        model.towers.save(folder / "encoder")
-        write_labels(folder, model.labels)
-        write_tensors(folder / VECTORS, {"vectors": model.vectors.float().cpu()})
-        if model.report is not None:
-            (folder / REPORT).write_text(json.dumps(model.report.to_dict(), indent=2) + "\n", encoding="utf-8")
-        if model.recipe is not None:
-            (folder / RECIPE).write_text(model.recipe, encoding="utf-8")
-        for file in extra_files:
-            shutil.copyfile(file, folder / file.name)
-        _mark(folder, "model")
-        files = _listed(folder)
-        hold()
-    parts = [_carry(one, path)._replace(labels_version=model.labels.version) for one in carried]
-    if model.ranker is not None:
-        parts.append(_ranker_part(model.ranker, path, model.labels.version))
-    _write_database(path / f"{name}.db", identity, model.labels.version, parts, files)
-    return {
-        "format": FORMAT,
-        "umpteen": __version__,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "model": identity,
-        "settings": model.settings(),
-        "files": files,
-    }
-
-
-def _write_database(path: Path, identity: str, version: int, parts: Iterable[Part], files: Files) -> None:
-    made = hidden_sibling(path)  # what a kill leaves of it is told by its name
-    try:
-        store = Store.create(made, identity, version)
-        with store.changing() as connection:
-            for part in parts:
-                write_part(connection, part)
-            verified, trained = Verified(connection), path.with_suffix("")
-            for name, file in files.items():  # hashed just now, so the first load need not do it
-                if file["bytes"] > ALWAYS_HASHED:
-                    verified.add(f"{trained.name}/{name}", str(_stamp(trained / name)), file["sha256"])
-            verified.write(connection)
-        flush_to_disk(made)
-        made.replace(path)
-    except BaseException:
-        made.unlink(missing_ok=True)
-        raise
-
-
-def _carry(carried: Carried, path: Path) -> Part:
-    part, source = carried
-    if source.parent.resolve() == path.resolve():
-        return part
-    name = f"{part.name}-{secrets.token_hex(4)}"
-    with atomic_folder(path / name) as folder:
-        shutil.copytree(source, folder, dirs_exist_ok=True)
-    return part._replace(folder=name)
-
-
-def _ranker_part(ranker: Ranker, path: Path, version: int) -> Part:
-    name = f"{RANKER}-{secrets.token_hex(4)}"
-    with atomic_folder(path / name) as folder:
-        ranker.save(folder)
-        _mark(folder, RANKER)
-        return Part(RANKER, name, version, ranker.describe(), _listed(folder))
-
-
-def _write_manifest(path: Path, content: dict[str, Any]) -> None:
-    sealed = {**content, "checksum": _checksum(content)}
-    write_atomically(path / MANIFEST, json.dumps(sealed, indent=2, ensure_ascii=False) + "\n")
-
-
-def _write_card(path: Path, model: Model, card: str | None) -> None:
-    ranker = None if model.ranker is None else model.ranker.describe()
-    files, settings = f"model-{read_manifest(path)['model']}", model.settings()
-    made = with_labels(card, files, settings) if card else model_card(files, settings, model.report, model.recipe)
-    write_atomically(path / CARD, with_ranker(made, ranker))
-
-
-def _checksum(content: dict[str, Any]) -> str:
+def checksum_of(content: dict[str, Any]) -> str:
     """Of everything but the checksum itself, however the JSON is laid out."""
     rest = {name: value for name, value in content.items() if name != "checksum"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
 
-def _mark(folder: Path, name: str) -> None:
+def mark(folder: Path, name: str) -> None:
     """Says whose folder this is: only what has a mark is ever swept."""
     (folder / MARK).write_text(json.dumps({"umpteen": name}) + "\n", encoding="utf-8")
 
 
-def _remove_if_ours(path: Path) -> None:
+def remove_if_ours(path: Path) -> None:
     """Removes a model, a part, or what a killed process left of one: by its name, its mark, and unless it is in use."""
     target = unfinished_target(path)
     ours = _OURS.fullmatch(path.name if target is None else target)
@@ -551,7 +343,7 @@ def _remove_if_ours(path: Path) -> None:
         return
     if target is not None or _read_mark(path) == ours[1]:
         if ours[1] == "model" and path.with_name(f"{path.name}.db").exists() and target is None:
-            _remove_if_ours(path.with_name(f"{path.name}.db"))
+            remove_if_ours(path.with_name(f"{path.name}.db"))
             if path.with_name(f"{path.name}.db").exists():
                 return  # somebody is about to read it
         shutil.rmtree(path, ignore_errors=True)
@@ -563,7 +355,7 @@ def _read_mark(folder: Path) -> str | None:
     return None
 
 
-def _listed(folder: Path, living: str | None = None) -> Files:
+def listed(folder: Path, living: str | None = None) -> Files:
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     return {
         path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
@@ -575,7 +367,7 @@ def _listed(folder: Path, living: str | None = None) -> Files:
 def _problem(path: Path, name: str, expected: dict[str, Any], verified: Verified, every_byte: bool) -> str | None:
     if not path.is_file():
         return "is missing"
-    stamp = _stamp(path)  # before it is read: what is written to it meanwhile gives it another
+    stamp = stamp_of(path)  # before it is read: what is written to it meanwhile gives it another
     size = path.stat().st_size
     if size != expected["bytes"]:
         return f"has {size:,} bytes instead of {expected['bytes']:,}"
@@ -596,7 +388,7 @@ def _problem(path: Path, name: str, expected: dict[str, Any], verified: Verified
     return None
 
 
-def _stamp(path: Path | str | None) -> tuple[int, int, int]:
+def stamp_of(path: Path | str | None) -> tuple[int, int, int]:
     try:
         found = Path(path or "").stat()
     except OSError:

@@ -21,7 +21,8 @@ from umpteen.errors import BadInput
 from umpteen.evaluating import in_rows_of, propensity_of_recipe
 from umpteen.judge import Judge
 from umpteen.model_card import with_ranker
-from umpteen.model_folder import CALIBRATION, CARD, ModelFolder, standing_in
+from umpteen.model_folder import CALIBRATION, CARD, ModelFolder
+from umpteen.model_writing import standing_in
 from umpteen.ranker.features import TextFeatures
 from umpteen.ranker.fitting import fit_weights
 from umpteen.ranker.fusion import fuse

@@ -13,7 +13,8 @@ from umpteen.encoders.static import StaticEncoder
 from umpteen.encoding import encode_texts
 from umpteen.errors import BadInput
 from umpteen.evaluation.report import Report
-from umpteen.model_folder import MANIFEST, Standing, standing_in
+from umpteen.model_folder import MANIFEST
+from umpteen.model_writing import Standing, standing_in
 from umpteen.parallel.shard import Shard
 from umpteen.parallel.world import World, launch_name
 from umpteen.recipe_file import read_config, to_toml
