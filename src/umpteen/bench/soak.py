@@ -10,6 +10,7 @@ import random
 import re
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -211,6 +212,15 @@ class Soak:
 
 
 def memory_mb(process: int) -> float:
-    """What a process holds of the machine's memory."""
-    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{process}/status").read_text())
-    return int(found[1]) / 1024 if found else 0.0
+    """What a process and those it has started, to the last, hold of the machine's memory."""
+    parents: dict[int, int] = {}
+    held: dict[int, float] = {}
+    for status in Path("/proc").glob("[0-9]*/status"):
+        with suppress(OSError):  # it has ended
+            about = dict(re.findall(r"^(Pid|PPid|VmRSS):\s+(\d+)", status.read_text(), flags=re.M))
+            parents[int(about["Pid"])] = int(about["PPid"])
+            held[int(about["Pid"])] = int(about.get("VmRSS", 0)) / 1024
+    family = {process}
+    while more := {one for one, parent in parents.items() if parent in family} - family:
+        family |= more
+    return sum(held.get(one, 0.0) for one in family)
