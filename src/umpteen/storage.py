@@ -112,13 +112,17 @@ def _explained(target: Path) -> Iterator[None]:
 def hidden_sibling(target: Path) -> Path:
     """A fresh hidden name beside the target; siblings left by killed processes of this machine are removed."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    prefix = f".{target.name}.partial.{os.uname().nodename}."
     for other in target.parent.iterdir():
-        if other.name.startswith(prefix) and not _alive(other.name.removeprefix(prefix).partition(".")[0]):
+        if unfinished_target(other) == target.name:
             shutil.rmtree(other, ignore_errors=True)
             with suppress(OSError):
                 other.unlink()
-    return target.with_name(f"{prefix}{os.getpid()}.{secrets.token_hex(4)}")
+    return target.with_name(f".{target.name}{_partial()}{os.getpid()}.{secrets.token_hex(4)}")
+
+
+def _partial() -> str:
+    """What stands between a name and the process that is at work on it."""
+    return f".partial.{os.uname().nodename}."
 
 
 def _alive(process: str) -> bool:
@@ -133,7 +137,7 @@ def _alive(process: str) -> bool:
 
 def unfinished_target(path: Path) -> str | None:
     """Of what a killed process of this machine left behind: the name of the file or folder it was to become."""
-    name, partial, process = path.name[1:].partition(f".partial.{os.uname().nodename}.")
+    name, partial, process = path.name[1:].partition(_partial())
     return name if path.name.startswith(".") and partial and not _alive(process.partition(".")[0]) else None
 
 
