@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from umpteen.classifier import Prediction
+from umpteen.model.classifier import Prediction
 
 ROUNDING = 1e-5
 

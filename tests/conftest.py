@@ -29,11 +29,11 @@ os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # and complain about it
 # One server forks the processes of all tests, whichever needs one first: it imports once what any of them needs.
 forkserver.set_forkserver_preload(
     [
-        "umpteen.running",
+        "umpteen.model.train",
         "umpteen.cli.main",
         "umpteen.cli.console",
         "umpteen.service.app",
-        "umpteen.bench.crash",
+        "benchmarks.crash",
         "umpteen.doctor.agreement",
     ]
 )

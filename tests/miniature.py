@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import click
+
 from tiny import tiny_transformer
 
 TOPICS = ["law", "fish", "tax", "trade", "food", "library", "book", "network", "dog", "tree"]
@@ -45,7 +47,7 @@ def _write(path: Path, records: list[dict[str, object]]) -> None:
 
 def write_recipe(folder: Path, *changes: str, kind: str = "static", towers: str = "separate") -> Path:
     """A recipe on the miniature in `folder` (both are made if missing); `changes` are lines like `seed=3`."""
-    from umpteen.recipe_file import checked, to_toml, with_overrides
+    from umpteen.config.recipes import checked, to_toml, with_overrides
 
     if not (folder / "data").exists():
         write_miniature(folder / "data")
@@ -81,9 +83,9 @@ class Outcome:
     err: str
 
 
-def command(*arguments: str | Path, stdin: str | bytes = "") -> Outcome:
-    """Runs the command line in this process, errors and exit codes as people get them."""
-    from umpteen.cli.main import main
+def command(*arguments: str | Path, stdin: str | bytes = "", of: click.Command | None = None) -> Outcome:
+    """Runs the command line in this process, errors and exit codes as people get them; `of` the lab, for instance."""
+    from umpteen.cli.main import cli, main
 
     out, err = io.StringIO(), io.StringIO()
     argv = ["umpteen", *map(str, arguments)]
@@ -92,7 +94,7 @@ def command(*arguments: str | Path, stdin: str | bytes = "") -> Outcome:
     with mock.patch.object(sys, "argv", argv), mock.patch.object(sys, "stdin", given):
         try:
             with redirect_stdout(out), redirect_stderr(err):
-                main()
+                main(of or cli)
         except SystemExit as leaving:
             code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
     return Outcome(code, out.getvalue(), err.getvalue())
@@ -128,14 +130,14 @@ def trained(folder: Path, *changes: str, kind: str = "static", towers: str = "se
 
 def files_of(model: Path) -> Path:
     """Where a model folder has what training wrote."""
-    from umpteen.model_folder import ModelFolder
+    from umpteen.model.folder import ModelFolder
 
     return ModelFolder(model).trained
 
 
 def part_of(model: Path, name: str) -> Path:
     """Where a model folder has its current ranker, index or calibration."""
-    from umpteen.model_folder import at_one_moment, checked_parts
+    from umpteen.model.folder import at_one_moment, checked_parts
 
     return at_one_moment(model, lambda folder, connection: folder.part_path(checked_parts(connection)[name]))
 
@@ -162,7 +164,7 @@ class EndsAfter:
 
 def unfinished(folder: Path, *changes: str, steps: int = 3) -> Path:
     """A run that ended after some steps, each with its checkpoint; returns the workspace of folder/model."""
-    from umpteen.running import train
+    from umpteen.model.train import train
 
     recipe = write_recipe(folder, "training.checkpoint_minutes=0", *changes)
     try:

@@ -48,9 +48,8 @@ def quick_umpteen(folder: Path) -> Iterator[Path]:
 
 def _answer_all(calls: socket.socket) -> None:
     try:
-        import umpteen.bench.turns
-        import umpteen.classifier
-        import umpteen.running
+        import umpteen.model.classifier
+        import umpteen.model.train
         import umpteen.service.app  # noqa: F401
 
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)

@@ -15,10 +15,12 @@ from typing import NamedTuple
 
 import click
 import pytest
+from benchmarks.__main__ import benchmarks
 from click.testing import CliRunner
+from lab.__main__ import lab
 
 from umpteen.cli.main import cli
-from umpteen.recipe_file import checked, with_overrides
+from umpteen.config.recipes import checked, with_overrides
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "umpteen"
@@ -57,18 +59,20 @@ def prose_of(page: Path) -> str:
     return re.sub(r"^ *```.*?^ *```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
 
 
+PROGRAMS: dict[str, click.Command] = {"umpteen": cli, "lab": lab, "benchmarks": benchmarks}
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 
 
 def commands_of(block: Block) -> list[list[str]]:
-    """The arguments of each line that starts with `umpteen `; comments, pipes and redirections are cut off."""
+    """The words of each line that runs one of our programs; comments, pipes and redirections are cut off."""
     found = []
     for line in block.text.replace("\\\n", " ").splitlines():
         line = line.strip().removeprefix("$ ")
-        if line.startswith("umpteen "):
+        line = line.removeprefix("python -m ")
+        if line.partition(" ")[0] in PROGRAMS:
             words = shlex.split(line, comments=True)
             end = next((at for at, word in enumerate(words) if word in AFTER_A_COMMAND), len(words))
-            found.append(words[1:end])
+            found.append(words[:end])
     return found
 
 
@@ -81,8 +85,8 @@ COMMANDS = [
 
 
 def resolve(words: list[str]) -> tuple[click.Command, list[str]]:
-    """The command that the words lead to, and its arguments."""
-    command: click.Command = cli
+    """The command that the words lead to, the program first, and its arguments."""
+    command, words = PROGRAMS[words[0]], words[1:]
     while isinstance(command, click.Group) and words and not words[0].startswith("-"):
         inner = command.commands.get(words[0])
         assert inner is not None, f"there is no {words[0]!r}; there is {', '.join(command.commands)}"
@@ -113,7 +117,7 @@ def test_every_setting_shown_on_a_command_line_exists(words: list[str]) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_command_named_in_passing_exists(page: Path) -> None:
-    for span in re.findall(r"`umpteen ([^`]+)`", prose_of(page)):
+    for span in re.findall(r"`(?:python -m )?((?:umpteen|lab|benchmarks) [^`]+)`", prose_of(page)):
         resolve(span.split())
 
 
@@ -174,7 +178,7 @@ def test_the_quickstart_works_as_written(tmp_path: Path, monkeypatch: pytest.Mon
     files, steps, from_stdin, *_ = section("docs/quickstart.md", "Your own data in three minutes")
     subprocess.run(["bash", "-euc", files.text], check=True)
     said = {}
-    for words in commands_of(steps):
+    for _, *words in commands_of(steps):
         fewer_steps = ["--set", "training.steps=3", "--quiet"] if words[0] == "train" else []
         outcome = CliRunner().invoke(cli, [*words, *fewer_steps], catch_exceptions=False)
         said[" ".join(words[:2])] = outcome.stdout
@@ -183,7 +187,7 @@ def test_the_quickstart_works_as_written(tmp_path: Path, monkeypatch: pytest.Mon
     assert "P@1" in said["evaluate runs/tickets"]
     answer = json.loads(said["predict runs/tickets"])  # of the last call
     assert answer["text"] == "the site is slow" and len(answer["labels"]) == 2
-    (words,) = commands_of(from_stdin)
+    ((_, *words),) = commands_of(from_stdin)
     piped = CliRunner().invoke(cli, words, input="a broken cup\na lost password\n", catch_exceptions=False)
     assert [json.loads(line)["text"] for line in piped.stdout.splitlines()] == ["a broken cup", "a lost password"]
     first, _ = section("docs/quickstart.md", "In Python")

@@ -11,16 +11,15 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from benchmarks.child_service import child_service
+from lab.cutting import cut
+from lab.training import TINY
 
 import umpteen
 from quick_command import quick_umpteen
 from test_docs import ROOT, SHELL, blocks_of
-from umpteen.bench.child_service import child_service
-from umpteen.data.convert import write_native
-from umpteen.data.dataset import open_dataset
-from umpteen.lab.cutting import cut
-from umpteen.lab.training import TINY
-from umpteen.recipes import resolve
+from umpteen.config.recipes import resolve
+from umpteen.data.dataset import open_dataset, write_native
 
 PAGES = ["calibrate", "predict", "manage-labels", "choose-an-index", "serve"]
 ELSEWHERE = re.compile(r"umpteen (demo|bench|index build .*--uri http)")  # long, or in need of a cluster

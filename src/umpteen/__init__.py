@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any
 from umpteen.version import __version__
 
 if TYPE_CHECKING:
-    from umpteen.classifier import Classifier
-    from umpteen.config import RunConfig
+    from umpteen.config.settings import RunConfig
     from umpteen.data.dataset import Dataset, open_dataset
-    from umpteen.running import train
+    from umpteen.model.classifier import Classifier
+    from umpteen.model.train import train
 
 __all__ = ["Classifier", "Dataset", "RunConfig", "__version__", "open_dataset", "train"]
 
 _HOMES = {
-    "Classifier": "umpteen.classifier",
+    "Classifier": "umpteen.model.classifier",
     "Dataset": "umpteen.data.dataset",
-    "RunConfig": "umpteen.config",
+    "RunConfig": "umpteen.config.settings",
     "open_dataset": "umpteen.data.dataset",
-    "train": "umpteen.running",
+    "train": "umpteen.model.train",
 }
 
 

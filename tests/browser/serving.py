@@ -10,14 +10,14 @@ import uvicorn
 from scipy.sparse import csr_array
 
 from tiny import tiny_tokenizer
-from umpteen.calibration.fitting import fit_calibration
-from umpteen.calibration.held_out import HeldOut
-from umpteen.classifier import Classifier
+from umpteen.calibration.calibration import fit_calibration
+from umpteen.calibration.curves import HeldOut
 from umpteen.data.labels import LabelCatalogue
 from umpteen.encoders.static import StaticEncoder
 from umpteen.encoders.towers import Towers
 from umpteen.evaluation.report import evaluate
-from umpteen.model_folder import CALIBRATION, ModelFolder
+from umpteen.model.classifier import Classifier
+from umpteen.model.folder import CALIBRATION, ModelFolder
 from umpteen.service.app import create_app
 from umpteen.service.settings import ServiceSettings
 

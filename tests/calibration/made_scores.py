@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from umpteen.calibration.held_out import HeldOut
+from umpteen.calibration.curves import HeldOut
 
 
 def made_held_out(texts: int, labels: int = 20, of_best: float = 0.4, seed: int = 0) -> HeldOut:

@@ -8,20 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import umpteen.calibrating
-import umpteen.out_of_fold
+import umpteen.model.calibrate
 from answers import same_answers, same_numbers
 from miniature import command, flip_a_byte, listing, part_of, refused, trained, write_miniature
-from umpteen.calibrating import calibrate
-from umpteen.calibration.calibration import Calibration
-from umpteen.calibration.fitting import fit_calibration
-from umpteen.classifier import Classifier, verify
+from umpteen.calibration.calibration import Calibration, fit_calibration
 from umpteen.data.dataset import Dataset, open_dataset
 from umpteen.errors import BadInput, DamagedModel, NotSaved
-from umpteen.evaluating import evaluate_model
-from umpteen.out_of_fold import fold_size, scores_of
-from umpteen.ranker.settings import RankerSettings
-from umpteen.reranking import fit_ranker
+from umpteen.model.calibrate import calibrate, fold_size, scores_of
+from umpteen.model.classifier import Classifier, verify
+from umpteen.model.evaluate import evaluate_model
+from umpteen.model.rerank import fit_ranker
+from umpteen.rerank.features import RankerSettings
 
 TEXTS = ["law and the fish", "dog in the tree", "trade food 7"]
 
@@ -49,7 +46,7 @@ def final(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def no_figures(monkeypatch: pytest.MonkeyPatch, held: Path) -> None:
     """Once was enough, for `held`: drawing takes a second."""
-    monkeypatch.setattr(umpteen.calibrating, "draw", lambda *_, **__: [])
+    monkeypatch.setattr(umpteen.model.calibrate, "draw", lambda *_, **__: [])
 
 
 def copy_of(home: Path, folder: Path) -> Path:
@@ -207,7 +204,7 @@ def test_folds_go_on_after_a_kill_and_give_the_same(
     dataset = open_dataset(final / "data")
     expected = calibrate(copy_of(final, tmp_path / "unkilled"), dataset, folds=2)
     model = copy_of(final, tmp_path / "killed")
-    real, trainings = umpteen.out_of_fold.train, []
+    real, trainings = umpteen.model.calibrate.train, []
 
     def train_once(*arguments: object, **options: object) -> Classifier:
         if trainings:
@@ -215,7 +212,7 @@ def test_folds_go_on_after_a_kill_and_give_the_same(
         trainings.append(options["output"])
         return real(*arguments, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(umpteen.out_of_fold, "train", train_once)
+    monkeypatch.setattr(umpteen.model.calibrate, "train", train_once)
     with pytest.raises(Killed):
         calibrate(model, dataset, folds=2)
     assert Classifier.load(model).calibration is None
@@ -246,7 +243,7 @@ def test_each_fold_is_scored_by_a_model_that_was_not_trained_on_it(
     final: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[tuple[set[str], set[str]]] = []
-    real_train, real_scores = umpteen.out_of_fold._train, umpteen.out_of_fold.scores_of
+    real_train, real_scores = umpteen.model.calibrate._train, umpteen.model.calibrate.scores_of
 
     def watched_train(recipe: object, dataset: Dataset, *rest: object) -> Classifier:
         seen.append((set(dataset.train.texts), set()))
@@ -257,8 +254,8 @@ def test_each_fold_is_scored_by_a_model_that_was_not_trained_on_it(
         seen[-1][1].update(split.texts)  # type: ignore[attr-defined]
         return real_scores(classifier, split, depth)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(umpteen.out_of_fold, "_train", watched_train)
-    monkeypatch.setattr(umpteen.out_of_fold, "scores_of", watched_scores)
+    monkeypatch.setattr(umpteen.model.calibrate, "_train", watched_train)
+    monkeypatch.setattr(umpteen.model.calibrate, "scores_of", watched_scores)
     dataset = open_dataset(final / "data")
     calibrate(copy_of(final, tmp_path), dataset, folds=3)
     assert len(seen) == 3 and all(not trained_on & scored for trained_on, scored in seen)
@@ -347,7 +344,7 @@ def test_a_model_that_cannot_be_written_is_refused_before_anything_is_trained(
     final: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset = open_dataset(final / "data")
-    monkeypatch.setattr(umpteen.calibrating.os, "access", lambda *_: False)
+    monkeypatch.setattr(umpteen.model.calibrate.os, "access", lambda *_: False)
     with pytest.raises(NotSaved, match="cannot be written"):
         calibrate(final / "model", dataset, folds=2)
     assert not (final / "model.calibration").exists()

@@ -8,13 +8,11 @@ import pytest
 from made_scores import made_held_out
 from scipy.sparse import csr_array
 
-from umpteen.calibration.calibration import FILE, Calibration
-from umpteen.calibration.fitting import fit_calibration
-from umpteen.calibration.held_out import HeldOut
-from umpteen.calibration.judging import judge_calibration
+from umpteen.calibration.calibration import FILE, Calibration, fit_calibration, judge_calibration
+from umpteen.calibration.curves import HeldOut
 from umpteen.calibration.thresholds import Rule
 from umpteen.errors import BadInput, DamagedModel
-from umpteen.retrieval.ranking import Ranking
+from umpteen.search.ranking import Ranking
 
 
 @pytest.fixture(scope="module")

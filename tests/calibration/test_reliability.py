@@ -5,7 +5,7 @@ import pytest
 from sklearn.metrics import brier_score_loss
 from sklearn.metrics import log_loss as log_loss_of_sklearn
 
-from umpteen.calibration.reliability import BINS, reliability_of
+from umpteen.calibration.curves import BINS, reliability_of
 
 
 def naive_error(bins: list[list[tuple[float, bool]]]) -> float:

@@ -9,10 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_scores import made_held_out
 
-from umpteen.calibration.curves import KINDS, Kind
-from umpteen.calibration.held_out import HeldOut
-from umpteen.calibration.reliability import log_loss, reliability_of
-from umpteen.calibration.text_curves import Choice, TextCurves, choose, cross_fitted
+from umpteen.calibration.curves import (
+    KINDS,
+    Choice,
+    HeldOut,
+    Kind,
+    TextCurves,
+    choose,
+    cross_fitted,
+    log_loss,
+    reliability_of,
+)
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from umpteen.data.batches import EpochSampler, draw_positives
-from umpteen.data.relevance import Relevance
+from umpteen.data.labels import Relevance
 from umpteen.errors import BadInput
 
 EVERYWHERE = Relevance.from_lists([[0]] * 10, 1)

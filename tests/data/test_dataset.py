@@ -8,9 +8,8 @@ import pytest
 from tests.data.folders import opened, write_dexml, write_json_lines, write_native_folder
 
 from umpteen.data import Dataset, LabelCatalogue, Relevance, Split, Texts, open_dataset
-from umpteen.data.cache import cache_folder
 from umpteen.data.formats import native
-from umpteen.data.prepared import Builder
+from umpteen.data.prepared import Builder, cache_folder
 from umpteen.errors import BadInput, NotSaved
 
 

@@ -2,11 +2,10 @@ import json
 
 import pytest
 
-from umpteen.data import twins
+from umpteen.data import describe as twins
 from umpteen.data.dataset import Dataset, Split
 from umpteen.data.describe import Description, Finding, describe
-from umpteen.data.labels import LabelCatalogue
-from umpteen.data.relevance import Relevance
+from umpteen.data.labels import LabelCatalogue, Relevance
 from umpteen.data.texts import Texts
 
 LABELS = LabelCatalogue(["a", "b", "c", "d"], ["cat", "dog", "cat", "the long fish"])

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
-from umpteen.data.relevance import Relevance
+from umpteen.data.labels import Relevance
 from umpteen.errors import BadInput
 
 LABELS = 7

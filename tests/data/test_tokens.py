@@ -15,11 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from umpteen.data import token_table, tokens
+from umpteen.data import tokens
+from umpteen.data import tokens as token_table
 from umpteen.data.texts import Texts
 from umpteen.data.tokens import TokenTable, tokenise
 from umpteen.errors import NotSaved
-from umpteen.storage import write_atomically
+from umpteen.files.storage import write_atomically
 
 CHUNK = 7
 TEXTS = [" ".join(f"w{row * step % 41}" for step in range(row % 6)) for row in range(50)] + [

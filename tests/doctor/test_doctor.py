@@ -10,18 +10,19 @@ import pytest
 import torch
 
 from miniature import Outcome, command, write_recipe
-from umpteen.config import RunConfig
+from umpteen.config.recipes import resolve
+from umpteen.config.settings import RunConfig
 from umpteen.data import tokens
-from umpteen.doctor import agreement, disk, machine
+from umpteen.doctor import agreement, disk
+from umpteen.doctor import checks as machine
 from umpteen.doctor.agreement import Difference, difference
 from umpteen.doctor.agreement import Outcome as Gradients
 from umpteen.doctor.checks import Check, look
 from umpteen.doctor.examination import examine
 from umpteen.doctor.sample import STATIC_TOKENS, draw_sample
-from umpteen.encoders import precision
+from umpteen.encoders import backbone as precision
 from umpteen.objectives import decoupled_softmax
 from umpteen.parallel.world import World
-from umpteen.recipes import resolve
 from umpteen.training import checkpoint
 
 NAMES = [
@@ -134,8 +135,8 @@ def config_of(folder: Path, *changes: str) -> RunConfig:
 
 
 def draw(folder: Path, *changes: str, at_least: int = 5) -> Any:
-    from umpteen.assemble_towers import build_towers
     from umpteen.data.dataset import open_dataset
+    from umpteen.training.build import build_towers
 
     config = resolve(str(write_recipe(folder, *changes)))
     return draw_sample(open_dataset(folder / "data"), build_towers(config.encoder, 0), seed=0, at_least=at_least)
@@ -238,7 +239,7 @@ def test_a_cache_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypa
 
 
 def test_a_token_table_that_is_not_found_again_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from umpteen.assemble_towers import build_towers
+    from umpteen.training.build import build_towers
 
     sample = draw(tmp_path)
     tower = build_towers(config_of(tmp_path).encoder, 0).label
@@ -255,7 +256,7 @@ def test_a_token_table_that_is_not_found_again_is_caught(tmp_path: Path, monkeyp
 
 
 def test_a_checkpoint_that_loses_a_weight_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from umpteen.assemble_towers import build_towers
+    from umpteen.training.build import build_towers
 
     config = resolve(str(write_recipe(tmp_path)))
     towers = build_towers(config.encoder, 0)

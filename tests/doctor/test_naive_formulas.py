@@ -23,11 +23,11 @@ from training.step_cases import (
     naive,
     table,
 )
-from umpteen.config import ObjectiveConfig
-from umpteen.data.relevance import Relevance
+from umpteen.config.settings import ObjectiveConfig
+from umpteen.data.labels import Relevance
 from umpteen.doctor.naive import naive_loss, softplus
 from umpteen.encoders.towers import Towers
-from umpteen.training.training_data import TrainingData
+from umpteen.training.inputs import TrainingData
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "softmax": {"name": "softmax"},

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from umpteen.encoders.bag import weighted_mean
+from umpteen.encoders.static import weighted_mean
 
 
 def naive_mean(table: Tensor, weights: Tensor | None, ids: Tensor, offsets: Tensor) -> Tensor:

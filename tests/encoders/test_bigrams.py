@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from umpteen.encoders.bigrams import bigram_buckets
+from umpteen.encoders.static import bigram_buckets
 
 SIXTY_FOUR_BITS = 2**64 - 1
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from umpteen.encoders.dropout import drop
+from umpteen.encoders.encoder import drop
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.3, 0.5, 0.9])

@@ -12,9 +12,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tiny import tiny_tokenizer, tiny_transformer
-from umpteen.encoders.label_table import LabelTable
-from umpteen.encoders.row_table import RowTable
 from umpteen.encoders.static import StaticEncoder
+from umpteen.encoders.table import LabelTable, RowTable
 from umpteen.encoders.tokenizer import TextTokenizer
 from umpteen.encoders.towers import Towers
 from umpteen.encoders.transformer import TransformerEncoder

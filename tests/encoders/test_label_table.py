@@ -11,17 +11,16 @@ from torch.nn.functional import normalize
 from answers import same_answers
 from miniature import files_of
 from tiny import tiny_tokenizer, tiny_transformer
-from umpteen.classifier import Classifier, verify
 from umpteen.data.labels import LabelCatalogue
 from umpteen.data.texts import Texts
+from umpteen.encoders.encode import NEW, encode_texts, encode_tokens, label_tokens
 from umpteen.encoders.encoder import Encoder
-from umpteen.encoders.label_table import FusedEncoder, LabelTable
-from umpteen.encoders.row_table import RowTable
 from umpteen.encoders.static import StaticEncoder
+from umpteen.encoders.table import FusedEncoder, LabelTable, RowTable
 from umpteen.encoders.towers import Towers
 from umpteen.encoders.transformer import TransformerEncoder
-from umpteen.encoding import NEW, encode_texts, encode_tokens, label_tokens
 from umpteen.errors import BadInput, DamagedModel
+from umpteen.model.classifier import Classifier, verify
 from umpteen.parallel import World
 from umpteen.parallel.shard import Shard
 

@@ -10,9 +10,8 @@ from transformers import AutoModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from tiny import tiny_transformer
-from umpteen.encoders import layer_dropout
-from umpteen.encoders.backbone import load_backbone
-from umpteen.encoders.layer_dropout import LayerDropout, attention
+from umpteen.encoders import backbone as layer_dropout
+from umpteen.encoders.backbone import LayerDropout, attention, load_backbone
 
 TWO_WAY, CAUSAL = SimpleNamespace(is_causal=False), SimpleNamespace(is_causal=True)
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from umpteen.encoders import precision
+from umpteen.encoders import backbone as precision
 from umpteen.errors import BadConfig
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from umpteen.encoders import pretrained
-from umpteen.encoders.pretrained import locate
+from umpteen.encoders import folder as pretrained
+from umpteen.encoders.folder import locate
 from umpteen.encoders.static import StaticEncoder
 from umpteen.encoders.transformer import TransformerEncoder
 from umpteen.errors import BadInput, DamagedModel

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tiny import tiny_tokenizer, tiny_transformer
 from umpteen.encoders.encoder import Encoder
-from umpteen.encoders.pretrained import locate
+from umpteen.encoders.folder import locate
 from umpteen.encoders.static import StaticEncoder
 from umpteen.encoders.towers import Towers
 from umpteen.encoders.transformer import TransformerEncoder

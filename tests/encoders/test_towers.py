@@ -11,7 +11,7 @@ from umpteen.encoders.static import StaticEncoder
 from umpteen.encoders.towers import Towers
 from umpteen.encoders.transformer import TransformerEncoder
 from umpteen.errors import BadConfig, DamagedModel, NotSaved
-from umpteen.storage import atomic_folder
+from umpteen.files.storage import atomic_folder
 
 
 @pytest.fixture

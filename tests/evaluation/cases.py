@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from umpteen.retrieval.ranking import Ranking
+from umpteen.search.ranking import Ranking
 
 
 @dataclass

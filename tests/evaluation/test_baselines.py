@@ -6,7 +6,7 @@ import pytest
 from evaluation.cases import matrix
 from umpteen.errors import BadInput
 from umpteen.evaluation.baselines import popularity, tfidf_neighbours
-from umpteen.evaluation.propensity import inverse_propensities
+from umpteen.evaluation.metrics import inverse_propensities
 
 TRAIN = ["red fox in the snow", "grey wolf in the snow", "a red car", "a blue car on the road", "ships at sea"]
 LABELS = [{0, 1}, {0, 2}, {3}, {3, 4}, {5}]

@@ -6,9 +6,9 @@ from scipy.sparse import csr_array
 from sklearn.metrics import f1_score, precision_score, recall_score
 
 from umpteen.errors import BadInput
-from umpteen.evaluation.f1 import f1_of
+from umpteen.evaluation.metrics import f1_of
 from umpteen.evaluation.report import Report, evaluate
-from umpteen.retrieval.ranking import NO_LABEL, Ranking
+from umpteen.search.ranking import NO_LABEL, Ranking
 
 
 def example(seed: int, texts: int = 23, labels: int = 17, width: int = 6) -> tuple[Ranking, np.ndarray, csr_array]:

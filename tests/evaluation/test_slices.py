@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluation.cases import matrix, random_case
-from umpteen.evaluation.report import evaluate
-from umpteen.evaluation.slices import frequency_deciles
+from umpteen.evaluation.report import evaluate, frequency_deciles
 
 
 @settings(max_examples=50, deadline=None)

@@ -5,12 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lab.cutting import cut
+from lab.experiment import Setup, run
 
-from umpteen.data.convert import write_native
-from umpteen.data.dataset import open_dataset
-from umpteen.lab import named
-from umpteen.lab.cutting import cut
-from umpteen.lab.experiment import Setup, run
+from lab import named
+from umpteen.data.dataset import open_dataset, write_native
 
 MAKE_THEIR_OWN = {"token-star", "memorisation", "generation"}
 

@@ -2,10 +2,10 @@ import json
 from pathlib import Path
 
 import pytest
+from lab.comparison import Outcomes, claim_folder, finish_runs, over_seeds, signed, verdict, written
+from lab.experiment import claim_best, claim_better
 
 from umpteen.errors import BadFile, BadInput
-from umpteen.lab.comparison import Outcomes, claim_folder, finish_runs, over_seeds, signed, verdict, written
-from umpteen.lab.experiment import claim_best, claim_better
 
 RUNS = [("a", 0), ("b", 0)]
 

@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lab.experiment import Setup, run
+from lab.report import write_report
 
+from lab import EXPERIMENTS, named
 from umpteen.errors import BadInput
-from umpteen.lab import EXPERIMENTS, named
-from umpteen.lab.experiment import Setup, run
-from umpteen.lab.report import write_report
 
 Finished = Callable[[str], tuple[Path, Any]]
 
@@ -21,7 +21,7 @@ def test_every_experiment_has_a_tiny_size_that_leaves_what_the_contract_says(nam
     assert results["claim"] == results["claims"][0]["claim"] and results["verdict"] == results["claims"][0]["verdict"]
     assert all(claim["verdict"] == "undecided" for claim in results["claims"])  # a single seed decides nothing
     assert all(claim["paper"] and claim["ours"] for claim in results["claims"])
-    assert "paper" in results["summary"] and results["command"].startswith(f"umpteen lab run {name} ")
+    assert "paper" in results["summary"] and results["command"].startswith(f"python -m lab run {name} ")
     assert results["settings"] and results["results"] and results["runs"]
     assert (folder / f"{name}.svg").read_text().count("<svg") == 1
     assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")
@@ -94,5 +94,5 @@ def test_the_report_holds_every_claim_and_figure_and_nothing_from_elsewhere(fini
 
 
 def test_a_folder_without_results_makes_no_report(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="no results of `umpteen lab run` below"):
+    with pytest.raises(BadInput, match="no results of `python -m lab run` below"):
         write_report(tmp_path, tmp_path / "page.html")

@@ -3,13 +3,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from lab.experiment import Setup, run
+from lab.generation import begin
+from lab.generation_rows import NONE, ROWS, texts_of
+from lab.generation_scores import difference_over_texts, judged, mean_over_texts, rouge
 
+from lab import generation_rows, generation_scores
 from umpteen.errors import BadInput
-from umpteen.lab import generation_rows, generation_scores
-from umpteen.lab.experiment import Setup, run
-from umpteen.lab.generation import begin
-from umpteen.lab.generation_rows import NONE, ROWS, texts_of
-from umpteen.lab.generation_scores import difference_over_texts, judged, mean_over_texts, rouge
 
 
 def test_rouge_is_what_one_counts_by_hand() -> None:

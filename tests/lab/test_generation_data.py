@@ -1,19 +1,10 @@
 import numpy as np
 import pytest
+from lab.generation_data import Vocabulary, cut_in_two, folds, gives_away, prompts, read_vocabulary, true_labels
 
 from umpteen.data.dataset import Dataset, Split, open_dataset
-from umpteen.data.labels import LabelCatalogue
-from umpteen.data.relevance import Relevance
+from umpteen.data.labels import LabelCatalogue, Relevance
 from umpteen.errors import BadInput
-from umpteen.lab.generation_data import (
-    Vocabulary,
-    cut_in_two,
-    folds,
-    gives_away,
-    prompts,
-    read_vocabulary,
-    true_labels,
-)
 
 LABELS = ["dog, domestic dog: a tame wolf", "animal: a living thing", "wolf: a wild dog; hunts in packs"]
 

@@ -3,11 +3,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from lab.generation_model import IGNORED, Example, Room, Shape, Writer, start_small
+from lab.generation_tuning import Budget, batches, fine_tune, validation_loss
 
+from lab import generation_tuning
 from umpteen.errors import BadInput, Stopped
-from umpteen.lab import generation_tuning
-from umpteen.lab.generation_model import IGNORED, Example, Room, Shape, Writer, start_small
-from umpteen.lab.generation_tuning import Budget, batches, fine_tune, validation_loss
 
 ROOM = Room(prompt=10, target=8)
 PROMPTS = [f"Tags: {'warm' if n % 2 else 'cold'}. Noun: n{n}. Definition:" for n in range(24)]

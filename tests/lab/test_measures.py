@@ -6,23 +6,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from lab.bm25 import bm25
+from lab.comparison import Outcomes
+from lab.cutting import cut
+from lab.gradients import choose_labels, feedback_of
+from lab.new_labels import hold_out, recall
+from lab.scores import count_scores, precision_recall, separation
+from lab.similarity import ENCODER, gains
 from scipy.sparse import csr_array
 from sklearn.metrics import average_precision_score
 
 import reference
-from umpteen.data.convert import write_native
-from umpteen.data.dataset import Dataset, Split, open_dataset
-from umpteen.data.labels import LabelCatalogue
-from umpteen.data.relevance import Relevance
+from umpteen.data.dataset import Dataset, Split, open_dataset, write_native
+from umpteen.data.labels import LabelCatalogue, Relevance
 from umpteen.errors import BadInput
-from umpteen.lab.bm25 import bm25
-from umpteen.lab.comparison import Outcomes
-from umpteen.lab.cutting import cut
-from umpteen.lab.gradients import choose_labels, feedback_of
-from umpteen.lab.new_labels import hold_out, recall
-from umpteen.lab.scores import count_scores, precision_recall, separation
-from umpteen.lab.similarity import ENCODER, gains
-from umpteen.retrieval.ranking import Ranking
+from umpteen.search.ranking import Ranking
 
 NOTHING = csr_array((2, 4), dtype=np.float32)
 

@@ -3,15 +3,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lab.comparison import Outcomes
+from lab.experiment import Setup, run
+from lab.memorisation import BATCH, DESIGNS, HARD, POOLS, RANDOM, Course, Variant, begin, conclude, recipe
+from lab.memorisation_data import BLOCK, made_up_words, random_texts, write_pairs, write_start
 
+from lab import memorisation
 from umpteen.data.dataset import open_dataset
 from umpteen.encoders.tokenizer import TextTokenizer
 from umpteen.errors import BadInput
-from umpteen.lab import memorisation
-from umpteen.lab.comparison import Outcomes
-from umpteen.lab.experiment import Setup, run
-from umpteen.lab.memorisation import BATCH, DESIGNS, HARD, POOLS, RANDOM, Course, Variant, begin, conclude, recipe
-from umpteen.lab.memorisation_data import BLOCK, made_up_words, random_texts, write_pairs, write_start
 
 
 def test_no_text_comes_twice_and_pair_i_is_query_i_with_label_i(tmp_path: Path) -> None:

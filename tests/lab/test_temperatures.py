@@ -3,9 +3,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-from umpteen.lab.experiment import Setup
-from umpteen.lab.temperatures import TRIED, chosen_temperature
+from lab.experiment import Setup
+from lab.temperatures import TRIED, chosen_temperature
 
 VALIDATION = dict(zip(TRIED, (50.0, 70.0, 60.0), strict=True))
 

@@ -3,15 +3,15 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from lab.__main__ import lab
+from lab.comparison import Outcomes
+from lab.experiment import Setup
+from lab.token_star import OURS, THEIRS, begin, conclude
+from lab.token_star_data import Sizes, make_dataset, whole_words
 
-from umpteen import figures
-from umpteen.cli.main import cli
 from umpteen.encoders.tokenizer import TextTokenizer
 from umpteen.errors import BadInput
-from umpteen.lab.comparison import Outcomes
-from umpteen.lab.experiment import Setup
-from umpteen.lab.token_star import OURS, THEIRS, begin, conclude
-from umpteen.lab.token_star_data import Sizes, make_dataset, whole_words
+from umpteen.evaluation import figures
 
 SIZES = Sizes(queries=30, star_queries=7, labels=20, test_queries=11, words=4)
 WORDS = [f"word{number}" for number in range(500)]
@@ -51,7 +51,6 @@ def test_every_word_is_one_token_of_the_model() -> None:
 
 def test_the_tiny_experiment_runs_from_the_command_line_and_is_resumed(tmp_path: Path) -> None:
     command = [
-        "lab",
         "run",
         "token-star",
         "--size",
@@ -62,7 +61,7 @@ def test_the_tiny_experiment_runs_from_the_command_line_and_is_resumed(tmp_path:
         "--output",
         str(tmp_path / "out"),
     ]
-    first = CliRunner().invoke(cli, command, catch_exceptions=False)
+    first = CliRunner().invoke(lab, command, catch_exceptions=False)
     results = json.loads(first.stdout)
     assert results["verdict"] in {"confirmed", "refuted", "undecided"}
     assert [(outcome["variant"], outcome["seed"]) for outcome in results["runs"]] == [
@@ -79,7 +78,7 @@ def test_the_tiny_experiment_runs_from_the_command_line_and_is_resumed(tmp_path:
     assert len(starts) == 2  # both objectives of a seed start from the same model and data
     assert json.loads((tmp_path / "out" / "results.json").read_text()) == results
     before = (tmp_path / "out" / "runs" / "softmax-1.json").stat().st_mtime_ns
-    assert json.loads(CliRunner().invoke(cli, command, catch_exceptions=False).stdout) == results
+    assert json.loads(CliRunner().invoke(lab, command, catch_exceptions=False).stdout) == results
     assert (tmp_path / "out" / "runs" / "softmax-1.json").stat().st_mtime_ns == before
 
 

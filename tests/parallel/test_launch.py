@@ -18,12 +18,12 @@ from torch.distributed.run import parse_args
 
 from miniature import Outcome, command, files_of, refused, unfinished
 from tiny import tiny_tokenizer
-from umpteen.cli.training import train
+from umpteen.cli.train import train
+from umpteen.config.recipes import resolve
 from umpteen.errors import LostProcess
+from umpteen.files.storage import open_workspace
+from umpteen.model.train import WORK
 from umpteen.parallel.world import _told_exit_code
-from umpteen.recipes import resolve
-from umpteen.running import WORK
-from umpteen.storage import open_workspace
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds processes in /proc")
 

@@ -10,11 +10,11 @@ import torch
 from quick import quick_recipe
 
 from miniature import KEYS, LABELS, write_miniature
+from umpteen.config.recipes import read_config
 from umpteen.errors import BadInput, InUse, LostProcess
+from umpteen.files.storage import open_workspace
+from umpteen.model.train import WORK, train_in
 from umpteen.parallel import World, join_world
-from umpteen.recipe_file import read_config
-from umpteen.running import WORK, train_in
-from umpteen.storage import open_workspace
 from worlds import run_world, try_world
 
 

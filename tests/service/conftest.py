@@ -10,7 +10,7 @@ import pytest
 from service_cases import tiny_model
 from starlette.testclient import TestClient
 
-from umpteen.classifier import Classifier
+from umpteen.model.classifier import Classifier
 from umpteen.service.app import create_app
 from umpteen.service.settings import ServiceSettings
 

@@ -12,11 +12,11 @@ from httpx import ASGITransport, AsyncClient, Response
 from numpy.typing import NDArray
 
 from tiny import tiny_tokenizer
-from umpteen.classifier import Classifier
 from umpteen.data.labels import LabelCatalogue
 from umpteen.encoders.static import StaticEncoder
 from umpteen.encoders.towers import Towers
 from umpteen.errors import BadInput
+from umpteen.model.classifier import Classifier
 from umpteen.service.app import create_app
 from umpteen.service.service import Service
 from umpteen.service.settings import ServiceSettings

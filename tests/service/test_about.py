@@ -10,7 +10,7 @@ from service_cases import AUTHORISED, EDITABLE, LABELS, Running, error_of, in_se
 from starlette.testclient import TestClient
 
 from miniature import part_of
-from umpteen.model_folder import ModelFolder
+from umpteen.model.folder import ModelFolder
 from umpteen.service.settings import Limits, ServiceSettings
 
 

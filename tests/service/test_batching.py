@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from service_cases import LABELS, PATIENCE, Running, error_of, in_service
 
-from umpteen.classifier import Classifier
 from umpteen.errors import BadInput
-from umpteen.retrieval.ranking import Ranking
+from umpteen.model.classifier import Classifier
+from umpteen.search.ranking import Ranking
 from umpteen.service.batching import SHORT, Cost
 from umpteen.service.settings import Limits, ServiceSettings
 

@@ -10,9 +10,9 @@ import torch
 from httpx import Response
 from service_cases import AUTHORISED, TOKEN, Running, error_of, in_service
 
-from umpteen.catalogue.store import Store
-from umpteen.live_model import LiveModel
-from umpteen.model_folder import ModelFolder
+from umpteen.model.folder import ModelFolder
+from umpteen.model.live import LiveModel
+from umpteen.model.store import Store
 from umpteen.service.refusals import Refusal
 from umpteen.service.settings import Limits, ServiceSettings
 

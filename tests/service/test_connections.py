@@ -13,11 +13,10 @@ import pytest
 import uvicorn
 from service_cases import PATIENCE
 
-from umpteen.classifier import Classifier
+from umpteen.model.classifier import Classifier
 from umpteen.service.app import create_app
-from umpteen.service.connections import OpenConnections
 from umpteen.service.log import Log
-from umpteen.service.serving import configured, listening_socket
+from umpteen.service.server import OpenConnections, configured, listening_socket
 from umpteen.service.settings import Limits, ServiceSettings
 
 BODY = b'{"text": "fish", "k": 1}'

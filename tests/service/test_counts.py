@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from umpteen.service.counts import SharedCounts
-from umpteen.service.metrics import Metrics
+from umpteen.service.metrics import Metrics, SharedCounts
 
 
 def told(metrics: Metrics) -> list[str]:

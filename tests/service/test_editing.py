@@ -12,8 +12,8 @@ from httpx import Response
 from service_cases import AUTHORISED, EDITABLE, LABELS, TOKEN, Running, error_of, in_service
 from starlette.testclient import TestClient
 
-from umpteen.catalogue import live_catalogue
-from umpteen.classifier import Classifier
+from umpteen.model import catalogue as live_catalogue
+from umpteen.model.classifier import Classifier
 from umpteen.service.settings import Limits, ServiceSettings
 
 ClientOf = Callable[[ServiceSettings], TestClient]

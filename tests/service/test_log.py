@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from service_cases import AUTHORISED, TOKEN, Running, error_of, in_service
 
-from umpteen.classifier import Classifier
+from umpteen.model.classifier import Classifier
 from umpteen.service.log import Log
 from umpteen.service.settings import ServiceSettings
 

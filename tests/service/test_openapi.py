@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from schemathesis import Case, GenerationMode
 from service_cases import AUTHORISED, TOKEN, tiny_model
 
-from umpteen.classifier import Classifier
+from umpteen.model.classifier import Classifier
 from umpteen.service.app import create_app
 from umpteen.service.settings import Limits, ServiceSettings
 

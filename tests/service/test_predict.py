@@ -10,7 +10,7 @@ import pytest
 from service_cases import LABELS, HalfCertain, Running, error_of, in_service
 from starlette.testclient import TestClient
 
-from umpteen.classifier import Classifier
+from umpteen.model.classifier import Classifier
 from umpteen.service.settings import Limits, ServiceSettings
 
 ClientOf = Callable[[ServiceSettings], TestClient]

@@ -7,9 +7,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from benchmarks.child_service import umpteen_serve
 from service_cases import tiny_model
 
-from umpteen.bench.child_service import umpteen_serve
 from umpteen.service.settings import Limits, ServiceSettings
 
 PAGE = Path(__file__).parents[2] / "docs" / "serve.md"

@@ -10,14 +10,13 @@ import pytest
 import torch
 from service_cases import PATIENCE, Running, in_service, until
 
-from umpteen.classifier import Classifier
 from umpteen.data.labels import LabelCatalogue
-from umpteen.retrieval.exact_index import ExactIndex
-from umpteen.retrieval.ranking import Ranking
+from umpteen.model.classifier import Classifier
+from umpteen.search.exact_index import ExactIndex
+from umpteen.search.ranking import Ranking
 from umpteen.service.refusals import Refusal, too_busy
-from umpteen.service.service import Service
+from umpteen.service.service import MANY, Seconds, Service, Trial
 from umpteen.service.settings import ServiceSettings
-from umpteen.service.trial import MANY, Seconds, Trial
 
 Result = TypeVar("Result")
 
@@ -183,7 +182,7 @@ def test_a_model_that_is_moved_into_the_place_of_the_served_one_is_served(model:
 
 
 def test_an_index_that_is_built_meanwhile_is_searched_and_measured(model: Path) -> None:
-    from umpteen.index_building import build_index
+    from umpteen.model.index_build import build_index
 
     async def ask(service: Running) -> None:
         kept: Service = service.service

@@ -14,17 +14,17 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
+from benchmarks.child_service import ChildService, child_service, umpteen_serve
 from click.testing import CliRunner
 from service_cases import PATIENCE, TOKEN
 
 from miniature import files_of, part_of
-from umpteen.bench.child_service import ChildService, child_service, umpteen_serve
 from umpteen.cli.main import main
 from umpteen.cli.serve import serve as serve_command
 from umpteen.errors import BadConfig, BadFile, BadInput
-from umpteen.index_building import build_index
-from umpteen.service.serving import listening_socket
-from umpteen.service.workers import address_of
+from umpteen.model.index_build import build_index
+from umpteen.service.run import address_of
+from umpteen.service.server import listening_socket
 
 
 def keys_of(service: ChildService, text: str) -> list[str]:

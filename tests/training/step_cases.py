@@ -12,22 +12,21 @@ from torch.nn.functional import normalize
 import reference
 from reference import Problem
 from umpteen.data.batches import draw_positives
-from umpteen.data.relevance import Relevance
+from umpteen.data.labels import Relevance
 from umpteen.data.texts import Texts
-from umpteen.data.token_table import TokenTable
+from umpteen.data.tokens import TokenTable
+from umpteen.encoders.encode import label_tokens
 from umpteen.encoders.encoder import Encoder
-from umpteen.encoders.label_table import FusedEncoder, LabelTable
-from umpteen.encoders.row_table import RowTable, row_tables
 from umpteen.encoders.static import StaticEncoder
+from umpteen.encoders.table import FusedEncoder, LabelTable, RowTable, row_tables
 from umpteen.encoders.towers import Towers
 from umpteen.encoders.transformer import TransformerEncoder
-from umpteen.encoding import label_tokens
 from umpteen.objectives import decoupled_softmax, one_vs_all, soft_top_k, softmax
 from umpteen.parallel import World
 from umpteen.parallel.shard import Shard
+from umpteen.training.inputs import TrainingData
 from umpteen.training.optimizer import make_optimizer
 from umpteen.training.step import StepSettings, TrainingStep
-from umpteen.training.training_data import TrainingData
 
 # Two queries alike, one that is also a label, two labels alike, one query without labels.
 QUERIES = [

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from miniature import Enough, command, files_of, flip_a_byte, listing, refused, trained, unfinished, write_recipe
-from umpteen.classifier import verify
 from umpteen.errors import InUse, NotSaved
-from umpteen.running import train
-from umpteen.storage import sha256_of
+from umpteen.files.storage import sha256_of
+from umpteen.model.classifier import verify
+from umpteen.model.train import train
 from umpteen.training import loop
 from umpteen.training.checkpoint import TrainState, best_file
 from umpteen.training.observer import MetricsLog, Silence
@@ -186,7 +186,7 @@ def test_a_full_disk_under_the_log_is_reported_as_such() -> None:
 def test_a_loss_turned_nan_stops_the_run_at_its_step_and_keeps_the_checkpoint_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from umpteen import assemble
+    from umpteen.training import build as assemble
 
     recipe = write_recipe(tmp_path, "training.checkpoint_minutes=0", "evaluation.every_epochs=0")
     arguments = ("train", recipe, "--output", tmp_path / "model", "--quiet")

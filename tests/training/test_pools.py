@@ -30,19 +30,17 @@ from torch import Tensor
 
 import reference
 from tiny import tiny_transformer
-from umpteen.data.relevance import Relevance
+from umpteen.data.labels import Relevance
+from umpteen.encoders.encode import encode_tokens
 from umpteen.encoders.towers import Towers
-from umpteen.encoding import encode_tokens
-from umpteen.objectives.soft_top_k import soft_top_k_in_pool
+from umpteen.objectives.losses import soft_top_k_in_pool
 from umpteen.objectives.targets import Pairs
 from umpteen.parallel import World
 from umpteen.parallel.shard import Shard
-from umpteen.training.pools.in_batch import InBatch
-from umpteen.training.pools.pool import Batch, Draw, Pool, Stateless
-from umpteen.training.pools.shortlist import Shortlist, ShortlistSettings, sample_per_row
-from umpteen.training.pools.uniform import Uniform, draw_unknown
-from umpteen.training.pools.vector_cache import VectorCache
-from umpteen.training.training_data import TrainingData
+from umpteen.training.inputs import TrainingData
+from umpteen.training.negatives.cache import VectorCache
+from umpteen.training.negatives.pool import Batch, Draw, InBatch, Pool, Stateless, Uniform, draw_unknown
+from umpteen.training.negatives.shortlist import Shortlist, ShortlistSettings, sample_per_row
 from worlds import run_world
 
 ROWS = np.array([0, 2, 3, 5, 6])

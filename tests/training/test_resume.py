@@ -15,14 +15,16 @@ from pathlib import Path
 import pytest
 
 from miniature import command, files_of, unfinished, write_recipe
+from umpteen.parallel.children import StopRequest
 from umpteen.training.observer import MetricsLog
-from umpteen.training.signals import StopRequest
 
 UMPTEEN = Path(sys.executable).with_name("umpteen")
 
 # Real processes, forked from one that has imported torch already: starting each anew would take seconds.
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["umpteen.running", "umpteen.cli.console", "umpteen.cli.main", "umpteen.recipes"])
+PROCESSES.set_forkserver_preload(
+    ["umpteen.model.train", "umpteen.cli.console", "umpteen.cli.main", "umpteen.config.recipes"]
+)
 
 STEPS, EVERY = 24, 4
 # Everything random is on: dropout, sampled positives, shuffling. A checkpoint after every step.

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import AdamW
 
-from umpteen.encoders.row_table import RowTable
+from umpteen.encoders.table import RowTable
 from umpteen.parallel import World
-from umpteen.training.optimizer import make_optimizer, set_learning_rate
-from umpteen.training.row_optimizer import ROWS_AT_ONCE, RowAdamW, clip_gradients_
+from umpteen.training.optimizer import ROWS_AT_ONCE, RowAdamW, clip_gradients_, make_optimizer, set_learning_rate
 
 RATE, DECAY, BETAS, EPSILON = 0.1, 0.3, (0.9, 0.97), 1e-6
 SETTINGS = {"weight_decay": DECAY, "betas": BETAS, "epsilon": EPSILON}

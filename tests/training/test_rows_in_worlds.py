@@ -10,11 +10,11 @@ from torch import Tensor
 
 from tiny import tiny_transformer
 from umpteen.data.batches import EpochSampler
-from umpteen.data.relevance import Relevance
-from umpteen.encoders.row_table import row_tables
+from umpteen.data.labels import Relevance
+from umpteen.encoders.table import row_tables
 from umpteen.parallel import World
 from umpteen.training.checkpoint import TrainState, load_checkpoint, save_checkpoint, weights_of
-from umpteen.training.pools.uniform import Uniform
+from umpteen.training.negatives.pool import Uniform
 from worlds import run_world
 
 STEPS = 6

@@ -10,13 +10,12 @@ from hypothesis import strategies as st
 from step_cases import LABELS, OBJECTIVES, QUERIES, RELEVANT, SEED, STEP, gradients, make_step, make_towers
 
 from tiny import tiny_transformer
-from umpteen.data.relevance import Relevance
-from umpteen.data.token_table import TokenTable
+from umpteen.data.labels import Relevance
+from umpteen.data.tokens import TokenTable
 from umpteen.encoders.static import StaticEncoder
 from umpteen.errors import BadConfig
 from umpteen.parallel import Shard, World
-from umpteen.training.gradient_cache import CachedVectors
-from umpteen.training.sampled_replay import inclusion_probabilities, systematic_sample, thin
+from umpteen.training.gradient_cache import CachedVectors, inclusion_probabilities, systematic_sample, thin
 
 
 @pytest.fixture(scope="module")

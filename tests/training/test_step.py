@@ -26,11 +26,11 @@ from torch import Tensor
 
 from tiny import tiny_transformer
 from umpteen.data.batches import EpochSampler, draw_positives
-from umpteen.data.relevance import Relevance
+from umpteen.data.labels import Relevance
 from umpteen.encoders.static import StaticEncoder
 from umpteen.encoders.towers import Towers
 from umpteen.objectives import decoupled_softmax
-from umpteen.training import training_data
+from umpteen.training import inputs as training_data
 
 
 @pytest.fixture(scope="module")

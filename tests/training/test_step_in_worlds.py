@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tiny import tiny_transformer
 from umpteen.data.batches import EpochSampler
-from umpteen.data.relevance import Relevance
+from umpteen.data.labels import Relevance
 from umpteen.parallel import World
 from umpteen.training.step import TrainingStep
 from worlds import run_world
@@ -142,7 +142,7 @@ def test_out_of_memory_with_single_texts_ends_the_run_with_advice(start: str) ->
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     towers.label.register_forward_pre_hook(refuse)
-    from umpteen.training.memory import TooLittleMemory
+    from umpteen.parallel.world import TooLittleMemory
 
     with pytest.raises(TooLittleMemory, match="shorten max_length"):
         step(np.arange(3), step=0, seed=0)

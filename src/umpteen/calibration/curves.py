@@ -1,15 +1,154 @@
-"""From a score to a probability, never falling: a staircase of knots (isotonic) or a logistic curve (Platt)."""
+"""From the scores of a text to probabilities: what is learnt from, the curves, and how far they are from the truth."""
 
 from __future__ import annotations
 
+import io
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 from scipy.special import expit
 
 from umpteen.errors import BadInput
+from umpteen.files.storage import write_atomically
+from umpteen.search.ranking import Ranking, contains
+
+
+# Scores of texts the model was not fitted on, and which of them belong to right labels: what calibration learns from.
+#
+# N texts, k labels each, best first.
+@dataclass(frozen=True)
+class HeldOut:
+    """A text's labels beyond the first k are known by number only: those that are right were not found."""
+
+    scores: NDArray[np.float32]  # [N, k]; −inf where a text has fewer labels
+    right: NDArray[np.bool_]  # [N, k]
+    positives: NDArray[np.int64]  # [N], right labels, found or not
+
+    @classmethod
+    def of(cls, ranking: Ranking, truth: csr_array) -> HeldOut:
+        """A ranking against the truth; pairs to ignore must be in neither."""
+        right = contains(truth, ranking.rows)
+        return cls(ranking.scores, right, np.diff(truth.indptr).astype(np.int64))
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    @property
+    def real(self) -> NDArray[np.bool_]:
+        """Where there is a label."""  # [N, k]
+        return np.isfinite(self.scores)
+
+    def take(self, texts: NDArray[np.bool_] | NDArray[np.int64]) -> HeldOut:
+        return HeldOut(self.scores[texts], self.right[texts], self.positives[texts])
+
+    def head(self, k: int) -> HeldOut:
+        """The best k labels of each text."""
+        return HeldOut(self.scores[:, :k], self.right[:, :k], self.positives)
+
+    def join(self, other: HeldOut) -> HeldOut:
+        """These texts, then the other's."""
+        return HeldOut(
+            np.concatenate([self.scores, other.scores]),
+            np.concatenate([self.right, other.right]),
+            np.concatenate([self.positives, other.positives]),
+        )
+
+    def folds(self, count: int, seed: int = 0) -> NDArray[np.int64]:
+        """The fold of each text, by chance and of equal sizes; a text's labels stay together."""  # [N]
+        folds = np.arange(len(self)) % count
+        return np.random.default_rng(seed).permutation(folds)
+
+    def require_enough(self) -> None:
+        """Refuses what nothing can be learnt from."""
+        pairs, right = int(self.real.sum()), int(self.right.sum())
+        if len(self) < 2 or right in (0, pairs):
+            raise BadInput(
+                f"{len(self):,} held-out texts, for which {right:,} of {pairs:,} labels found are right, are too few "
+                "to calibrate on: right and wrong ones are needed; hold out more"
+            )
+
+    def save(self, path: Path) -> None:
+        """One .npz without pickle, written whole or not at all."""
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, scores=self.scores, right=self.right, positives=self.positives)
+        write_atomically(path, buffer.getvalue())
+
+    @classmethod
+    def load(cls, path: Path) -> HeldOut:
+        with np.load(path, allow_pickle=False) as arrays:
+            return cls(arrays["scores"], arrays["right"], arrays["positives"])
+
+
+BINS = 15
+_LEAST = 1e-6  # a probability of exactly 0 or 1 that is wrong would cost an infinite log loss
+
+
+# How far probabilities are from what happens: expected calibration error, Brier score, log loss, reliability bins.
+#
+# M pairs of a text and a label, each with a probability and whether the label is right.
+class Bin(NamedTuple):
+    """Pairs of like probability."""
+
+    pairs: int
+    probability: float  # their mean
+    right: float  # the share that is right
+
+
+class Reliability(NamedTuple):
+    """ECE is the mean distance between a bin's probability and its share of right pairs, weighed by its pairs."""
+
+    ece: float  # BINS bins of equally many pairs
+    ece_equal_width: float  # BINS bins of equal width
+    brier: float
+    log_loss: float
+    pairs: int
+    bins: list[Bin]  # of equally many pairs
+
+    def to_dict(self) -> dict[str, Any]:
+        """The figures for JSON, without the bins."""
+        return {name: value for name, value in self._asdict().items() if name != "bins"}
+
+
+def reliability_of(probabilities: NDArray[np.floating], right: NDArray[np.bool_]) -> Reliability:
+    """The figures of these pairs; the arrays may have any shape, and must not be empty."""
+    values, truth = probabilities.ravel().astype(np.float64), right.ravel()
+    order = np.argsort(values, kind="stable")
+    mass = [Bin(len(part), float(values[part].mean()), float(truth[part].mean())) for part in _equal_mass(order)]
+    place = np.minimum((values * BINS).astype(np.int64), BINS - 1)
+    width = [Bin(int(at.sum()), float(values[at].mean()), float(truth[at].mean())) for at in _members(place)]
+    return Reliability(
+        ece=_expected_error(mass),
+        ece_equal_width=_expected_error(width),
+        brier=float(np.square(values - truth).mean()),
+        log_loss=log_loss(values, truth),
+        pairs=len(values),
+        bins=mass,
+    )
+
+
+def log_loss(probabilities: NDArray[np.floating], right: NDArray[np.bool_]) -> float:
+    """The mean of −log of the probability given to what happened, in nats."""
+    values = np.clip(probabilities.astype(np.float64), _LEAST, 1 - _LEAST)
+    return float(-np.log(np.where(right, values, 1 - values)).mean())
+
+
+def _equal_mass(order: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    return [part for part in np.array_split(order, BINS) if len(part)]
+
+
+def _members(place: NDArray[np.int64]) -> list[NDArray[np.bool_]]:
+    return [place == number for number in range(BINS) if (place == number).any()]
+
+
+def _expected_error(bins: list[Bin]) -> float:
+    pairs = sum(one.pairs for one in bins)
+    return sum(one.pairs * abs(one.probability - one.right) for one in bins) / pairs
+
 
 Kind = Literal["isotonic", "platt"]
 KINDS: tuple[Kind, ...] = ("isotonic", "platt")
@@ -109,3 +248,130 @@ def read_curve(kind: str, content: dict[str, Any]) -> Curve:
     if kind == "platt":
         return Platt(float(content["slope"]), float(content["intercept"]))
     raise BadInput(f"{kind!r} is no kind of curve; there is {' and '.join(KINDS)}")
+
+
+CROSS_FOLDS = 5
+_LARGEST_SHARE = 0.95  # of the best score
+
+
+# From the scores of one text to probabilities: the first label has a curve of its own, the others share one.
+#
+# The first label is the largest of umpteen scores and so right less often than an equal score further down would say.
+# The others' curve reads score − of_best · the text's best score: an outstanding first label makes the rest less
+# likely. No label is likelier than the first, so probabilities never rise along a text's labels.
+class Choice(NamedTuple):
+    """Which curves, and how they read scores."""
+
+    first: Kind
+    others: Kind
+    of_best: float
+
+
+@dataclass(frozen=True)
+class TextCurves:
+    """Reads a text's scores best first, as a ranking has them."""
+
+    first: Curve
+    others: Curve
+    of_best: float
+
+    def __call__(self, scores: NDArray[np.floating]) -> NDArray[np.float32]:
+        """Scores of one text or of many (the last axis is a text's labels) → probabilities; 0 where no label is."""
+        scores = np.asarray(scores, dtype=np.float64)
+        there = np.isfinite(scores)
+        safe = np.where(there, scores, 0.0)
+        first = self.first(safe[..., :1])
+        others = self.others(safe[..., 1:] - self.of_best * safe[..., :1])
+        found = np.concatenate([first, np.minimum(others, first)], axis=-1)
+        return np.where(there, found, 0.0).astype(np.float32)
+
+    @classmethod
+    def fit(cls, held_out: HeldOut, choice: Choice) -> TextCurves:
+        """The chosen curves on these texts."""
+        first = fit_curve(choice.first, *_first(held_out))
+        scores, right = _others(held_out, choice.of_best)
+        return cls(first, fit_curve(choice.others, scores, right) if len(scores) else first, choice.of_best)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return {
+            "first": {"kind": _kind(self.first), **self.first.to_dict()},
+            "others": {"kind": _kind(self.others), "of_best": self.of_best, **self.others.to_dict()},
+        }
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> TextCurves:
+        """What `to_dict` gave."""
+        first, others = content["first"], content["others"]
+        return cls(
+            read_curve(first["kind"], first), read_curve(others["kind"], others), of_best=float(others["of_best"])
+        )
+
+
+def choose(held_out: HeldOut, folds: NDArray[np.int64]) -> tuple[Choice, dict[str, dict[str, float]]]:
+    """What has the least log loss on texts left out of the fit, and the losses of all that was tried."""
+    first = {kind: _left_out_loss(held_out, folds, kind, _first) for kind in KINDS}
+    others: dict[tuple[Kind, float], float] = {}
+    if held_out.real[:, 1:].any():
+        for share in sorted({0.0, _likeliest_share(held_out)}):
+            for kind in KINDS:
+                others[kind, share] = _left_out_loss(held_out, folds, kind, _reading(share))
+    best_first = min(first, key=lambda kind: first[kind])
+    best_others = min(others, key=lambda one: others[one]) if others else (best_first, 0.0)
+    tried = {
+        "first": {str(kind): loss for kind, loss in first.items()},
+        "others": {f"{kind}, of_best {share:g}": loss for (kind, share), loss in sorted(others.items())},
+    }
+    return Choice(best_first, *best_others), tried
+
+
+def cross_fitted(held_out: HeldOut, folds: NDArray[np.int64], choice: Choice) -> NDArray[np.float32]:
+    """Each text's probabilities under curves fitted on the other folds: what a new text would get."""  # [N, k]
+    found = np.zeros(held_out.scores.shape, dtype=np.float32)
+    for fold in np.unique(folds):
+        out = folds == fold
+        found[out] = TextCurves.fit(held_out.take(~out), choice)(held_out.scores[out])
+    return found
+
+
+Pairs = tuple[NDArray[np.float64], NDArray[np.bool_]]
+
+
+def _left_out_loss(held_out: HeldOut, folds: NDArray[np.int64], kind: Kind, read: Callable[[HeldOut], Pairs]) -> float:
+    losses, pairs = 0.0, 0
+    for fold in np.unique(folds):
+        out = folds == fold
+        curve = fit_curve(kind, *read(held_out.take(~out)))
+        scores, right = read(held_out.take(out))
+        if len(scores):
+            losses += len(scores) * log_loss(curve(scores), right)
+            pairs += len(scores)
+    return losses / max(1, pairs)
+
+
+def _first(held_out: HeldOut) -> Pairs:
+    there = held_out.real[:, 0]
+    return held_out.scores[there, 0].astype(np.float64), held_out.right[there, 0]
+
+
+def _others(held_out: HeldOut, of_best: float) -> Pairs:
+    there = held_out.real[:, 1:]
+    best = np.where(held_out.real[:, :1], held_out.scores[:, :1], 0).astype(np.float64)
+    relative = held_out.scores[:, 1:] - of_best * best
+    return relative[there], held_out.right[:, 1:][there]
+
+
+def _likeliest_share(held_out: HeldOut) -> float:
+    """How much of the best score a logistic curve would take from the others' scores, from 0 (the score alone)."""
+    scores, right = _others(held_out, 0.0)
+    best = scores - _others(held_out, 1.0)[0]
+    slopes, _ = logistic(np.stack([scores, best], 1), right)
+    return float(np.clip(round(-slopes[1] / slopes[0], 2), 0, _LARGEST_SHARE)) if slopes[0] > 0 else 0.0
+
+
+def _reading(of_best: float) -> Callable[[HeldOut], Pairs]:
+    return lambda held_out: _others(held_out, of_best)
+
+
+def _kind(curve: Curve) -> str:
+    return type(curve).__name__.lower()

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from umpteen.calibration.held_out import HeldOut
+from umpteen.calibration.curves import HeldOut
 from umpteen.errors import BadInput
 
 LEAST_GIVEN = 30  # labels; a precision that fewer show is luck

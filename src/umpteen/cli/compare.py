@@ -12,7 +12,7 @@ from umpteen.cli.saying import say
 if TYPE_CHECKING:
     from rich.table import Table
 
-PEERS = ("popularity", "tfidf-knn", "xr-linear", "xr-transformer")
+PEERS = "popularity, tfidf-knn; from umpteen's repository also xr-linear, xr-transformer"
 STATIC = "wordnet-nouns"  # the recipe whose settings also serve data without a recipe of their own
 
 
@@ -25,9 +25,7 @@ STATIC = "wordnet-nouns"  # the recipe whose settings also serve data without a 
     help="Ours: a recipe's name or file, NAME+ranker with a sparse ranker; repeat.  [default: the data's, or static]",
 )
 @click.option("--ranker", is_flag=True, help="Also each recipe with a sparse ranker on top.")
-@click.option(
-    "--peers", default="popularity,tfidf-knn,xr-linear", show_default=True, help=f"Out of {', '.join(PEERS)}; or none."
-)
+@click.option("--peers", default="popularity,tfidf-knn,xr-linear", show_default=True, help=f"Out of {PEERS}; or none.")
 @click.option("--trials", type=click.IntRange(1), default=4, show_default=True, help="Settings tried a method.")
 @click.option("--metric", default="nDCG@5", show_default=True, help="Chooses the settings, on validation.")
 @click.option("--validation", type=click.FloatRange(0, 1, True, True), default=0.1, show_default=True, help="Of train.")
@@ -52,11 +50,11 @@ def compare(
 ) -> None:
     """Compare recipes with popularity, tf-idf neighbours and PECOS on DATA; the same command goes on when stopped."""
     from umpteen.cli.console import Watch, differences_table, show
-    from umpteen.comparing.comparison import compare as run
-    from umpteen.comparing.comparison import make_task
-    from umpteen.comparing.selection import available_peers, our_methods
+    from umpteen.compare.comparison import compare as run
+    from umpteen.compare.comparison import make_task
+    from umpteen.compare.ours import available_peers, our_methods
+    from umpteen.config.recipes import names, resolve
     from umpteen.data.dataset import open_dataset
-    from umpteen.recipes import names, resolve
 
     wanted = [] if peers == "none" else [name.strip() for name in peers.split(",") if name.strip()]
     with Watch(quiet=as_json) as watch:
@@ -104,8 +102,7 @@ def _table(outcome: dict[str, Any]) -> "Table":
     from rich.table import Table
 
     from umpteen.cli.console import cell
-    from umpteen.comparing.page import shown_metrics
-    from umpteen.comparing.tradeoff import short_number
+    from umpteen.compare.page import short_number, shown_metrics
 
     metrics = shown_metrics(outcome)
     made = Table(title=f"{cell(outcome['dataset'])}, test: %, and what it took", title_justify="left")

@@ -1,4 +1,4 @@
-"""`umpteen data`: read, check, describe and convert datasets."""
+"""`umpteen data` and `umpteen recipe`: datasets read, checked, described and converted; the settings that ship."""
 
 import json
 from functools import partial
@@ -22,11 +22,11 @@ def data() -> None:
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a setting of the recipe.")
 def prepare(source: str, recipe_name: str, overrides: tuple[str, ...]) -> None:
     """Read DATA and tokenise it once, in parallel; a stopped run goes on where it was."""
-    from umpteen.assemble_towers import build_tokenizers
     from umpteen.cli.console import Watch
+    from umpteen.config.recipes import resolve
     from umpteen.data.dataset import open_dataset
     from umpteen.data.tokens import tokenise
-    from umpteen.recipes import resolve
+    from umpteen.training.build import build_tokenizers
 
     config = resolve(recipe_name, overrides, source)
     query_tokenizer, label_tokenizer = build_tokenizers(config.encoder)
@@ -63,10 +63,9 @@ def describe(source: str, as_json: bool) -> None:
 def convert(source: str, folder: Path) -> None:
     """Write DATA, of any known format, into FOLDER as jsonl files that people can read and edit."""
     from umpteen.cli.console import Watch
-    from umpteen.data.convert import write_native
-    from umpteen.data.dataset import open_dataset
+    from umpteen.data.dataset import open_dataset, write_native
     from umpteen.errors import BadInput
-    from umpteen.storage import can_hold
+    from umpteen.files.storage import can_hold
 
     if not can_hold(folder):
         raise BadInput(f"{folder} exists and is not empty; give another folder")
@@ -74,3 +73,36 @@ def convert(source: str, folder: Path) -> None:
         dataset = open_dataset(source, progress=partial(watch, "reading"))
         write_native(dataset, folder, progress=partial(watch, "writing"))
     say(f"wrote {folder}: {len(dataset.labels):,} labels, {len(dataset.train):,} training queries")
+
+
+@click.group()
+def recipe() -> None:
+    """List and show recipes."""
+
+
+@recipe.command("list")
+def list_recipes() -> None:
+    """Name the recipes that ship with umpteen, with their first line."""
+    from umpteen.config import recipes
+
+    names = recipes.names()
+    for name in names:
+        first = recipes.path_of(name).read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
+        say(f"{name:<{max(map(len, names))}}  {first}")
+
+
+@recipe.command()
+@click.argument("name")
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a setting.")
+def show(name: str, overrides: tuple[str, ...]) -> None:
+    """Print a complete recipe, every key explained: umpteen recipe show NAME > mine.toml."""
+    from umpteen.config import recipes
+    from umpteen.config.recipes import to_toml
+
+    path = recipes.path_of(name)
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            break
+        say(line)
+    for line in to_toml(recipes.resolve(name, overrides)).rstrip("\n").split("\n"):
+        say(line)

@@ -22,13 +22,13 @@ SAMPLES = (
 def demo(output: Path) -> None:
     """Train on the bundled WordNet nouns, compare on test, and answer three texts."""
     from umpteen.cli.console import Watch, metrics_table, show
+    from umpteen.config.recipes import resolve
     from umpteen.data.dataset import open_dataset
-    from umpteen.encoders.pretrained import locate
-    from umpteen.evaluating import evaluate_model
+    from umpteen.encoders.folder import locate
     from umpteen.evaluation.baselines import popularity, tfidf_neighbours
-    from umpteen.judge import Judge
-    from umpteen.recipes import resolve
-    from umpteen.running import train
+    from umpteen.evaluation.judge import Judge
+    from umpteen.model.evaluate import evaluate_model
+    from umpteen.model.train import train
 
     # Settings and epochs were chosen on validation; this is the final fit, on all of train.
     config = resolve(RECIPE, ("data.fit_on=train+validation",))

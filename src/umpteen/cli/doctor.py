@@ -32,8 +32,8 @@ def doctor(recipe: str, source: str | None, overrides: tuple[str, ...], as_json:
     from dataclasses import asdict
 
     from umpteen.cli.console import Watch, show
+    from umpteen.config.recipes import resolve
     from umpteen.doctor.examination import examine
-    from umpteen.recipes import resolve
 
     config = resolve(recipe, overrides, source)
     with Watch(quiet=as_json) as watch:

@@ -11,7 +11,7 @@ from umpteen.cli.saying import say
 
 if TYPE_CHECKING:
     from umpteen.cli.console import Watch
-    from umpteen.index_sample import Sample
+    from umpteen.model.index_build import Sample
 
 KINDS = ["exact", "faiss-flat", "faiss-hnsw", "faiss-ivfpq", "faiss-sq", "milvus"]
 
@@ -67,7 +67,7 @@ def build(
     and the exit code is 2. A cluster's token is read from UMPTEEN_MILVUS_TOKEN.
     """
     from umpteen.cli.console import Watch
-    from umpteen.index_building import build_index
+    from umpteen.model.index_build import build_index
 
     with Watch(quiet=as_json) as watch:
         texts = _sample(queries, source, sample, watch)
@@ -80,7 +80,7 @@ def build(
 @JSON
 def show(model: Path, as_json: bool) -> None:
     """Print the certificate of MODEL's index."""
-    from umpteen.indexing import certificate_of
+    from umpteen.model.index import certificate_of
 
     certificate = certificate_of(model)
     if certificate is not None:
@@ -103,7 +103,7 @@ def sync(model: Path, queries: Path | None, source: str | None, sample: int, as_
     Until then they are searched exactly beside it. Milvus is told of them; other kinds are built again.
     """
     from umpteen.cli.console import Watch
-    from umpteen.index_building import sync_index
+    from umpteen.model.index_build import sync_index
 
     with Watch(quiet=as_json) as watch:
         rows = sync_index(model, sample=_sample(queries, source, sample, watch), progress=watch)
@@ -117,7 +117,7 @@ def sync(model: Path, queries: Path | None, source: str | None, sample: int, as_
 @MODEL
 def remove(model: Path) -> None:
     """Go back to exact search."""
-    from umpteen.indexing import remove_index
+    from umpteen.model.index import remove_index
 
     left_behind = remove_index(model)
     if left_behind is not None:
@@ -128,7 +128,7 @@ def remove(model: Path) -> None:
 def _sample(queries: Path | None, source: str | None, count: int, watch: "Watch") -> "Sample | int":
     """The texts that were asked for, or how many of the labels' own."""
     from umpteen.errors import BadInput
-    from umpteen.index_sample import of_dataset, of_file
+    from umpteen.model.index_build import of_dataset, of_file
 
     if queries is not None and source is not None:
         raise BadInput("--queries and --data both name the texts to tune on; give one of them")

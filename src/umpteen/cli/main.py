@@ -6,28 +6,8 @@ import sys
 
 import click
 
-from umpteen.cli import (
-    bench,
-    calibrate,
-    compare,
-    curves,
-    data,
-    demo,
-    doctor,
-    index,
-    lab,
-    labels,
-    models,
-    negatives,
-    plan,
-    predict,
-    ranker,
-    recipes,
-    serve,
-    training,
-)
-from umpteen.cli.allocator import keep_freed_memory
-from umpteen.cli.saying import say
+from umpteen.cli import compare, data, demo, doctor, evaluate, index, labels, parts, predict, serve, train
+from umpteen.cli.saying import keep_freed_memory, say
 from umpteen.errors import BadInput, LostProcess, Stopped, UmpteenError
 from umpteen.version import __version__
 
@@ -53,37 +33,35 @@ def completion(shell: str) -> None:
     click.echo(kind(cli, {}, "umpteen", "_UMPTEEN_COMPLETE").source())
 
 
-for command in (
+for verb in (
     demo.demo,
     data.data,
-    plan.plan,
-    training.train,
-    training.tune,
-    curves.curves,
-    models.evaluate,
+    train.plan,
+    train.train,
+    train.tune,
+    train.curves,
+    evaluate.evaluate,
     compare.compare,
     predict.predict,
-    calibrate.calibrate,
+    parts.calibrate,
     serve.serve,
     labels.labels,
     index.index,
-    models.verify,
-    negatives.negatives,
-    ranker.ranker,
-    recipes.recipe,
+    evaluate.verify,
+    evaluate.negatives,
+    parts.ranker,
+    data.recipe,
     doctor.doctor,
-    bench.bench,
-    lab.lab,
 ):
-    cli.add_command(command)
+    cli.add_command(verb)
 
 
-def main() -> None:
-    """Runs the command; an error the user can mend is one line on stderr and exit code 2."""
+def main(command: click.Command = cli, name: str = "umpteen") -> None:
+    """Runs a command; an error the user can mend is one line on stderr and exit code 2."""
     keep_freed_memory()
     try:
         _refuse_other_encodings(sys.argv[1:])
-        cli(prog_name="umpteen", standalone_mode=False)
+        command(prog_name=name, standalone_mode=False)
     except click.ClickException as misuse:
         misuse.show(told := io.StringIO())
         for line in told.getvalue().splitlines():
@@ -106,7 +84,7 @@ def main() -> None:
 
 def _tell_out_of_memory(problem: MemoryError | RuntimeError) -> None:
     """One line if that is what it is; any other error is ours, and goes on with its traceback."""
-    from umpteen.training.memory import is_out_of_memory
+    from umpteen.parallel.world import is_out_of_memory
 
     if not is_out_of_memory(problem):
         raise problem

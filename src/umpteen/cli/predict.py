@@ -76,7 +76,7 @@ def _given_texts(texts: tuple[str, ...]) -> list[str]:
 
 
 def _answer(model: Path, texts: list[str], limits: dict[str, Any], no_ranker: bool, as_json: bool) -> None:
-    from umpteen.classifier import Classifier
+    from umpteen.model.classifier import Classifier
 
     classifier = Classifier.load(model, ranker=not no_ranker)
     for text, found in zip(texts, classifier.predict(texts, **limits), strict=True):
@@ -112,10 +112,9 @@ def _answer_file(
     resume: bool,
     overwrite: bool,
 ) -> None:
-    from umpteen.batch_prediction import Wanted, predict_file
-    from umpteen.batch_work import bad_rows_of
-    from umpteen.classifier import Classifier
     from umpteen.cli.console import Watch
+    from umpteen.model.batch import Wanted, bad_rows_of, predict_file
+    from umpteen.model.classifier import Classifier
 
     wanted = Wanted(**limits, field=field, id_field=id_field, skip_bad=skip_bad)
     with Watch(quiet=as_json) as watch:

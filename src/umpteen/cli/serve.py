@@ -63,10 +63,10 @@ def serve(
 
     Labels can be changed while it runs, by whoever has the token. GET /docs lists what there is.
     """
-    from umpteen.cli.allocator import keep_freed_memory
+    from umpteen.cli.saying import keep_freed_memory
+    from umpteen.service.run import Serving
+    from umpteen.service.run import serve as run
     from umpteen.service.settings import Limits, ServiceSettings, read_token
-    from umpteen.service.workers import Serving
-    from umpteen.service.workers import serve as run
 
     limits = Limits(
         connections=max_connections,

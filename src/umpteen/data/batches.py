@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from umpteen.data.relevance import Relevance
+from umpteen.data.labels import Relevance
 from umpteen.errors import BadInput
 
 

@@ -1,11 +1,18 @@
-"""The label catalogue: each label's public key, its text, and its row in every matrix."""
+"""The label catalogue, and which of its labels are right for which query: a sparse matrix in one canonical form."""
 
 from __future__ import annotations
 
+import hashlib
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import cast
 
-from umpteen.data.texts import Texts
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csr_array, vstack
+
+from umpteen.data.texts import Texts, as_rows
 from umpteen.errors import BadInput
 
 
@@ -69,3 +76,153 @@ class LabelCatalogue:
                 return
             if wanted in text.casefold() or wanted in key.casefold():
                 yield row
+
+
+@dataclass(frozen=True, eq=False)
+class Relevance:
+    """Weights are float32 and ≥ 0, label rows are sorted and never repeat within a query.
+
+    A stored weight of 0 means: relevant, so never pushed down, but not pulled up either.
+    A pair given twice counts once, with its greater weight.
+    """
+
+    matrix: csr_array
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "matrix", _canonical(self.matrix))
+
+    @classmethod
+    def from_lists(
+        cls, rows: Sequence[Sequence[int]], labels: int, weights: Sequence[Sequence[float]] | None = None
+    ) -> Relevance:
+        """One list of label rows for each query, with weights of the same shape or 1 everywhere."""
+        counts = [len(row) for row in rows]
+        if weights is not None and [len(row) for row in weights] != counts:
+            raise BadInput("weights and label rows differ in shape; give each pair exactly one weight")
+        indices = np.array([label for row in rows for label in row], dtype=np.int64)
+        values = [1.0] * len(indices) if weights is None else [weight for row in weights for weight in row]
+        starts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64)
+        return cls.from_arrays(starts, indices, np.array(values, dtype=np.float32), labels)
+
+    @classmethod
+    def from_arrays(
+        cls, starts: NDArray[np.int64], rows: NDArray[np.integer], weights: NDArray[np.float32], labels: int
+    ) -> Relevance:
+        """The three arrays of a CSR matrix; label rows are checked against the number of labels."""
+        if len(rows) and (rows.min() < 0 or rows.max() >= labels):
+            wrong = rows.max() if rows.max() >= labels else rows.min()
+            raise BadInput(
+                f"label row {wrong:,} is out of range: there are {labels:,} labels, rows 0 to {labels - 1:,}"
+            )
+        return cls(cast(csr_array, csr_array((weights, rows, starts), shape=(len(starts) - 1, labels))))
+
+    @classmethod
+    def empty(cls, queries: int, labels: int) -> Relevance:
+        return cls(csr_array((queries, labels)))
+
+    def __len__(self) -> int:
+        return int(self.matrix.shape[0])
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Relevance)
+            and self.matrix.shape == other.matrix.shape
+            and np.array_equal(self.matrix.indptr, other.matrix.indptr)
+            and np.array_equal(self.matrix.indices, other.matrix.indices)
+            and np.array_equal(self.matrix.data, other.matrix.data)
+        )
+
+    def __hash__(self) -> int:
+        return hash(self.fingerprint())
+
+    def __repr__(self) -> str:
+        return f"<{self.pairs:,} pairs of {len(self):,} queries and {self.labels:,} labels>"
+
+    @property
+    def labels(self) -> int:
+        return int(self.matrix.shape[1])
+
+    @property
+    def pairs(self) -> int:
+        return int(self.matrix.indptr[-1])
+
+    @property
+    def graded(self) -> bool:
+        """Whether any weight differs from 1."""
+        return bool((self.matrix.data != 1).any())
+
+    def of(self, query: int) -> NDArray[np.int32]:
+        """The label rows of one query, ascending."""
+        start, end = self.matrix.indptr[query], self.matrix.indptr[query + 1]
+        return np.asarray(self.matrix.indices[start:end])
+
+    def weights_of(self, query: int) -> NDArray[np.float32]:
+        """The weights of one query's labels, in the order of `of`."""
+        start, end = self.matrix.indptr[query], self.matrix.indptr[query + 1]
+        return np.asarray(self.matrix.data[start:end])
+
+    def take(self, rows: ArrayLike) -> Relevance:
+        """These queries in this order."""
+        return Relevance(self.matrix[as_rows(rows)])
+
+    def without(self, other: Relevance) -> Relevance:
+        """The pairs that are not stored in the other, whatever their weights."""
+        if self.matrix.shape != other.matrix.shape:
+            raise BadInput(
+                f"pairs over {other.matrix.shape} cannot be taken from pairs over {self.matrix.shape}; "
+                "are they of the same split?"
+            )
+        if other.pairs == 0:
+            return self
+        query, gone = (np.repeat(np.arange(len(r), dtype=np.int64), np.diff(r.matrix.indptr)) for r in (self, other))
+        kept = ~np.isin(query * self.labels + self.matrix.indices, gone * self.labels + other.matrix.indices)
+        starts = np.concatenate([[0], np.cumsum(np.bincount(query[kept], minlength=len(self)))])
+        return Relevance.from_arrays(starts, self.matrix.indices[kept], self.matrix.data[kept], self.labels)
+
+    def either(self, other: Relevance) -> Relevance:
+        """Every pair that is stored here or in the other, at weight 1."""
+        here, there = (
+            csr_array((np.ones(r.pairs, dtype=np.float32), r.matrix.indices, r.matrix.indptr), shape=r.matrix.shape)
+            for r in (self, other)
+        )
+        both = cast(csr_array, here + there)
+        both.data.fill(1)
+        return Relevance(both)
+
+    def stack(self, other: Relevance) -> Relevance:
+        """These queries, then the other's."""
+        if self.labels != other.labels:
+            raise BadInput(f"cannot join relevance over {self.labels:,} and over {other.labels:,} labels")
+        return Relevance(vstack([self.matrix, other.matrix], format="csr"))
+
+    def label_counts(self) -> NDArray[np.int64]:
+        """How many queries each label is relevant for."""
+        return np.bincount(self.matrix.indices, minlength=self.labels).astype(np.int64)
+
+    def fingerprint(self) -> str:
+        """A sha256 of shape, rows and weights."""
+        digest = hashlib.sha256(f"{len(self)}×{self.labels}".encode())
+        digest.update(np.ascontiguousarray(self.matrix.indptr, dtype="<i8").tobytes())
+        digest.update(np.ascontiguousarray(self.matrix.indices, dtype="<i4").tobytes())
+        digest.update(np.ascontiguousarray(self.matrix.data, dtype="<f4").tobytes())
+        return digest.hexdigest()
+
+
+def _canonical(matrix: csr_array) -> csr_array:
+    matrix = csr_array(matrix).astype(np.float32, copy=False)
+    if not (np.isfinite(matrix.data) & (matrix.data >= 0)).all():
+        at = int(np.flatnonzero(~(np.isfinite(matrix.data) & (matrix.data >= 0)))[0])
+        query = int(np.searchsorted(matrix.indptr, at, side="right")) - 1
+        raise BadInput(
+            f"query {query:,}, label row {matrix.indices[at]:,}: weight {matrix.data[at]} "
+            "must be a finite number, 0 or greater"
+        )
+    if matrix.has_canonical_format:
+        return matrix
+    queries = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+    order = np.lexsort((matrix.data, matrix.indices, queries))
+    queries, labels, weights = queries[order], matrix.indices[order], matrix.data[order]
+    same_as_next = (queries[1:] == queries[:-1]) & (labels[1:] == labels[:-1])
+    kept = np.append(~same_as_next, True)  # the last of equal pairs has the greatest weight
+    starts = np.searchsorted(queries[kept], np.arange(matrix.shape[0] + 1))
+    return csr_array((weights[kept], labels[kept], starts), shape=matrix.shape)

@@ -11,19 +11,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from umpteen.assemble import build_objective, build_optimizer, step_settings
-from umpteen.assemble_towers import build_towers, start_token_weights
-from umpteen.config import RunConfig, TowerConfig
-from umpteen.doctor.checks import Failed, Skipped
-from umpteen.doctor.machine import available_memory
+from umpteen.config.settings import RunConfig, TowerConfig
+from umpteen.doctor.checks import Failed, Skipped, available_memory
 from umpteen.doctor.naive import naive_loss
 from umpteen.doctor.sample import Sample
-from umpteen.encoders.row_table import row_tables
+from umpteen.encoders.table import row_tables
 from umpteen.encoders.towers import Towers
 from umpteen.parallel.children import run_in_world
 from umpteen.parallel.shard import Shard
 from umpteen.parallel.threads import undivided
 from umpteen.parallel.world import World
+from umpteen.training.build import build_objective, build_optimizer, build_towers, start_token_weights, step_settings
 from umpteen.training.step import TrainingStep
 
 LIMIT = 1e-8  # rounding in float64 stays a thousand times below it

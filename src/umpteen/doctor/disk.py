@@ -10,18 +10,16 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import torch
 
-from umpteen.assemble import build_optimizer
-from umpteen.config import RunConfig
-from umpteen.data.cache import cache_folder
+from umpteen.config.settings import RunConfig
+from umpteen.data.prepared import cache_folder
 from umpteen.data.texts import Texts
-from umpteen.data.token_table import TokenTable
-from umpteen.data.tokens import tokenise
+from umpteen.data.tokens import TokenTable, tokenise
 from umpteen.doctor.checks import Failed, Skipped
 from umpteen.doctor.sample import Sample
 from umpteen.encoders.encoder import Encoder
-from umpteen.encoders.label_table import FusedEncoder, LabelTable
-from umpteen.encoders.row_table import row_tables
+from umpteen.encoders.table import FusedEncoder, LabelTable, row_tables
 from umpteen.encoders.towers import Towers
+from umpteen.training.build import build_optimizer
 from umpteen.training.checkpoint import TrainState, load_checkpoint, save_checkpoint, weights_of
 
 

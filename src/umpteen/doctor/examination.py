@@ -3,18 +3,18 @@
 from collections.abc import Callable, Iterator
 from functools import cached_property, partial
 
-from umpteen.assemble import pick_device
-from umpteen.assemble_towers import build_towers
-from umpteen.config import RunConfig, TowerConfig
+from umpteen.config.settings import RunConfig, TowerConfig
 from umpteen.data.dataset import Dataset, open_dataset
-from umpteen.doctor import agreement, disk, machine
+from umpteen.doctor import agreement, disk
+from umpteen.doctor import checks as machine
 from umpteen.doctor.checks import Check, Skipped, look
 from umpteen.doctor.sample import Sample, draw_sample
-from umpteen.encoders.precision import Precision
-from umpteen.encoders.pretrained import DEFAULT_MODEL, locate
+from umpteen.encoders.backbone import Precision
+from umpteen.encoders.folder import DEFAULT_MODEL, locate
 from umpteen.encoders.towers import Towers
 from umpteen.parallel.shard import Shard
 from umpteen.parallel.world import World
+from umpteen.training.build import build_towers, pick_device
 
 SPARE_LABELS = 32  # beyond the k of SoftTop-k: some may be filtered
 

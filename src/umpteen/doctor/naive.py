@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from umpteen.config import ObjectiveConfig
+from umpteen.config.settings import ObjectiveConfig
 from umpteen.data.batches import draw_positives
-from umpteen.data.token_table import TokenTable
+from umpteen.data.tokens import TokenTable
 from umpteen.encoders.encoder import Encoder
 from umpteen.encoders.towers import Towers
-from umpteen.training.training_data import TrainingData
+from umpteen.training.inputs import TrainingData
 
 BISECTIONS = 200
 

@@ -7,14 +7,14 @@ from numpy.typing import NDArray
 
 from umpteen.data.batches import EpochSampler
 from umpteen.data.dataset import Dataset, Split
-from umpteen.data.relevance import Relevance
+from umpteen.data.labels import Relevance
 from umpteen.data.texts import Texts
-from umpteen.data.token_table import TokenTable
+from umpteen.data.tokens import TokenTable
+from umpteen.encoders.encode import label_tokens
 from umpteen.encoders.encoder import Encoder
 from umpteen.encoders.static import StaticEncoder
 from umpteen.encoders.towers import Towers
-from umpteen.encoding import label_tokens
-from umpteen.training.training_data import TrainingData
+from umpteen.training.inputs import TrainingData
 
 QUERIES, LABELS = 32, 500
 TOKENS = 1024  # of queries and labels together, for a transformer: its whole graph in float64 takes seconds and memory

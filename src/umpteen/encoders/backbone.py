@@ -4,20 +4,146 @@ The folder may come from a stranger: none of its code runs, nothing is unpickled
 """
 
 import json
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError
-from torch import nn
-from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel
+from torch import Tensor, nn
+from transformers import (
+    AttentionInterface,
+    AttentionMaskInterface,
+    AutoConfig,
+    AutoModel,
+    PretrainedConfig,
+    PreTrainedModel,
+)
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
 from transformers.utils import logging
 
-from umpteen.encoders.layer_dropout import quicken_dropout
-from umpteen.encoders.layout import WEIGHTS_FILE
+from umpteen.encoders.encoder import drop
+from umpteen.encoders.folder import WEIGHTS_FILE
 from umpteen.errors import BadConfig, BadFile, BadInput
+
+Precision = Literal["float32", "bfloat16", "float16"]
+DTYPES: dict[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+# A layer forward and backward, and attention: what a transformer step is made of.
+PROBE = """
+import sys, torch
+from torch.nn.functional import scaled_dot_product_attention
+torch.set_num_threads(1)
+layer, rows = torch.nn.Linear(256, 256), torch.ones(64, 256, requires_grad=True)
+with torch.autocast("cpu", getattr(torch, sys.argv[1])):
+    heads = layer(rows).view(1, 4, 64, 64)
+    total = scaled_dot_product_attention(heads, heads, heads).float().sum()
+total.backward()
+assert torch.isfinite(rows.grad).all()
+"""
+PROBE_SECONDS = 120
+
+
+# Which precisions this machine can really compute in.
+#
+# Some processors advertise bfloat16 units and are killed by the first matrix product that uses them, because the
+# virtual machine around them does not pass the units through. So a child process tries first.
+def checked_precision(precision: Precision) -> Precision:
+    """The precision, if there is one of that name."""
+    if precision not in DTYPES:
+        raise BadConfig(f"precision = {precision!r}: known are {', '.join(DTYPES)}")
+    return precision
+
+
+def require(precision: Precision, device: str) -> None:
+    """Does nothing if `device` ("cpu", "cuda", …) computes in `precision`, else BadConfig says what happened."""
+    if checked_precision(precision) == "float32":
+        return
+    outcome = probe(precision) if device == "cpu" else _gpu_outcome(precision, device)
+    if outcome is not None:
+        raise BadConfig(f"precision = {precision!r} does not work on this {device}: {outcome}. Use 'float32'")
+
+
+@cache
+def probe(precision: str) -> str | None:
+    """Tries a small step on the CPU in a child process: None if it went well, else what became of the child."""
+    command = [sys.executable, "-c", PROBE, precision]
+    try:
+        child = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return f"a trial in a child process took more than {PROBE_SECONDS} s"
+    if child.returncode == 0:
+        return None
+    if child.returncode < 0:
+        return (
+            f"a trial in a child process was killed by signal {-child.returncode}; "
+            "with ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 in the environment it may work"
+        )
+    reason = (child.stderr.strip().splitlines() or ["no message"])[-1]
+    return f"a trial in a child process failed ({reason})"
+
+
+def _gpu_outcome(precision: str, device: str) -> str | None:
+    if device == "cuda" and precision == "bfloat16" and not torch.cuda.is_bf16_supported():
+        return "the GPU has no bfloat16 units"
+    return None
+
+
+ATTENTION = "umpteen"  # the name transformers knows `attention` by
+
+
+# Dropout inside a transformer's layers, its masks drawn as quickly as those of `drop`.
+#
+# On a CPU torch's own masks, and its detour around fused attention, were the largest part of a training step besides
+# the matrix products. Elsewhere torch's kernels stay.
+class LayerDropout(nn.Dropout):
+    """nn.Dropout with quick masks."""
+
+    def forward(self, states: Tensor) -> Tensor:
+        return drop(states, self.p, self.training) if states.device.type == "cpu" else super().forward(states)
+
+
+def quicken_dropout(model: PreTrainedModel) -> None:
+    """Gives a model's layers these masks, in place; rates, weights and everything it computes without dropout stay."""
+    for module in list(model.modules()):
+        for name, child in module.named_children():
+            if type(child) is nn.Dropout:
+                setattr(module, name, LayerDropout(child.p))
+    AttentionInterface.register(ATTENTION, attention)
+    AttentionMaskInterface.register(ATTENTION, sdpa_mask)
+    model.set_attn_implementation(ATTENTION)
+
+
+def attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    **special: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """torch's fused attention [n, heads, length, size] → [n, length, heads, size], written out where dropout is on."""
+    plain = query.shape == key.shape and not getattr(module, "is_causal", True)
+    asked = any(value is not None and value is not False for value in special.values())
+    if asked or not (dropout and plain and query.device.type == "cpu"):
+        given = {"dropout": dropout, "scaling": scaling, **special}
+        attended: tuple[Tensor, None] = sdpa_attention_forward(module, query, key, value, attention_mask, **given)
+        return attended
+    scores = (query * (query.shape[-1] ** -0.5 if scaling is None else scaling)) @ key.transpose(2, 3)
+    if attention_mask is not None:
+        # Not −∞: a padding token may see nothing at all, and NaN would spread to the mean of the tokens.
+        scores.masked_fill_(~attention_mask, torch.finfo(scores.dtype).min)
+    weights = drop(scores.softmax(-1), dropout, training=True)
+    return (weights @ value).transpose(1, 2).contiguous(), None
+
 
 CONFIG_FILE = "config.json"
 ADAPTER_FILE = "adapter_config.json"

@@ -3,25 +3,116 @@
 It trains in minutes on two cores. Started from a transformer's token table it knows words from the first step.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import safe_open
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import embedding_bag, pad
 
-from umpteen.encoders import layout
-from umpteen.encoders.bag import weighted_mean
-from umpteen.encoders.bigrams import bigram_buckets
-from umpteen.encoders.dropout import checked_dropout, drop
-from umpteen.encoders.encoder import Encoder, normalised
-from umpteen.encoders.pretrained import locate
+from umpteen.data.tokens import TokenTable
+from umpteen.encoders import folder as layout
+from umpteen.encoders.encoder import Encoder, checked_dropout, drop, normalised
+from umpteen.encoders.folder import locate
 from umpteen.encoders.tokenizer import TextTokenizer
 from umpteen.errors import BadConfig, BadInput, DamagedModel
 
+_CHUNK = 50_000  # texts counted at once
+
+
+def inverse_document_frequencies(tables: Iterable[TokenTable], vocabulary_size: int) -> Tensor:
+    """log((1 + texts) / (1 + texts with the token)) + 1, divided by its largest value: float32 [vocabulary]."""
+    texts = 0
+    frequency = np.zeros(vocabulary_size, dtype=np.int64)
+    for table in tables:
+        texts += len(table)
+        for start in range(0, len(table), _CHUNK):
+            rows = np.arange(start, min(start + _CHUNK, len(table)))
+            ids, offsets = (tensor.numpy() for tensor in table.batch(rows))
+            owner = np.repeat(np.arange(len(rows)), np.diff(offsets))
+            pairs = np.sort(owner * vocabulary_size + ids)  # np.unique would hash them, thirty times slower
+            once = pairs[np.diff(pairs, prepend=-1) > 0] % vocabulary_size
+            frequency += np.bincount(once, minlength=vocabulary_size)
+    weights = np.log((1 + texts) / (1 + frequency)) + 1
+    return torch.from_numpy((weights / weights.max()).astype(np.float32))
+
+
+def bigram_buckets(ids: Tensor, offsets: Tensor, buckets: int) -> tuple[Tensor, Tensor]:
+    """The buckets of each text's adjacent pairs, ragged like its tokens; a pair never spans two texts.
+
+    The bucket is a part of the saved format: the 64 bits (left << 32 | right) through the finaliser of splitmix64,
+    then the lowest 63 of them modulo `buckets`.
+    """
+    starts = torch.zeros(len(ids) + 1, dtype=torch.bool, device=ids.device)
+    starts[offsets] = True
+    inside = ~starts[1:-1]  # [T-1]: token i+1 stands in the same text as token i
+    mixed = _mix(ids[:-1][inside] << 32 | ids[1:][inside])
+    lengths = (offsets.diff() - 1).clamp_min(0)
+    return (mixed & 0x7FFF_FFFF_FFFF_FFFF) % buckets, pad(lengths.cumsum(0), (1, 0))
+
+
+def _mix(bits: Tensor) -> Tensor:
+    """splitmix64's finaliser; products wrap around at 64 bits, which int64 does as well as uint64."""
+    bits = (bits ^ _shifted(bits, 30)) * (0xBF58_476D_1CE4_E5B9 - 2**64)
+    bits = (bits ^ _shifted(bits, 27)) * (0x94D0_49BB_1331_11EB - 2**64)
+    return bits ^ _shifted(bits, 31)
+
+
+def _shifted(bits: Tensor, by: int) -> Tensor:
+    """A logical shift to the right: int64's own would draw the sign in."""
+    return bits >> by & ((1 << 64 - by) - 1)
+
+
+# The mean of weighted table rows over each text, with a backward pass that never leaves the fast kernel.
+#
+# Shapes: V rows in the table, d their size, n texts, T tokens in all of them.
+# torch's own dense gradient of embedding_bag adds up row by row; here the gradient is itself a bag: the bag of a table
+# row are the texts it occurs in. On 2 cores, 4,000 texts × 15 tokens, V = 30,522, d = 384: 30 ms against 340 ms.
+def weighted_mean(table: Tensor, weights: Tensor | None, ids: Tensor, offsets: Tensor) -> Tensor:
+    """Text i gets Σ_t w_t·e_t ÷ (its number of tokens); a text without tokens gets zeros.
+
+    The same as ``torch.stack([(weights[i, None] * table[i]).mean(0) for i in ids.tensor_split(offsets[1:-1])])``.
+    """
+    if offsets.numel() == 1:  # no texts at all, which embedding_bag refuses
+        return table.new_zeros(0, table.shape[1])
+    vectors: Tensor = _WeightedMean.apply(table, weights, ids, offsets)  # type: ignore[no-untyped-call]
+    return vectors
+
+
+class _WeightedMean(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, table: Tensor, weights: Tensor | None, ids: Tensor, offsets: Tensor) -> Tensor:
+        lengths = offsets.diff()  # [n]
+        shares = 1 / lengths.clamp_min(1).to(table.dtype)  # [n]
+        token_weights = None if weights is None else weights[ids]
+        sums = embedding_bag(
+            ids, table, offsets, mode="sum", per_sample_weights=token_weights, include_last_offset=True
+        )  # [n, d]
+        ctx.save_for_backward(table, weights, ids, lengths, shares)
+        return sums.mul_(shares[:, None])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        table, weights, ids, lengths, shares = ctx.saved_tensors
+        wants_table, wants_weights = ctx.needs_input_grad[:2]
+        texts = torch.repeat_interleave(lengths)[ids.argsort(stable=True)]  # [T]: the texts of row 0, of row 1, …
+        occurrences = pad(torch.bincount(ids, minlength=len(table)).cumsum(0), (1, 0))  # [V+1]
+        # Row v's bag: the sum over its occurrences of the text's gradient ÷ the text's length.
+        rows = embedding_bag(texts, gradient * shares[:, None], occurrences, mode="sum", include_last_offset=True)
+        to_weights = torch.bmm(rows[:, None, :], table[:, :, None])[:, 0, 0] if wants_weights else None  # <row, e_v>
+        if not wants_table:
+            return None, to_weights, None, None
+        return rows if weights is None else rows.mul_(weights[:, None]), to_weights, None, None
+
+
 # How the families call the table that turns token ids into the first layer's input.
 TOKEN_TABLE_NAMES = ("word_embeddings.weight", "embed_tokens.weight", "tok_embeddings.weight", "wte.weight")
-BIGRAMS_MODULE = "umpteen.encoders.bigrams_module.StaticBigrams"
+BIGRAMS_MODULE = "umpteen.encoders.static_module.StaticBigrams"
 
 
 class StaticEncoder(Encoder):

@@ -9,7 +9,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from umpteen.encoders.pretrained import locate
+from umpteen.encoders.folder import locate
 from umpteen.errors import BadConfig, BadFile, BadInput
 
 TOKENIZER_FILE = "tokenizer.json"

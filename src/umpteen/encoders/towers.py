@@ -6,11 +6,10 @@ from typing import Any
 
 from torch import nn
 
-from umpteen.encoders import layout
+from umpteen.encoders import folder as layout
 from umpteen.encoders.encoder import Encoder
-from umpteen.encoders.label_table import TEXT_FOLDER, FusedEncoder, LabelTable
-from umpteen.encoders.row_table import row_tables
 from umpteen.encoders.static import StaticEncoder
+from umpteen.encoders.table import TEXT_FOLDER, FusedEncoder, LabelTable, row_tables
 from umpteen.errors import BadConfig, BadInput, DamagedModel
 
 QUERY_FOLDER, LABEL_FOLDER = "query", "label"
@@ -104,7 +103,7 @@ def _read(folder: Path, settings: dict[str, Any]) -> Encoder:
             case "static":
                 return StaticEncoder.read(folder, settings)
             case "transformer":
-                from umpteen.encoders.transformer import TransformerEncoder  # seconds, not needed for static towers
+                from umpteen.encoders.transformer import TransformerEncoder
 
                 return TransformerEncoder.read(folder, settings)
             case "table":

@@ -7,12 +7,11 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from umpteen.encoders import layout
-from umpteen.encoders import precision as precisions
+from umpteen.encoders import backbone as precisions
+from umpteen.encoders import folder as layout
 from umpteen.encoders.backbone import check_sizes, load_backbone, quiet
-from umpteen.encoders.dropout import checked_dropout, drop
-from umpteen.encoders.encoder import Encoder, normalised
-from umpteen.encoders.pretrained import locate
+from umpteen.encoders.encoder import Encoder, checked_dropout, drop, normalised
+from umpteen.encoders.folder import locate
 from umpteen.encoders.tokenizer import TextTokenizer
 from umpteen.errors import BadConfig
 

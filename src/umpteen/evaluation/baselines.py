@@ -7,7 +7,7 @@ from scipy.sparse import csr_array
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from umpteen.errors import BadInput
-from umpteen.retrieval.ranking import NO_LABEL, Ranking
+from umpteen.search.ranking import NO_LABEL, Ranking
 
 # Chosen on a tenth of the training queries (seed 0, at most 1,500) of wordnet-nouns, eurlex-titles and debian-related,
 # from 10 to 200 neighbours and cosines to the power 1 to 4: 50 and 2 are within about 2 points of the best P@1 and P@5

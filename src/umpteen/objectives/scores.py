@@ -19,7 +19,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from umpteen.errors import BadInput
-from umpteen.objectives.bars import LogSumExp, SoftplusSum
+from umpteen.objectives.reductions import LogSumExp, SoftplusSum
 from umpteen.objectives.targets import Pairs
 from umpteen.objectives.threshold import SoftThreshold
 from umpteen.objectives.tiles import Bar, Holes, Tiles

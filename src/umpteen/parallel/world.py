@@ -9,12 +9,12 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import torch
@@ -305,3 +305,35 @@ def _told_exit_code(exit_codes: Mapping[int, int]) -> int:
         how = f"was ended by {signal.Signals(-code).name}"
         how += ", which the system sends when memory runs out" if code == -signal.SIGKILL else ""
     raise LostProcess(f"process {rank} {how}; the last checkpoint is whole: the same command with --resume goes on")
+
+
+Result = TypeVar("Result")
+
+
+class TooLittleMemory(UmpteenError):
+    """Some process could not get the memory for its micro-batches."""
+
+
+def together(world: World, work: Callable[[], Result]) -> Result:
+    """The result of the work, which must hold no collective; raises on all processes if one of them lacks memory."""
+    result: Result | None = None
+    try:
+        result = work()
+        failed = False
+    except (MemoryError, RuntimeError) as problem:
+        if not is_out_of_memory(problem):
+            raise
+        failed = True
+    if world.largest(failed)[0]:
+        del result
+        raise TooLittleMemory(
+            "out of memory, although the micro-batches are as small as can be; "
+            "shorten max_length, use more processes, or a machine with more memory"
+        )
+    return result  # type: ignore[return-value]
+
+
+def is_out_of_memory(problem: BaseException) -> bool:
+    """Whether an error says that memory was refused, on a GPU or on the processor."""
+    refused = ("can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
+    return isinstance(problem, MemoryError | torch.OutOfMemoryError) or any(words in str(problem) for words in refused)

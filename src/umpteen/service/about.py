@@ -8,13 +8,12 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.responses import Response
 
-from umpteen.classifier import Classifier
-from umpteen.indexing import CERTIFICATE
-from umpteen.model_folder import CALIBRATION, INDEX
-from umpteen.service.documentation import errors
-from umpteen.service.messages import Figure, Health, IndexAbout, ModelAbout, ReportAbout
+from umpteen.model.classifier import Classifier
+from umpteen.model.folder import CALIBRATION, INDEX
+from umpteen.model.index import CERTIFICATE
 from umpteen.service.metrics import CONTENT_TYPE
 from umpteen.service.refusals import Refusal
+from umpteen.service.schemas import Figure, Health, IndexAbout, ModelAbout, ReportAbout, errors
 from umpteen.service.service import Service
 
 FIGURE_TYPES = {".svg": "image/svg+xml", ".png": "image/png"}

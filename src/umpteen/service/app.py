@@ -11,18 +11,16 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
-from umpteen.classifier import Classifier
 from umpteen.errors import UmpteenError
+from umpteen.model.classifier import Classifier
 from umpteen.service.about import add_about
-from umpteen.service.documentation import write_in_limits
-from umpteen.service.editing import add_editing
-from umpteen.service.front import Front
-from umpteen.service.labels import add_labels
+from umpteen.service.labels import add_editing, add_labels
+from umpteen.service.limits import Front
 from umpteen.service.metrics import Metrics
-from umpteen.service.page_files import add_page
-from umpteen.service.predicting import add_predict
-from umpteen.service.reference_page import add_reference
+from umpteen.service.pages import add_page, add_reference
+from umpteen.service.predict import add_predict
 from umpteen.service.refusals import Refusal, refusal_of
+from umpteen.service.schemas import write_in_limits
 from umpteen.service.service import Service
 from umpteen.service.settings import ServiceSettings
 from umpteen.version import __version__

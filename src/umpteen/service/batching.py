@@ -5,20 +5,182 @@ the way to another thread and back is done at once, while that thread is idle: t
 """
 
 import asyncio
+import threading
 import time
+from asyncio import AbstractEventLoop
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
+from json.encoder import encode_basestring_ascii as quoted
+from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
 from starlette.types import Receive
 
-from umpteen.classifier import Classifier
-from umpteen.service.answers import Found, find
-from umpteen.service.inference import InferenceThread
+from umpteen.model.classifier import Classifier
+from umpteen.model.live_labels import FirstLabels, LiveLabels
+from umpteen.search.ranking import NO_LABEL
 from umpteen.service.metrics import Metrics
-from umpteen.service.presence import Presence
 from umpteen.service.refusals import Refusal, too_busy
 from umpteen.service.settings import ServiceSettings
+
+Work = Callable[[], Any]
+Done = Callable[[Any, Exception | None], None]
+
+
+# One thread that does one piece of work after another, so that searches and label changes never meet.
+#
+# The event loop stays free meanwhile, and hears of each result in its own thread.
+class _Job(NamedTuple):
+    work: Work
+    done: Done
+    loop: AbstractEventLoop
+
+
+class InferenceThread:
+    """Starts with its first work; `stop` waits for what it was given."""
+
+    def __init__(self, prepare: Callable[[], None] = lambda: None) -> None:
+        self._prepare = prepare  # runs first in the thread: settings that hold for a thread
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def submit(self, work: Work, done: Done, loop: AbstractEventLoop) -> None:
+        """Does the work when its turn comes, then calls done(result, error) in the loop."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="inference", daemon=True)
+            self._thread.start()
+        self._jobs.put(_Job(work, done, loop))
+
+    def stop(self) -> None:
+        if self._thread is not None:
+            self._jobs.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _run(self) -> None:
+        self._prepare()
+        while (job := self._jobs.get()) is not None:
+            result, error = attempt(job.work)
+            if not job.loop.is_closed():  # nobody waits any more
+                job.loop.call_soon_threadsafe(job.done, result, error)
+
+
+def attempt(work: Work) -> tuple[Any, Exception | None]:
+    """What the work gives, or what it raises."""
+    try:
+        return work(), None
+    except Exception as problem:  # whatever it is, it belongs to whoever asked
+        return None, problem
+
+
+AFTER = 0.05  # seconds; most answers are there by then, and a look would cost more than it saves
+
+
+class Presence:
+    """Looks after a while whether the sender is still there, until `forget`."""
+
+    __slots__ = ("_answer", "_look", "_receive", "_timer")
+
+    def __init__(self, answer: "asyncio.Future[Any]", receive: Receive) -> None:
+        self._answer = answer
+        self._receive = receive
+        self._look: asyncio.Task[None] | None = None
+        self._timer = asyncio.get_running_loop().call_later(AFTER, self._begin)
+
+    def forget(self) -> None:
+        """The request is answered."""
+        self._timer.cancel()
+        if self._look is not None:
+            self._look.cancel()
+
+    def _begin(self) -> None:
+        self._look = asyncio.get_running_loop().create_task(self._wait())
+
+    async def _wait(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        if not self._answer.done():
+            self._answer.set_exception(Refusal(499, "gone", "whoever asked has gone away"))
+
+
+MOST_KEPT = 50_000  # labels, some 10 MB
+
+
+class Found(NamedTuple):
+    """Rows, scores and probabilities of some texts' labels, best first, and the labels whose rows they are."""
+
+    labels: LiveLabels
+    rows: list[list[int]]
+    scores: list[list[float]]
+    probabilities: list[list[float]] | None
+
+    def some(self, start: int, stop: int, k: int) -> "Found":
+        """Of these texts, the best k."""
+        rows = [one[:k] for one in self.rows[start:stop]]
+        scores = [one[:k] for one in self.scores[start:stop]]
+        probable = None if self.probabilities is None else [one[:k] for one in self.probabilities[start:stop]]
+        return Found(self.labels, rows, scores, probable)
+
+
+def find(classifier: Classifier, texts: list[str], k: int) -> Found:
+    """The k best labels of each text, or all if there are fewer."""
+    labels = classifier.labels
+    ranking = classifier.rank(texts, min(k, labels.count()))
+    probable = None if classifier.calibration is None else classifier.calibration.probabilities(ranking.scores).tolist()
+    return Found(labels, ranking.rows.tolist(), ranking.scores.tolist(), probable)
+
+
+class AnswerWriter:
+    """Writes answers of one classifier's labels, whatever version they are of."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, str] = {}  # of rows that are as the model was written
+        self._first: FirstLabels | None = None
+        self._labels: LiveLabels | None = None
+        self._changed: Set[int] = frozenset()
+
+    def write(self, found: Found, least: float) -> bytes:
+        """The body of an answer, without labels that are less probable than this."""
+        self._turn_to(found.labels)
+        results = []
+        for place, (rows, scores) in enumerate(zip(found.rows, found.scores, strict=True)):
+            if found.probabilities is None:
+                shown = [
+                    f'{self._label(row)}{score},"probability":null}}'
+                    for row, score in zip(rows, scores, strict=True)
+                    if row != NO_LABEL
+                ]
+            else:
+                shown = [
+                    f'{self._label(row)}{score},"probability":{probability}}}'
+                    for row, score, probability in zip(rows, scores, found.probabilities[place], strict=True)
+                    if row != NO_LABEL and probability >= least
+                ]
+            results.append(f'{{"labels":[{",".join(shown)}]}}')
+        return f'{{"version":{found.labels.version},"results":[{",".join(results)}]}}'.encode()
+
+    def _turn_to(self, labels: LiveLabels) -> None:
+        if labels is self._labels:
+            return
+        if labels.first is not self._first:  # another model
+            self._kept.clear()
+            self._first = labels.first
+        self._labels = labels
+        self._changed = frozenset(labels.changed().tolist())
+
+    def _label(self, row: int) -> str:
+        """What comes before a label's score."""
+        stored = row not in self._changed
+        if stored and (kept := self._kept.get(row)) is not None:
+            return kept
+        assert self._labels is not None and self._first is not None
+        made = f'{{"key":{quoted(self._labels.keys[row])},"text":{quoted(self._labels.texts[row])},"score":'
+        if stored and row < len(self._first):
+            if len(self._kept) >= MOST_KEPT:
+                self._kept.clear()
+            self._kept[row] = made
+        return made
+
 
 Result = TypeVar("Result")
 

@@ -1,29 +1,260 @@
 """What all routes of one worker share: the classifier, the batcher, the metrics and the log; its start and its end."""
 
 import asyncio
+import math
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import TypeVar
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 
-from umpteen.catalogue.live_catalogue import Encoded
-from umpteen.classifier import Classifier
 from umpteen.encoders.towers import Towers
+from umpteen.errors import UmpteenError
+from umpteen.model.catalogue import Encoded
+from umpteen.model.classifier import Classifier
+from umpteen.model.store import Locked
 from umpteen.parallel.world import cores
-from umpteen.retrieval.index import LabelIndex
-from umpteen.service.batching import SHORT, Batcher
-from umpteen.service.changing import Changing
-from umpteen.service.inference import InferenceThread
+from umpteen.search.index import LabelIndex
+from umpteen.service.batching import SHORT, Batcher, Cost, InferenceThread
 from umpteen.service.log import Log
-from umpteen.service.lookups import Lookups
 from umpteen.service.metrics import Metrics
+from umpteen.service.refusals import Refusal, locked_out, too_busy
 from umpteen.service.settings import ServiceSettings
-from umpteen.service.trial import MANY, Trial
-from umpteen.service.watching import watch
+
+
+async def watch(look: Callable[[], Awaitable[None]], every: float, log: Log) -> None:
+    """Runs until it is cancelled. A version that cannot be read is told once; the labels stay as they were."""
+    told = ""
+    while True:
+        await asyncio.sleep(every)
+        try:
+            await look()
+            told = ""
+        except Exception as problem:  # the next look may be luckier
+            if str(problem) == told:
+                continue
+            told = str(problem)
+            if isinstance(problem, UmpteenError | OSError):
+                log.event("not_refreshed", reason=told)
+            else:
+                log.failure(problem)
+
 
 Result = TypeVar("Result")
+
+Work = Callable[[Encoded], Result]  # makes the change without waiting for others, or raises Locked
+
+_BETWEEN_TRIES = 0.05  # seconds
+
+
+# A change of the labels: it takes its turn between two batches, and its time is limited.
+#
+# While another process changes the same folder it waits here, in the event loop, so that no prediction waits with it.
+class Changing:
+    """The changes of one worker."""
+
+    def __init__(self, settings: ServiceSettings, batcher: Batcher) -> None:
+        self._settings = settings
+        self._batcher = batcher
+        self._taken = 0  # changes that wait, for others or for their turn, and the one that is being made
+        self._at_work = 0  # 1 while one is being made
+
+    async def make(self, work: Work[Result]) -> Result:
+        """What the work gives; refused if too many wait, if others keep the model locked, or if it takes too long."""
+        limit = self._settings.limits.waiting_changes
+        if self._taken - self._at_work >= limit:
+            raise too_busy(f"{limit:,} label changes wait already; ask again in a moment")
+        self._taken += 1
+        try:
+            return await self._tried(work)
+        finally:
+            self._taken -= 1
+
+    async def _tried(self, work: Work[Result]) -> Result:
+        now = asyncio.get_running_loop().time
+        until = now() + self._settings.change_timeout
+        waited, encoded = 0.0, Encoded()
+        while True:
+            try:
+                return await self._made(work, encoded, until)
+            except Locked:  # our own encoding takes nothing of what others may take
+                if waited >= self._settings.lock_timeout or now() > until:
+                    raise self._locked_out() from None
+            await asyncio.sleep(_BETWEEN_TRIES)
+            waited += _BETWEEN_TRIES
+
+    def _locked_out(self) -> Refusal:
+        return locked_out(
+            f"another process has been changing the labels for {self._settings.lock_timeout:g} s, as `umpteen labels "
+            "compact` may for longer; nothing was changed, try again in a moment"
+        )
+
+    async def _made(self, work: Work[Result], encoded: Encoded, until: float) -> Result:
+        def make() -> Result:
+            self._at_work = 1
+            try:
+                return work(encoded)
+            finally:
+                self._at_work = 0
+
+        making = asyncio.ensure_future(self._batcher.alone(make))
+        try:
+            await asyncio.wait({making}, timeout=until - asyncio.get_running_loop().time())
+        finally:
+            if not making.done():  # it keeps its place, whoever has given it up
+                self._taken += 1
+                making.add_done_callback(self._late)
+        if not making.done():
+            seconds = self._settings.change_timeout
+            reason = f"the change is not done after {seconds:g} s and may still be made; look at GET /labels/history"
+            raise Refusal(504, "timeout", reason)
+        return making.result()
+
+    def _late(self, made: "asyncio.Future[Any]") -> None:
+        self._taken -= 1
+        made.cancelled() or made.exception()
+
+
+GivenUp = threading.Event  # set: nobody waits for the result any more
+
+THREADS = 2  # they share the processor with predictions; the second, so that one long search does not hold up the next
+
+
+# Searches of the labels, and looks at their history: in two threads of their own, so that nothing else waits for them.
+#
+# They read snapshots and need no turn between batches. As many as the limit says may wait; one that takes too long is
+# given up.
+class Lookups:
+    """Starts its threads with the first search; `stop` waits for none."""
+
+    def __init__(self, settings: ServiceSettings) -> None:
+        self._settings = settings
+        self._threads: ThreadPoolExecutor | None = None
+        self._taken: dict[Future[Any], GivenUp] = {}
+
+    async def run(self, work: Callable[[GivenUp], Result]) -> Result:
+        """What the work gives; refused if too many wait, or if it is not done in time."""
+        self._check_room()
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="lookup")
+        given_up = GivenUp()
+        taken = self._threads.submit(work, given_up)
+        self._taken[taken] = given_up
+        taken.add_done_callback(lambda done: self._taken.pop(done, None))  # in one step, whichever thread it is
+        result = asyncio.wrap_future(taken)
+        try:
+            await asyncio.wait({result}, timeout=self._settings.timeout)
+        finally:  # even if whoever asked is gone
+            if not result.done():
+                given_up.set()
+                result.cancel()
+        if result.cancelled():
+            raise Refusal(504, "timeout", f"no answer within {self._settings.timeout:g} s; search for more letters")
+        return result.result()
+
+    def _check_room(self) -> None:
+        most = self._settings.limits.waiting_searches
+        if len(self._taken) >= THREADS + most:
+            raise too_busy(f"{most:,} searches of labels wait already; ask again in a moment")
+
+    def stop(self) -> None:
+        """Gives up what is left."""
+        for given_up in list(self._taken.values()):
+            given_up.set()
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+            self._threads = None
+
+
+MANY = 16  # texts of the larger of two batches
+_TRIES = 10
+_CLEARLY_LONG = 3 * SHORT  # of the processor
+_TOO_LONG_TO_REPEAT = 10 * SHORT  # of the clock, which other programs make longer, too
+_TURNS = 5
+_LONGEST = 0.4  # seconds of a search that compares threads, if one text takes no longer
+_MOST = 1.0  # seconds after which threads are compared no further
+_WORTH_A_THREAD = 0.8  # of the time without it: a machine that has other work makes threads wait for each other
+
+
+# Answers tried before anybody asks: how long they take, and with how many threads.
+#
+# Each search is a turn of its own in the inference thread, so that a service that is asked meanwhile goes on answering.
+class Seconds(NamedTuple):
+    """What a search takes of the processor, and of the clock."""
+
+    processor: float
+    passed: float
+
+
+class Turn(Protocol):
+    """Has work done in the inference thread."""
+
+    async def __call__(self, work: Callable[[], Result]) -> Result: ...
+
+
+class Trial:
+    """Some label texts to ask for; its searches take 3 seconds together, or a few texts' time if that is longer."""
+
+    def __init__(self, classifier: Classifier, turn: Turn) -> None:
+        self._classifier = classifier
+        self._turn = turn
+        self._texts = [classifier.labels.texts[row % len(classifier.labels)] for row in range(MANY)]
+        self._k = min(5, classifier.labels.count())
+        self._one_text = 0.0  # seconds, if known
+
+    async def cost(self, threads: int) -> Cost | None:
+        """Seconds of a small and of a larger batch, the shortest of a few; None if one text is no short work.
+
+        Processor time, so that a machine busy with other things changes little, and what one text waits for besides.
+        """
+        one = await self._shortest(1, threads)
+        self._one_text = one.passed
+        if max(one) > SHORT:
+            return None
+        many = await self._shortest(MANY, threads)
+        return Cost(max(one), max(0.0, many.processor - one.processor) / (MANY - 1))
+
+    async def choose_threads(self, most: int) -> int:
+        """The work is divided among so many threads, if that takes clearly less time."""
+        texts = MANY if self._one_text * MANY <= _LONGEST else max(1, int(_LONGEST / self._one_text))
+        shortest = {1: math.inf, most: math.inf}
+        spent = 0.0
+        for _ in range(_TURNS):  # in turns, so that what slows the machine slows both
+            for threads in shortest:
+                passed = (await self._tried(texts, threads)).passed
+                shortest[threads] = min(shortest[threads], passed)
+                spent += passed
+            if spent > _MOST:
+                break
+        chosen = most if shortest[most] <= _WORTH_A_THREAD * shortest[1] else 1
+        await self._turn(partial(torch.set_num_threads, chosen))
+        return chosen
+
+    async def _shortest(self, texts: int, threads: int) -> Seconds:
+        """Of several tries, or of two if these are long; the first may have to read vectors from the disk."""
+        shortest = await self._tried(texts, threads)
+        for _ in range(_TRIES - 1):
+            shortest = Seconds(*map(min, shortest, await self._tried(texts, threads)))
+            if shortest.processor > _CLEARLY_LONG or shortest.passed > _TOO_LONG_TO_REPEAT:
+                break
+        return shortest
+
+    async def _tried(self, texts: int, threads: int) -> Seconds:
+        def search() -> Seconds:
+            torch.set_num_threads(threads)  # holds for the thread that says so
+            return self._seconds(texts)
+
+        return await self._turn(search)
+
+    def _seconds(self, texts: int) -> Seconds:
+        began = time.thread_time(), time.perf_counter()
+        self._classifier.rank(self._texts[:texts], self._k)
+        return Seconds(time.thread_time() - began[0], time.perf_counter() - began[1])
+
 
 _BETWEEN_LOOKS = 0.002  # seconds
 _PATIENCE = 1.0  # seconds; where texts come faster than they are answered, fewer never wait

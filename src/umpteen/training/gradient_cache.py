@@ -2,20 +2,58 @@
 
 The graph is cut at the vectors: micro-batches are encoded without a graph, the loss gives each vector its gradient,
 and `replay` encodes each micro-batch again, with a graph and the same dropout, to carry the gradient to the weights.
-
 n: distinct texts, d: dimension.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from umpteen.encoders.encode import micro_batches
 from umpteen.encoders.encoder import Encoder
-from umpteen.encoding import micro_batches
+from umpteen.parallel.shard import Shard
+from umpteen.parallel.world import World
+
+TOGETHER = 1 << 22  # numbers; smaller gradients travel in one message
+
+
+def sum_gradients_(parameters: Sequence[Tensor], world: World) -> None:
+    """Every parameter's gradient becomes its sum over processes; it stays None where no process has one.
+
+    A weight no text reaches must not get a gradient of zeros: the optimizer would let it decay.
+    """
+    if world.size == 1:
+        return
+    has = torch.tensor([float(parameter.grad is not None) for parameter in parameters], device=world.device)
+    reached = [parameter for parameter, some in zip(parameters, world.max_(has).tolist(), strict=True) if some]
+    for parameter in reached:
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+    message: list[Tensor] = []
+    for parameter in reached:
+        assert parameter.grad is not None
+        if parameter.numel() >= TOGETHER:
+            world.sum_(parameter.grad)
+            continue
+        if message and (message[0].dtype != parameter.dtype or sum(map(torch.numel, message)) >= TOGETHER):
+            _sum_together_(message, world)
+            message = []
+        message.append(parameter.grad)
+    if message:
+        _sum_together_(message, world)
+
+
+def _sum_together_(gradients: list[Tensor], world: World) -> None:
+    flat = world.sum_(torch.cat([gradient.flatten() for gradient in gradients]))
+    sizes = [gradient.numel() for gradient in gradients]
+    for gradient, summed in zip(gradients, torch.split(flat, sizes), strict=True):
+        gradient.copy_(summed.view_as(gradient))
+
 
 Fetch = Callable[[NDArray[np.int64]], tuple[Tensor, Tensor]]
 Positions = NDArray[np.int64] | slice
@@ -142,3 +180,62 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
 
 def _random_state(device: torch.device) -> Tensor:
     return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+
+
+# Which labels carry their gradient back to the encoder, when not all of them are to: an unbiased choice (maths §4).
+#
+# Label j is chosen with probability p_j = min(1, c·‖g_j‖), and its gradient becomes g_j ÷ p_j: the expectation is the
+# exact gradient, while only a fraction of the labels pays for the second forward and the backward pass.
+class Thinned(NamedTuple):
+    """What a sample of the labels' gradients spares and costs."""
+
+    fraction: float  # of the labels that are replayed
+    noise: float  # √(variance added) ÷ norm of the gradient, both at the vectors
+
+
+def thin(gradients: Tensor, fraction: float, shard: Shard, start: float) -> tuple[NDArray[np.int64], Tensor, Thinned]:
+    """A sample of this shard's rows, their gradients ÷ probability, and what it means.
+
+    Probabilities and choice are made over the labels of all processes, so the sample is the same on any number of them.
+    """
+    norms = shard.gather(torch.linalg.vector_norm(gradients, dim=1).double()).cpu().numpy()
+    if not np.isfinite(norms).all():
+        return np.arange(len(gradients)), gradients, Thinned(1.0, 0.0)  # the whole gradient's norm will say so
+    probabilities = inclusion_probabilities(norms, fraction * shard.count)
+    chosen = systematic_sample(probabilities, start)
+    squares = norms[norms > 0] ** 2
+    added = float((squares * (1 / probabilities[norms > 0] - 1)).sum())
+    thinned = Thinned(len(chosen) / max(shard.count, 1), (added / max(float(squares.sum()), 1e-300)) ** 0.5)
+    own = chosen[(chosen >= shard.start) & (chosen < shard.stop)] - shard.start
+    weights = torch.from_numpy(1 / probabilities[own + shard.start]).to(gradients)
+    return own, gradients[torch.from_numpy(own).to(gradients.device)] * weights[:, None], thinned
+
+
+def inclusion_probabilities(norms: NDArray[np.float64], expected: float) -> NDArray[np.float64]:
+    """min(1, c·norm) with the c that makes them add up to `expected`, or to the number of norms above 0 if fewer."""
+    positive = np.flatnonzero(norms > 0)
+    probabilities = np.zeros(len(norms))
+    if expected >= len(positive):
+        probabilities[positive] = 1
+        return probabilities
+    # The smallest norms are lifted to where quotients stay finite; any probability above 0 keeps the gradient unbiased.
+    norms = np.where(norms > 0, np.maximum(norms / norms.max(), 1e-100), 0)
+    falling = np.sort(norms[positive])[::-1]
+    rest = np.cumsum(falling[::-1])[::-1]  # sum of the norms from each place on
+    # With the first m certain, c = (expected − m) / rest; it fits once the next norm stays below 1 with it.
+    certain = np.arange(len(falling))
+    fits = falling * np.maximum(expected - certain, 0) <= rest
+    m = int(np.argmax(fits))
+    return np.asarray(np.minimum(1, norms * (expected - m) / rest[m]))
+
+
+def systematic_sample(probabilities: NDArray[np.float64], start: float) -> NDArray[np.int64]:
+    """Positions chosen with these probabilities: those whose stretch of the running sum covers start, start + 1, ….
+
+    `start`, uniform in [0, 1), is all that is random, so the number chosen is the sum of the probabilities, rounded up
+    or down.
+    """
+    ends = np.cumsum(probabilities)
+    marks = np.floor(ends - start)
+    chosen = np.diff(marks, prepend=np.floor(-start)) > 0
+    return np.flatnonzero(chosen | (probabilities >= 1))

@@ -14,13 +14,13 @@ from torch import nn
 from torch.optim import AdamW
 
 from umpteen.data.batches import EpochSampler
-from umpteen.encoders.row_table import row_tables
+from umpteen.encoders.table import row_tables
 from umpteen.errors import BadConfig, Diverged, Stopped
+from umpteen.parallel.children import stop_request
 from umpteen.parallel.world import World
 from umpteen.training.checkpoint import TrainState, load_best, load_checkpoint, load_pool, save_best, save_checkpoint
 from umpteen.training.observer import Observer
 from umpteen.training.optimizer import learning_rate_factor, set_learning_rate
-from umpteen.training.signals import stop_request
 from umpteen.training.step import TrainingStep
 
 Evaluate = Callable[[], dict[str, float]]

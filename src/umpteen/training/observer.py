@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from umpteen.errors import BadConfig, NotSaved
-from umpteen.storage import write_atomically
+from umpteen.files.storage import write_atomically
 
 
 class Observer(Protocol):

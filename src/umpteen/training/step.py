@@ -24,15 +24,11 @@ from umpteen.errors import BadConfig, Diverged
 from umpteen.objectives.scores import Scores
 from umpteen.objectives.targets import Pairs, Targets
 from umpteen.parallel.shard import Shard
-from umpteen.parallel.world import World
-from umpteen.training.gradient_cache import CachedVectors, Positions
-from umpteen.training.gradient_sum import sum_gradients_
-from umpteen.training.memory import TooLittleMemory, together
-from umpteen.training.pools.pool import Batch, Draw, Pool
-from umpteen.training.row_optimizer import clip_gradients_
-from umpteen.training.sampled_replay import Thinned, thin
-from umpteen.training.texts_in_play import DistinctTexts, TextsInPlay
-from umpteen.training.training_data import TrainingData, in_pool
+from umpteen.parallel.world import TooLittleMemory, World, together
+from umpteen.training.gradient_cache import CachedVectors, Positions, Thinned, sum_gradients_, thin
+from umpteen.training.inputs import DistinctTexts, TextsInPlay, TrainingData, in_pool
+from umpteen.training.negatives.pool import Batch, Draw, Pool
+from umpteen.training.optimizer import clip_gradients_
 
 Objective = Callable[[Scores, Targets], Tensor]
 

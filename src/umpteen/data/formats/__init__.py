@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from umpteen.data.cache import Format
 from umpteen.data.formats import dexml, native, xc_repository
+from umpteen.data.prepared import Format
 from umpteen.errors import BadInput
 
 FORMATS: tuple[Format, ...] = (native, dexml, xc_repository)

@@ -10,8 +10,7 @@ from zipfile import BadZipFile
 import numpy as np
 from scipy.sparse import csr_array, load_npz
 
-from umpteen.data.formats.filters import filter_files, read_filter
-from umpteen.data.formats.lines import in_step, mismatch, read_lines
+from umpteen.data.formats.reading import filter_files, in_step, mismatch, read_filter, read_lines
 from umpteen.data.prepared import Builder
 from umpteen.errors import BadFile
 

@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from umpteen.data.formats.records import Record, list_of, read_json_lines, read_table, string
+from umpteen.data.formats.reading import Record, list_of, read_json_lines, read_table, string
 from umpteen.data.prepared import SPLITS, Builder, Place
 from umpteen.errors import BadFile
 

@@ -7,9 +7,17 @@ one a line beside trn_X_Y.txt, whose header "queries labels" is followed by line
 from collections.abc import Iterator
 from pathlib import Path
 
-from umpteen.data.formats.filters import filter_files, read_filter
-from umpteen.data.formats.lines import first_existing, in_step, read_lines
-from umpteen.data.formats.records import Record, list_of, read_json_lines, string
+from umpteen.data.formats.reading import (
+    Record,
+    filter_files,
+    first_existing,
+    in_step,
+    list_of,
+    read_filter,
+    read_json_lines,
+    read_lines,
+    string,
+)
 from umpteen.data.prepared import Builder, Place
 from umpteen.errors import BadFile
 

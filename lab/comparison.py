@@ -1,0 +1,141 @@
+"""Variants under the same seeds: every finished run is kept, and differences are judged over the seeds."""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.stats import t as student
+
+from umpteen.errors import BadFile, BadInput
+from umpteen.files.storage import write_atomically
+
+Figures = dict[str, Any]  # {"mean": …, "interval": [low, high] or None for a single seed}
+
+
+def claim_folder(output: Path, settings: dict[str, Any]) -> None:
+    """The folder belongs to these settings from now on; one that belongs to others is refused."""
+    file = output / "settings.json"
+    written = json.loads(json.dumps(settings))
+    if not file.exists():
+        write_atomically(file, json.dumps(written, indent=1) + "\n")
+        return
+    try:
+        found = json.loads(file.read_bytes())
+    except (ValueError, OSError) as problem:
+        raise BadFile(file, f"cannot be read ({problem}); give another --output") from None
+    if found != written:
+        different = sorted(key for key in {*found, *written} if found.get(key) != written.get(key))
+        raise BadInput(
+            f"{output} holds runs with other settings ({', '.join(different)}); give another --output, or remove it"
+        )
+
+
+def finish_runs(
+    output: Path,
+    runs: Sequence[tuple[str, int]],
+    make: Callable[[str, int], dict[str, Any]],
+    notice: Callable[[str], None],
+    *,
+    what: str = "run",
+) -> list[dict[str, Any]]:
+    """The outcome of every (variant, seed): read where it is finished, made and stored where it is not."""
+    outcomes = []
+    for number, (variant, seed) in enumerate(runs, 1):
+        file = output / "runs" / f"{_as_file_name(variant)}-{seed}.json"
+        if file.exists():
+            notice(f"{what} {number} of {len(runs)}: {variant}, seed {seed} is finished already")
+        else:
+            notice(f"{what} {number} of {len(runs)}: {variant}, seed {seed}")
+            outcome = {"variant": variant, "seed": seed, **make(variant, seed)}
+            write_atomically(file, json.dumps(outcome, indent=1) + "\n")
+        try:
+            outcomes.append(json.loads(file.read_bytes()))
+        except ValueError as problem:
+            raise BadFile(file, f"is not JSON ({problem}); remove it, and the run is made again") from None
+    return outcomes
+
+
+def _as_file_name(variant: str) -> str:
+    return re.sub(r"[^\w.+-]+", "-", variant)
+
+
+class Outcomes(Sequence[dict[str, Any]]):
+    """All runs of an experiment, and what they say over the seeds."""
+
+    def __init__(self, runs: Iterable[dict[str, Any]]) -> None:
+        runs = list(runs)
+        self.variants = list(dict.fromkeys(run["variant"] for run in runs))
+        self._runs = sorted(runs, key=lambda run: run["seed"])
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._runs[place]
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    @property
+    def seeds(self) -> int:
+        return len({run["seed"] for run in self._runs})
+
+    def values(self, variant: str, measure: str) -> list[Any]:
+        """What a variant's runs measured, in the order of the seeds."""
+        return [run[measure] for run in self._runs if run["variant"] == variant]
+
+    def mean(self, variant: str, measure: str, *, within: tuple[float, float] | None = None) -> Figures:
+        """The mean over the seeds with its interval; that of P@1, R@10, … stays between 0 and 100."""
+        return over_seeds(self.values(variant, measure), within=(0, 100) if "@" in measure else within)
+
+    def difference(self, ours: str, theirs: str, measure: str) -> Figures:
+        """Ours − theirs, paired by seed: what makes a seed's data easy or hard cancels out."""
+        pairs = zip(self.values(ours, measure), self.values(theirs, measure), strict=True)
+        return over_seeds([mine - other for mine, other in pairs])
+
+    def best(self, measure: str, *, among: Iterable[str] | None = None) -> str:
+        """The variant with the highest mean."""
+        return max(among or self.variants, key=lambda variant: float(self.mean(variant, measure)["mean"]))
+
+    def table(self, measures: Sequence[str]) -> list[dict[str, Any]]:
+        """One row per variant: the mean and interval of every measure."""
+        return [
+            {"variant": variant, **{measure: self.mean(variant, measure) for measure in measures}}
+            for variant in self.variants
+        ]
+
+
+def over_seeds(values: Sequence[float], *, within: tuple[float, float] | None = None) -> Figures:
+    """The mean with Student's 95 % interval, cut to the possible values; a single seed has no interval."""
+    mean = float(np.mean(values))
+    interval = None
+    if len(values) > 1:
+        half = float(student.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / np.sqrt(len(values)))
+        low, high = within or (-np.inf, np.inf)
+        interval = [round(max(low, mean - half), 3), round(min(high, mean + half), 3)]
+    return {"mean": round(mean, 3), "interval": interval}
+
+
+def written(figures: Figures, unit: str = "") -> str:
+    """A mean and its interval for people, small numbers with a digit more."""
+    digits = 1 if abs(figures["mean"]) >= 10 else 2
+    value = f"{figures['mean']:.{digits}f}{unit}"
+    if figures["interval"] is None:
+        return value
+    low, high = figures["interval"]
+    return f"{value} ({low:.{digits}f} to {high:.{digits}f})"
+
+
+def signed(difference: Figures) -> str:
+    """A difference and its interval for people."""
+    if difference["interval"] is None:
+        return f"{difference['mean']:+.2f}, one seed"
+    low, high = difference["interval"]
+    return f"{difference['mean']:+.2f} ({low:+.2f} to {high:+.2f})"
+
+
+def verdict(difference: Sequence[float] | None) -> str:
+    """What the interval of ours − theirs says to the claim that ours is better."""
+    if difference is None or difference[0] <= 0 <= difference[1]:
+        return "undecided"
+    return "confirmed" if difference[0] > 0 else "refuted"

@@ -1,0 +1,323 @@
+"""`umpteen train`, `tune`, `plan` and `curves`: a run, what it will cost, and how it went."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from umpteen.cli.saying import say
+from umpteen.errors import BadFile, BadInput
+from umpteen.model.folder import MANIFEST, ModelFolder
+
+if TYPE_CHECKING:
+    from umpteen.plan.plan import Plan
+
+LAUNCHED = "TORCHELASTIC_RUN_ID"  # what torch's launcher tells every process it starts
+
+
+@click.command()
+@click.argument("recipe")
+@click.option("--data", "source", help="Dataset folder or bundled name; overrides data.source.")
+@click.option(
+    "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a setting, e.g. training.epochs=3."
+)
+@click.option("--output", type=click.Path(path_type=Path), required=True, help="Model folder to make.")
+@click.option("--resume", is_flag=True, help="Go on with an interrupted run; starts it where there is none.")
+@click.option("--overwrite", is_flag=True, help="Discard an unfinished run; replace the model when training ends.")
+@click.option("--from", "start_from", metavar="MODEL", help="Start from a trained model, on other data or more labels.")
+@click.option(
+    "--processes", type=click.IntRange(1), default=1, show_default=True, help="Processes of this machine to share it."
+)
+@click.option(
+    "--restarts", type=click.IntRange(0), default=0, show_default=True, help="How often to go on when a process ends."
+)
+@click.option("--quiet", is_flag=True, help="No progress; errors only.")
+def train(
+    recipe: str,
+    source: str | None,
+    overrides: tuple[str, ...],
+    output: Path,
+    resume: bool,
+    overwrite: bool,
+    start_from: str | None,
+    processes: int,
+    restarts: int,
+    quiet: bool,
+) -> None:
+    """Train a model by RECIPE: a TOML file, or the name of one that ships with umpteen."""
+    from umpteen.parallel.children import end_with_launcher
+
+    if LAUNCHED in os.environ:
+        end_with_launcher()  # before anything that takes time
+    from umpteen.cli.console import Watch, metrics_table, show
+    from umpteen.config.recipes import resolve
+    from umpteen.files.storage import is_begun
+    from umpteen.model.classifier import Classifier
+    from umpteen.model.train import WORK, is_complete, started_by_this_launch, train_in, workspace_of
+    from umpteen.parallel.world import join_world, launch
+    from umpteen.training.build import pick_device
+
+    config = resolve(recipe, overrides, source)
+    device = pick_device(config.training.device)
+    if processes > 1 or restarts:
+        _check_launch(processes, device.type)
+        # What stands in the way is told once, not by each process.
+        is_complete(output, is_begun(workspace_of(output), WORK), resume=resume, overwrite=overwrite)
+        flags = {"--resume": resume, "--overwrite": overwrite, "--quiet": quiet}
+        values = [("--data", source), ("--from", start_from), *(("--set", override) for override in overrides)]
+        arguments = ["train", recipe, "--output", str(output), *(flag for flag, given in flags.items() if given)]
+        arguments += [part for name, value in values if value is not None for part in (name, value)]
+        sys.exit(launch(processes, arguments, restarts=restarts))
+    with join_world(device) as world, Watch(quiet=quiet or not world.is_first) as watch:
+        if world.gather_objects(started_by_this_launch(workspace_of(output)))[0]:
+            resume, overwrite = True, False  # this process stands in the place of one that ended
+        train_in(
+            world,
+            config,
+            output=output,
+            resume=resume,
+            overwrite=overwrite,
+            start_from=start_from,
+            observer=watch,
+            progress=watch,
+        )
+    if quiet or not world.is_first:
+        return
+    report = Classifier.load(output).report
+    if report is not None:
+        show(metrics_table({"validation": report}))
+    say(f"saved {output}; try: umpteen predict {output} 'your text'")
+
+
+def _check_launch(processes: int, device: str) -> None:
+    import torch
+
+    from umpteen.errors import BadInput
+    from umpteen.parallel.world import cores
+
+    if LAUNCHED in os.environ:
+        raise BadInput(
+            "--processes and --restarts start processes, and so does torchrun; leave them out under torchrun"
+        )
+    if device == "cuda" and processes > torch.cuda.device_count():
+        raise BadInput(f"--processes {processes}: this machine has {torch.cuda.device_count()} GPUs, one per process")
+    if device == "cpu" and processes > cores():
+        say(f"warning: {processes} processes share {cores()} cores, which is slower than as many of each", err=True)
+
+
+@click.command()
+@click.argument("recipe")
+@click.option(
+    "--try",
+    "choices",
+    multiple=True,
+    metavar="KEY=V1,V2,…",
+    help="Values to try; repeat for a grid.  [default: values around the recipe's learning rate and temperature]",
+)
+@click.option("--data", "source", help="Dataset folder or bundled name; overrides data.source.")
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a setting for all trials.")
+@click.option("--trials", type=click.IntRange(1), help="Draw this many points of the grid instead of all.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Which points are drawn.")
+@click.option(
+    "--output", type=click.Path(path_type=Path), required=True, help="A .jsonl file: one line a trial, resumable."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the trials as one JSON object.")
+def tune(
+    recipe: str,
+    choices: tuple[str, ...],
+    source: str | None,
+    overrides: tuple[str, ...],
+    trials: int | None,
+    seed: int,
+    output: Path,
+    as_json: bool,
+) -> None:
+    """Try settings of RECIPE and rank them by its metric on validation; test data is never scored."""
+    import json
+
+    from umpteen.cli.console import Watch, show, trials_table
+    from umpteen.config.recipes import resolve
+    from umpteen.training.tune import grid, usual_choices
+    from umpteen.training.tune import tune as run
+
+    tried = choices or usual_choices(resolve(recipe, overrides, source))
+    points = [(*overrides, *point) for point in grid(tried, trials, seed, own_first=not choices)]
+    configs = [resolve(recipe, point, source) for point in points]
+    metric = configs[0].evaluation.metric
+    with Watch(quiet=as_json) as watch:
+        results = run(list(zip(points, configs, strict=True)), output, notice=watch.notice, progress=watch)
+    if as_json:
+        click.echo(json.dumps({"metric": metric, "results": results}))
+    else:
+        show(trials_table(results, metric))
+
+
+PART_NAMES = {
+    "encode_queries": "encode queries",
+    "encode_labels": "encode labels",
+    "loss": "loss and its gradient",
+    "replay": "replay",
+    "optimizer": "optimizer",
+}
+
+
+@click.command()
+@click.argument("recipe")
+@click.option("--data", "source", help="Dataset folder or bundled name; overrides data.source.")
+@click.option(
+    "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a setting, e.g. training.batch_size=256."
+)
+@click.option(
+    "--memory",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="GB",
+    help="What a process may hold; by default what this machine has available, shared by the processes.",
+)
+@click.option(
+    "--processes", type=click.IntRange(1), default=1, show_default=True, help="Processes that share the labels."
+)
+@click.option("--verify", "verified", is_flag=True, help="Then run 20 steps and compare; nothing is written.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def plan(
+    recipe: str,
+    source: str | None,
+    overrides: tuple[str, ...],
+    memory: float | None,
+    processes: int,
+    verified: bool,
+    as_json: bool,
+) -> None:
+    """Tell what training by RECIPE will cost here, before it starts: memory, time, and where it goes."""
+    import json
+
+    from umpteen.cli.console import Watch
+    from umpteen.cli.saying import keep_freed_memory
+    from umpteen.config.recipes import resolve
+    from umpteen.plan.plan import make_plan
+
+    config = resolve(recipe, overrides, source)
+    with Watch(quiet=as_json) as watch:
+        found = make_plan(
+            config,
+            memory_gb=memory,
+            processes=processes,
+            verified=verified,
+            progress=watch,
+            at_start=keep_freed_memory,
+        )
+    if as_json:
+        click.echo(json.dumps(found.to_dict()))
+    else:
+        _show(found)
+    if not found.fits:
+        say("warning: ", fg="yellow", bold=True, nl=False, err=True)
+        say(found.advice(), err=True)
+
+
+def _show(plan: "Plan") -> None:
+    from rich.table import Table
+
+    from umpteen.cli.console import duration, show
+
+    prediction, step = plan.prediction, float(plan.prediction.step[0])
+    each = "" if plan.processes == 1 else f" in each of {plan.processes} processes, their communication left out"
+    largest = max(prediction.memory, key=lambda phase: prediction.memory[phase])
+    made = Table(title=f"predicted{each}", title_justify="left", show_header=False)
+    made.add_column("", no_wrap=True)
+    made.add_column("", justify="right")
+    made.add_column("")
+    made.add_row(
+        "peak memory", f"{prediction.peak / 1e9:.2f} GB", f"phase: {largest}; {plan.memory / 1e9:.2f} GB there"
+    )
+    made.add_row("a step", f"{step:.3g} s", "", end_section=True)
+    for part, seconds in prediction.seconds.items():
+        made.add_row(PART_NAMES[part], f"{seconds[0]:.3g} s", f"{seconds[0] / step:.0%}")
+    made.add_section()
+    made.add_row("an epoch", duration(step * plan.steps_per_epoch), f"{plan.steps_per_epoch:,} steps")
+    if plan.evaluations:
+        made.add_row(
+            "an evaluation", f"{prediction.evaluation[0]:.3g} s", f"{plan.evaluations:,} of them, one more to save"
+        )
+    made.add_row("the run", duration(plan.seconds_total), f"{plan.steps:,} steps")
+    show(made)
+    if plan.measured is not None:
+        ratios = plan.ratios()
+        say(
+            f"measured: {plan.measured.memory / 1e9:.2f} GB, {plan.measured.step[0]:.3g} s a step; predicted ÷ "
+            f"measured: memory {ratios['memory_ratio']:.2f}, time {ratios['time_ratio']:.2f} "
+            f"(processor time {ratios['processor_time_ratio']:.2f})"
+        )
+
+
+Clock = Literal["step", "seconds", "processor_seconds"]
+
+
+def validation_course(run: Path, metric: str, clock: Clock) -> list[tuple[float, float]]:
+    """Place and metric at each evaluation of a run, against its steps, its training time or its processor time."""
+    log = _log_of(run)
+    evaluations: list[dict[str, Any]] = []
+    for number, line in enumerate(log.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            record = json.loads(line)
+        except ValueError:
+            raise BadFile(log, "is not JSON; was the log edited?", line=number) from None
+        if "metrics" in record:
+            evaluations.append(record)
+    if not evaluations:
+        raise BadInput(f"{run} was never evaluated on validation; there is no curve (was it a final fit?)")
+    if metric not in evaluations[0]["metrics"]:
+        raise BadInput(f"{run} has no {metric}; it has {', '.join(evaluations[0]['metrics'])}")
+    return [(record[clock], record["metrics"][metric]) for record in evaluations]
+
+
+def _log_of(run: Path) -> Path:
+    trained = ModelFolder(run).trained if (run / MANIFEST).is_file() else run
+    candidates = [folder / "metrics.jsonl" for folder in (Path(f"{run}.training"), trained)]
+    for log in candidates:
+        if log.is_file():
+            return log
+    raise BadInput(f"there is no run at {run}: neither {candidates[0]} nor {candidates[1]} exists")
+
+
+UNITS = {"step": 1, "seconds": 60, "processor_seconds": 60}
+NAMES = {"step": "step", "seconds": "minutes of training", "processor_seconds": "processor minutes of training"}
+
+
+@click.command()
+@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--metric", default="nDCG@5", show_default=True)
+@click.option("--against", "clock", type=click.Choice(list(NAMES)), default="seconds", show_default=True)
+@click.option("--output", type=click.Path(path_type=Path), help="Where to draw: writes OUTPUT.svg and OUTPUT.png.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def curves(runs: tuple[Path, ...], metric: str, clock: "Clock", output: Path | None, as_json: bool) -> None:
+    """Show the validation METRIC of RUNS, finished or under way, through their training."""
+    pass
+    from umpteen.evaluation.figures import Curve, draw_curves
+
+    courses = {
+        run.name: [(place / UNITS[clock], value) for place, value in validation_course(run, metric, clock)]
+        for run in runs
+    }
+    if as_json:
+        results = [{"run": name, "course": course} for name, course in courses.items()]
+        click.echo(json.dumps({"metric": metric, "against": NAMES[clock], "results": results}))
+    else:
+        for name, course in courses.items():
+            say(name, bold=True)
+            for place, value in course:
+                say(f"  {NAMES[clock]} {place:10,.1f}   {metric} {value:6.2f}")
+    if output is not None:
+        draw_curves(
+            output,
+            {
+                name: Curve([place for place, _ in course], [value for _, value in course])
+                for name, course in courses.items()
+            },
+            title=f"{metric} on validation",
+            x=NAMES[clock],
+            y=f"{metric} (%)",
+            notice=lambda message: say(message, err=True),
+        )

@@ -1,0 +1,1 @@
+"""Settings of a run and the recipes that hold them."""

@@ -1,0 +1,158 @@
+"""Recipes as TOML, shipped or of users: read, overridden, checked, and written with every key explained."""
+
+import copy
+import difflib
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from umpteen.config.settings import RunConfig, Section
+from umpteen.errors import BadConfig, BadFile, BadInput
+
+
+def read_config(path: Path, overrides: tuple[str, ...] = ()) -> RunConfig:
+    """A recipe file, with `key=value` overrides applied on top, as a checked configuration."""
+    return checked(with_overrides(_read_settings(path), overrides), origin=str(path))
+
+
+def _read_settings(path: Path, *extending: Path) -> dict[str, Any]:
+    """The settings of a file on top of those of the recipe beside it that it extends, if it names one."""
+    try:
+        settings = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise BadFile(
+            path, "there is no such recipe; `umpteen recipe list` names those that ship with umpteen"
+        ) from None
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+        raise BadFile(path, f"not a TOML file: {problem}") from None
+    extended = settings.pop("extends", None)
+    if extended is None:
+        return settings
+    under = path.with_name(f"{extended}.toml")
+    if under in (path, *extending):
+        raise BadFile(path, f'extends = "{extended}" leads back to itself')
+    return _merged(_read_settings(under, path, *extending), settings)
+
+
+def _merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    both = dict(under)
+    for key, value in over.items():
+        nested = isinstance(value, dict) and isinstance(both.get(key), dict)
+        both[key] = _merged(both[key], value) if nested else value
+    return both
+
+
+def with_overrides(settings: dict[str, Any], overrides: tuple[str, ...]) -> dict[str, Any]:
+    """`optimizer.learning_rate=0.01` and the like, over a recipe's settings; values are TOML, or else strings."""
+    settings = copy.deepcopy(settings)
+    for override in overrides:
+        dotted, equals, written = override.partition("=")
+        if not equals:
+            raise BadConfig(f"--set {override}: write it as key=value, for instance --set optimizer.learning_rate=0.01")
+        section = settings
+        *parents, key = dotted.strip().split(".")
+        for parent in parents:
+            section = section.setdefault(parent, {})
+            if not isinstance(section, dict):
+                raise BadConfig(f"--set {override}: {parent} is a value, not a section")
+        section[key] = _toml_value(written.strip())
+    return settings
+
+
+def _toml_value(written: str) -> Any:
+    if written.lower() in {"none", "null", ""}:
+        return None
+    try:
+        return tomllib.loads(f"value = {written}")["value"]
+    except tomllib.TOMLDecodeError:
+        return written
+
+
+def checked(settings: dict[str, Any], *, origin: str) -> RunConfig:
+    """The settings as a configuration, or an error that names the key, the value and the nearest known key."""
+    try:
+        return RunConfig.model_validate(settings)
+    except ValidationError as invalid:
+        problems = [_explain(dict(problem)) for problem in invalid.errors()]
+        raise BadConfig(f"{origin}: " + "; ".join(problems)) from None
+
+
+def _explain(problem: dict[str, Any]) -> str:
+    location = [str(part) for part in problem["loc"] if part not in {"int", "literal['positives']"}]
+    key = ".".join(location)
+    if problem["type"] != "extra_forbidden":
+        return f"{key} = {problem['input']!r}: {problem['msg'].removeprefix('Value error, ')}"
+    known = list(_section_at(location[:-1]).model_fields)
+    nearest = difflib.get_close_matches(location[-1], known, n=1, cutoff=0.5)
+    where = f"[{'.'.join(location[:-1])}]" if location[:-1] else "the top level"
+    hint = f"did you mean {nearest[0]}?" if nearest else f"{where} knows {', '.join(known)}"
+    return f"unknown key {key}; {hint}"
+
+
+def _section_at(path: list[str]) -> type[Section]:
+    section: type[Section] = RunConfig
+    for part in path:
+        annotation = section.model_fields[part].annotation
+        candidates = [annotation, *getattr(annotation, "__args__", ())]
+        section = next(c for c in candidates if isinstance(c, type) and issubclass(c, Section))
+    return section
+
+
+def to_toml(config: RunConfig, *, comments: bool = True) -> str:
+    """The whole configuration as TOML, each key with its explanation."""
+    return "\n".join(_section_lines(config, [], comments)).strip() + "\n"
+
+
+def _section_lines(section: Section, path: list[str], comments: bool) -> list[str]:
+    lines: list[str] = [f"\n[{'.'.join(path)}]"] if path else []
+    nested: list[str] = []
+    for name, field in type(section).model_fields.items():
+        value = getattr(section, name)
+        if isinstance(value, Section):
+            nested += _section_lines(value, [*path, name], comments)
+            continue
+        explanation = f"  # {field.description}" if comments and field.description else ""
+        if value is None:
+            lines += [f"# {name} ={explanation}"] if comments and name != "label" else []
+        else:
+            lines.append(f"{name} = {_written(value)}{explanation}")
+    return lines + nested
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return "[" + ", ".join(_written(item) for item in value) + "]"
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+
+
+FOLDER = Path(__file__).with_name("shipped")
+
+
+def names() -> list[str]:
+    """The shipped recipes by name."""
+    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+
+
+def path_of(recipe: str) -> Path:
+    """The file of a recipe given by name or by path."""
+    written = Path(recipe)
+    if written.suffix == ".toml" or written.exists():
+        return written
+    shipped = FOLDER / f"{recipe}.toml"
+    if shipped.exists():
+        return shipped
+    nearest = difflib.get_close_matches(recipe, names(), n=1)
+    hint = f"did you mean {nearest[0]}?" if nearest else "`umpteen recipe list` names those that ship with umpteen"
+    raise BadInput(f"there is no recipe {recipe}; {hint}")
+
+
+def resolve(recipe: str, overrides: tuple[str, ...] = (), source: str | None = None) -> RunConfig:
+    """A recipe by name or path with overrides and a dataset applied."""
+    if source is not None:
+        overrides = (*overrides, f"data.source={json.dumps(source)}")  # as TOML, so that a folder may be called 2024
+    return read_config(path_of(recipe), overrides)

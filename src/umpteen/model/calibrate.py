@@ -1,0 +1,309 @@
+"""Adds a calibration to a saved model: probabilities, thresholds and rules, learnt on texts it was not fitted on.
+
+The texts are the validation split that training held out, or small folds, each scored by a model trained without it.
+Test data is never looked at.
+"""
+
+import os
+import shutil
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from umpteen.calibration.calibration import Calibration, fit_calibration, raw_probabilities
+from umpteen.calibration.curves import HeldOut, reliability_of
+from umpteen.config.recipes import checked
+from umpteen.config.settings import RunConfig
+from umpteen.data.dataset import Dataset, Split, open_dataset, write_native
+from umpteen.errors import BadInput, NotSaved
+from umpteen.evaluation.figures import Curve, Lines, draw
+from umpteen.files.storage import open_workspace
+from umpteen.model.classifier import Classifier
+from umpteen.model.evaluate import in_rows_of
+from umpteen.model.folder import CALIBRATION, RANKER, ModelFolder
+from umpteen.model.rerank import fit_ranker
+from umpteen.model.store import Part
+from umpteen.model.train import train
+from umpteen.rerank.ranker import Ranker
+from umpteen.training.build import Progress
+from umpteen.training.observer import Observer, Silence
+from umpteen.version import __version__
+
+SHARE = 20  # a fold is one part in so many of the texts …
+LEAST_TEXTS = 2400  # … or more, if all folds together would have fewer than these
+_STARTED_FROM = "# Started from "  # as running.py begins the recipe of such a model
+
+
+# Scores of texts by models that were trained without them: a recipe trained anew, each time without a fold.
+#
+# Folds are small: a model of much less data has lower scores than the one to calibrate, and what is learnt from them
+# would not hold for it. What is done lies in a workspace, so that the same call goes on after a kill.
+@contextmanager
+def out_of_fold(
+    classifier: Classifier,
+    checksum: str,
+    dataset: Dataset,
+    folds: int,
+    workspace: Path,
+    *,
+    depth: int,
+    most_texts: int,
+    observer: Observer | None = None,
+    progress: Progress | None = None,
+) -> Iterator[HeldOut]:
+    """The best labels of texts of each fold by a model whose training left the fold out; `most_texts` in all.
+
+    The models are trained by the classifier's recipe, and get a ranker of the same weight if it has one. What was done
+    is kept until the block has ended well.
+    """
+    recipe = _recipe_of(classifier)
+    whole = dataset.with_validation_in_train() if recipe.data.fit_on == "train+validation" else dataset
+    if not 2 <= folds <= len(whole.train):
+        raise BadInput(f"{folds} folds of {len(whole.train):,} texts; give from 2 to {len(whole.train)}")
+    identity = [checksum, dataset.fingerprint, folds, depth, most_texts, __version__]
+    with open_workspace(workspace, "umpteen calibrate", identity) as opened:
+        size = fold_size(len(whole.train), folds, most_texts)
+        drawn = np.random.default_rng(recipe.seed).permutation(len(whole.train))
+        parts = []
+        for fold in range(folds):
+            kept = workspace / f"fold-{fold}.npz"
+            out = np.sort(drawn[fold * size : (fold + 1) * size])
+            if not kept.exists():
+                (observer or Silence()).notice(
+                    f"fold {fold + 1} of {folds}: training without {size:,} of {len(whole.train):,} texts"
+                )
+                others = np.ones(len(whole.train), dtype=bool)
+                others[out] = False
+                part = replace(whole, train=whole.train.take(others), test=None)
+                with _own_cache(workspace / f"fold-{fold}" / "cache"):
+                    model = _train(recipe, part, workspace / f"fold-{fold}", classifier.ranker, observer, progress)
+                scores_of(model, whole.train.take(out), depth).save(kept)
+            shutil.rmtree(workspace / f"fold-{fold}", ignore_errors=True)
+            parts.append(HeldOut.load(kept))
+        held_out = parts[0]
+        for part_of_it in parts[1:]:
+            held_out = held_out.join(part_of_it)
+        yield held_out
+        opened.remove()
+
+
+def fold_size(texts: int, folds: int, most_texts: int) -> int:
+    """How many texts each fold has: few, so that its model is trained on nearly all, but enough to learn from."""
+    enough = max(texts // SHARE, -(-LEAST_TEXTS // folds))
+    return max(1, min(texts // folds, most_texts // folds, enough))
+
+
+def scores_of(classifier: Classifier, split: Split, depth: int) -> HeldOut:
+    """A classifier's best labels of a split's texts, pairs to ignore left out, and which of them are right."""
+    ranking = classifier.rank(split.texts, min(depth, classifier.labels.count()), excluding=split.filtered.matrix)
+    return HeldOut.of(ranking, split.relevance.without(split.filtered).matrix)
+
+
+def _recipe_of(classifier: Classifier) -> RunConfig:
+    if classifier.recipe is None:
+        raise BadInput("the model has no recipe.toml, so it cannot be trained anew on folds; leave --folds out")
+    if classifier.recipe.startswith(_STARTED_FROM):
+        origin = classifier.recipe.partition("\n")[0].removeprefix("# ")
+        raise BadInput(
+            f"the model's recipe says: {origin} That model may have seen the texts of every fold, so folds prove "
+            "nothing; leave --folds out and calibrate on texts that are new to both"
+        )
+    return checked(tomllib.loads(classifier.recipe), origin="the model's recipe.toml")
+
+
+@contextmanager
+def _own_cache(folder: Path) -> Iterator[None]:
+    """Binary copies of a fold's data go where the fold goes, not into the user's cache."""
+    before = os.environ.get("UMPTEEN_CACHE")
+    os.environ["UMPTEEN_CACHE"] = str(folder)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["UMPTEEN_CACHE"]
+        else:
+            os.environ["UMPTEEN_CACHE"] = before
+
+
+def _train(
+    recipe: RunConfig,
+    dataset: Dataset,
+    folder: Path,
+    ranker: Ranker | None,
+    observer: Observer | None,
+    progress: Progress | None,
+) -> Classifier:
+    data = folder / "data"
+    if not data.exists():
+        write_native(dataset, data)
+    settings = recipe.model_dump(mode="json", exclude_none=True)
+    settings["data"]["source"] = str(data)
+    settings["training"]["tensorboard"] = False
+    config = checked(settings, origin="the model's recipe.toml")
+    model = train(config, output=folder / "model", resume=True, observer=observer, progress=progress)
+    if ranker is None:
+        return model
+    fit_ranker(
+        folder / "model",
+        open_dataset(data),
+        ranker.settings,
+        weight=ranker.weight,
+        rare=ranker.rare,
+        progress=progress,
+    )
+    return Classifier.load(folder / "model")
+
+
+DEPTH = 100  # labels of a text that are looked at
+MOST_TEXTS = 20_000  # more of them would not move the curves
+FEW_TEXTS = 200
+FIGURE = "reliability"
+
+
+def calibrate(
+    model: Path,
+    dataset: Dataset,
+    *,
+    folds: int | None = None,
+    unseen: bool = False,
+    coverage: float | None = None,
+    observer: Observer | None = None,
+    progress: Progress | None = None,
+) -> Calibration:
+    """Fits a calibration on held-out texts of the dataset and puts it into the model folder.
+
+    Without folds, the texts are those that training held out for validation; with `unseen`, all of the dataset's
+    training texts, which the model has never seen.
+    """
+    observer = observer or Silence()
+    classifier = Classifier.load(model)
+    folder = classifier.folder
+    assert folder is not None
+    if not os.access(model, os.W_OK):
+        raise NotSaved(f"{model}: cannot be written, so no calibration could be kept; copy the model elsewhere first")
+    workspace = Path(f"{model.resolve()}.calibration")
+    with ExitStack() as until_written:
+        if folds is not None:
+            if unseen:
+                raise BadInput("--folds is for texts the model was trained on, --unseen for texts it was not; give one")
+            _require_own_data(classifier, dataset)
+            sizes = {"depth": DEPTH, "most_texts": MOST_TEXTS}
+            made = out_of_fold(
+                classifier, folder.model, dataset, folds, workspace, **sizes, observer=observer, progress=progress
+            )
+            held_out = until_written.enter_context(made)
+            said = f"each scored by one of {folds} models trained without it and {len(held_out) // folds - 1:,} others"
+            origin = _origin(dataset, held_out, "folds", said)
+        elif unseen:
+            split = in_rows_of(classifier, dataset).with_validation_in_train().train
+            held_out = scores_of(classifier, _some(split), DEPTH)
+            origin = _origin(dataset, held_out, "unseen", "none of which the model was trained on, as the caller says")
+        else:
+            held_out = scores_of(classifier, _some(_validation(classifier, dataset)), DEPTH)
+            origin = _origin(dataset, held_out, "validation", "held out of training for validation")
+            origin["also_chosen_on_them"] = _chosen_on_validation(classifier)
+        if len(held_out) < FEW_TEXTS:
+            observer.notice(f"warning: {len(held_out):,} held-out texts are few; probabilities will be rough")
+        calibration, probabilities = fit_calibration(held_out, origin, coverage=coverage)
+        _write(
+            folder,
+            classifier.version,
+            classifier.parts.get(RANKER),
+            calibration,
+            held_out,
+            probabilities,
+            observer.notice,
+        )
+    return calibration
+
+
+def _validation(classifier: Classifier, dataset: Dataset) -> Split:
+    """The texts that the model's training held out, labels in the model's rows."""
+    recipe = tomllib.loads(classifier.recipe or "")
+    data = recipe.get("data", {})
+    if data.get("fit_on") != "train":
+        saw = "was fitted on validation, too" if data else "does not say what it was trained on"
+        raise BadInput(
+            f"the model {saw}, so no texts are left to calibrate on; --folds 3 trains its recipe three times more, "
+            "each time without some of the texts, or give a dataset the model has never seen, and --unseen"
+        )
+    _require_own_data(classifier, dataset)
+    held_out = in_rows_of(classifier, dataset).with_validation(data["validation_fraction"], recipe["seed"]).validation
+    assert held_out is not None
+    return held_out
+
+
+def _require_own_data(classifier: Classifier, dataset: Dataset) -> None:
+    if classifier.data.get("fingerprint") != dataset.fingerprint:
+        raise BadInput(
+            f"{dataset.name} is not what the model was trained on ({classifier.data.get('name')}), so it is unknown "
+            "which of its texts the model has not seen; give that dataset, or --unseen if it has seen none"
+        )
+
+
+def _some(split: Split) -> Split:
+    if len(split) <= MOST_TEXTS:
+        return split
+    return split.take(np.sort(np.random.default_rng(0).choice(len(split), MOST_TEXTS, replace=False)))
+
+
+def _origin(dataset: Dataset, held_out: HeldOut, source: str, said: str) -> dict[str, Any]:
+    return {
+        "source": source,
+        "texts": len(held_out),
+        "labels_per_text": held_out.scores.shape[1],
+        "data": dataset.name,
+        "fingerprint": dataset.fingerprint,
+        "said": f"{len(held_out):,} texts of {dataset.name}, {said}",
+    }
+
+
+def _chosen_on_validation(classifier: Classifier) -> list[str]:
+    """What else was chosen on the same texts; each is a number or two, not a fit."""
+    chosen = ["the best step of training"]
+    if classifier.ranker is not None and "validation" in str(classifier.ranker.origin.get("chosen")):
+        chosen.append("the ranker's weight and its head start of rare labels")
+    return chosen
+
+
+def _write(
+    model: ModelFolder,
+    version: int,
+    ranker: Part | None,
+    calibration: Calibration,
+    held_out: HeldOut,
+    probabilities: NDArray[np.float32],
+    notice: Callable[[str], None],
+) -> None:
+    with model.adding(CALIBRATION) as part:
+        calibration.save(part.folder)
+        _draw(part.folder / FIGURE, calibration, held_out, probabilities, notice)
+        figures = calibration.figures
+        part.about = {"held_out": calibration.origin, "ece": figures["ece"], "ece_raw": figures["ece_raw"]}
+        part.labels_version, part.needs = version, {RANKER: ranker}
+
+
+def _draw(
+    stem: Path,
+    calibration: Calibration,
+    held_out: HeldOut,
+    probabilities: NDArray[np.float32],
+    notice: Callable[[str], None],
+) -> None:
+    panels = []
+    for depth, title in ((1, "the best label of each text"), (5, "the best five")):
+        there = held_out.real[:, :depth]
+        right = held_out.right[:, :depth][there]
+        raw = raw_probabilities(held_out.scores[:, :depth][there], calibration.raw)
+        curves = {"as it should be": Curve([0, 1], [0, 1], colour=5, dashed=True, marker="")}
+        for name, values, colour in (("calibrated", probabilities[:, :depth][there], 0), ("raw score", raw, 1)):
+            found = reliability_of(values, right)
+            curves[name] = Curve([one.probability for one in found.bins], [one.right for one in found.bins], colour)
+        panels.append(Lines(curves, x="probability given", y="share that is right", title=title, limits=(0, 1)))
+    draw(stem, panels, title=f"reliability on {calibration.origin['said']}", notice=notice)

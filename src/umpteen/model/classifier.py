@@ -1,0 +1,381 @@
+"""The product: texts in, the right few labels out, of a model whose labels may change while it is in use."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic
+from types import EllipsisType
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from torch import Tensor
+
+from umpteen.calibration.calibration import Calibration
+from umpteen.data.labels import LabelCatalogue
+from umpteen.encoders.encode import encode_texts
+from umpteen.encoders.towers import Towers
+from umpteen.errors import BadInput
+from umpteen.evaluation.report import Report
+from umpteen.model.catalogue import Encoded
+from umpteen.model.changes import Add, Change, Rename, Retire, VersionSummary
+from umpteen.model.folder import RANKER as RANKER
+from umpteen.model.folder import ModelFolder, Stamp, read_plainly
+from umpteen.model.folder import verify as verify
+from umpteen.model.live import LiveModel
+from umpteen.model.live_labels import LiveLabels
+from umpteen.model.store import PATIENCE, Part, Replaced
+from umpteen.model.writing import Model, Standing, write_model
+from umpteen.rerank.ranker import Ranker
+from umpteen.search.exact import top_k
+from umpteen.search.index import LabelIndex
+from umpteen.search.ranking import NO_LABEL, Ranking
+
+USUAL_K = 5  # labels a text
+_UNTIL_NEXT_TRY = 60.0  # seconds, to load a model that took this one's place and is damaged
+
+Progress = Callable[[int, int], None]
+
+
+class Prediction(NamedTuple):
+    """One label of one text."""
+
+    key: str
+    text: str
+    score: float
+    probability: float | None = None  # of being right, if the model is calibrated
+
+
+class Classifier:
+    """Finds the best labels of a text among all of the catalogue's, which may change while it is in use.
+
+    Calls that change or refresh it and calls that search must not run at the same time; `labels` may be read whenever.
+    """
+
+    def __init__(
+        self,
+        towers: Towers,
+        labels: LabelCatalogue | LiveLabels,
+        vectors: Tensor,
+        *,
+        report: Report | None = None,
+        recipe: str | None = None,
+        data: dict[str, Any] | None = None,
+        training: dict[str, Any] | None = None,
+        ranker: Ranker | None = None,
+        calibration: Calibration | None = None,
+    ) -> None:
+        given = Model(towers, LiveLabels.of(labels), vectors, report, recipe, data or {}, training or {}, ranker)
+        self._live = LiveModel(given, calibration=calibration)
+        self._seen: Stamp | None = None  # of the folder, when it was last looked into
+        self._damaged: tuple[Stamp, Exception, float] | None = None  # a model that cannot be loaded, and until when
+
+    @classmethod
+    def load(cls, path: Path | str, *, ranker: bool = True, index: bool = True) -> Self:
+        """The classifier of a model folder, its labels as they are now; large files are hashed once after a change.
+
+        Without its ranker, if it has one, the dual encoder ranks alone; without its index it searches exactly.
+        """
+        loaded = cls.__new__(cls)
+        loaded._seen = loaded._damaged = None
+        loaded._live = LiveModel.load(path, ranker=ranker, index=index)
+        return loaded
+
+    @classmethod
+    def build(
+        cls,
+        towers: Towers,
+        labels: LabelCatalogue,
+        progress: Progress | None = None,
+        *,
+        rows: NDArray[np.int64] | None = None,
+    ) -> Self:
+        """A classifier over these labels, whose texts the label tower encodes now.
+
+        Where the tower has a vector for each label it was trained with, `rows` says which of those each label is, -1
+        for none; without it all labels are new.
+        """
+        return cls(towers, labels, encode_texts(towers.label, labels.texts, progress=progress, rows=rows).float())
+
+    def predict(
+        self,
+        texts: Sequence[str],
+        k: int | None = None,
+        *,
+        min_probability: float | None = None,
+        precision: float | None = None,
+        rule: str | None = None,
+    ) -> list[list[Prediction]]:
+        """The k best labels of each text, best first; fewer, or none, if some are less probable than asked for.
+
+        `precision` asks for as many labels as can be given so that this share of them is right, `rule` ("f1" or
+        "coverage") for as many as was found best on held-out texts. k is 5 if left out, or the most the rule gives.
+        """
+        labels = self.labels
+        ranking, probable = self.select(texts, k, min_probability=min_probability, precision=precision, rule=rule)
+        answers: list[list[Prediction]] = []
+        for query, (rows, scores) in enumerate(zip(ranking.rows.tolist(), ranking.scores.tolist(), strict=True)):
+            probabilities = [None] * len(rows) if probable is None else probable[query].tolist()
+            answers.append(
+                [
+                    Prediction(labels.keys[row], labels.texts[row], score, probability)
+                    for row, score, probability in zip(rows, scores, probabilities, strict=True)
+                    if row != NO_LABEL
+                ]
+            )
+        return answers
+
+    def select(
+        self,
+        texts: Sequence[str],
+        k: int | None = None,
+        *,
+        min_probability: float | None = None,
+        precision: float | None = None,
+        rule: str | None = None,
+        progress: Progress | None = None,
+    ) -> tuple[Ranking, NDArray[np.float32] | None]:
+        """What `predict` gives as label rows and scores, and their probabilities if the model is calibrated."""
+        if self.calibration is None:
+            if (min_probability, precision, rule) != (None, None, None):
+                raise BadInput("the model gives no probabilities yet; `umpteen calibrate` fits them")
+            return self.rank(texts, min(USUAL_K, self.labels.count()) if k is None else k, progress=progress), None
+        line = self.calibration.line(min_probability=min_probability, precision=precision, rule=rule)
+        most = min(line.at_most or USUAL_K, self.labels.count())
+        ranking = self.rank(texts, most if k is None else k, progress=progress)
+        probabilities = self.calibration.probabilities(ranking.scores)
+        given = line.given(probabilities)
+        rows = np.where(given, ranking.rows, np.int32(NO_LABEL))
+        return Ranking(rows, np.where(given, ranking.scores, np.float32(-np.inf)), ranking.labels), probabilities
+
+    def rank(
+        self, texts: Sequence[str], k: int, excluding: csr_array | None = None, progress: Progress | None = None
+    ) -> Ranking:
+        """The k best labels of each text as rows and scores; pairs stored in `excluding` are never returned.
+
+        Where there is a ranker, it puts the dual encoder's first labels in order.
+        """
+        _check_texts(texts)
+        count = self.labels.count()
+        if not 1 <= k <= count:
+            raise BadInput(f"k is {k:,}, but the model has {count:,} labels; ask for 1 to {count}")
+        vectors = encode_texts(self.towers.query, texts, progress=progress)
+        ranker = self._live.ranker
+        width = k if ranker is None else min(count, max(k, ranker.settings.candidates))
+        if excluding is None:
+            dense = replace(self.index.search(vectors, width), labels=len(self.labels))
+        else:
+            dense = top_k(vectors, self.vectors, width, excluding=excluding, hidden=self.hidden)
+        return dense if ranker is None else ranker.rerank(texts, vectors.cpu().numpy(), dense).head(k)
+
+    @property
+    def towers(self) -> Towers:
+        return self._live.model.towers
+
+    @property
+    def labels(self) -> LiveLabels:
+        """The labels as they are now; a snapshot that later changes leave alone."""
+        return self._live.labels
+
+    @property
+    def version(self) -> int:
+        """Of the labels: 0 as trained, one more with each change."""
+        return self._live.labels.version
+
+    @property
+    def vectors(self) -> Tensor:
+        """The labels' vectors, retired rows included; mapped while no label has changed, else held in memory."""
+        return self._live.catalogue.all_vectors()  # [rows, d]
+
+    @property
+    def hidden(self) -> NDArray[np.int64]:
+        """The rows of retired labels, which no search may return."""
+        return np.flatnonzero(~self.labels.active)
+
+    @property
+    def index(self) -> LabelIndex:
+        """What finds the best labels of a vector."""
+        return self._live.index
+
+    @property
+    def ranker(self) -> Ranker | None:
+        """What puts the dual encoder's first labels in order; None: the dual encoder ranks alone."""
+        return self._live.ranker
+
+    @property
+    def has_ranker(self) -> bool:
+        return self._live.fitted_ranker is not None
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """What makes probabilities of scores, if the model is calibrated."""
+        return self._live.calibration
+
+    @property
+    def report(self) -> Report | None:
+        """On validation, as training ended."""
+        return self._live.model.report
+
+    @property
+    def recipe(self) -> str | None:
+        """What the model was trained by, as TOML."""
+        return self._live.model.recipe
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """What it was trained on."""
+        return self._live.model.data
+
+    @property
+    def training(self) -> dict[str, Any]:
+        """Steps, seconds and parameters."""
+        return self._live.model.training
+
+    @property
+    def folder(self) -> ModelFolder | None:
+        """The folder it was loaded from, and the model in it."""
+        return self._live.folder
+
+    @property
+    def path(self) -> Path | None:
+        """Where it was loaded from; changes of its labels are on disk then."""
+        return None if self._live.folder is None else self._live.folder.path
+
+    @property
+    def parts(self) -> dict[str, Part]:
+        """What was added to the trained model and is in use, by name."""
+        return self._live.parts
+
+    def part_file(self, name: str, file: str) -> bytes | None:
+        """A file of a part in use, as it was written; None if the part has no such file, or is gone by now."""
+        part, folder = self._live.parts.get(name), self._live.folder
+        if part is None or folder is None or file not in part.files:
+            return None
+        try:
+            return read_plainly(folder.part_path(part) / file)
+        except OSError:
+            return None
+
+    def add_labels(self, labels: Mapping[str, str] | Iterable[tuple[str, str]], *, note: str = "") -> int:
+        """New labels by key and text, found from now on; returns the new version."""
+        pairs = labels.items() if isinstance(labels, Mapping) else labels
+        return self.change_labels([Add(key, text) for key, text in pairs], note=note)
+
+    def rename_labels(self, texts: Mapping[str, str], *, note: str = "") -> int:
+        """New texts for the labels with these keys; returns the new version."""
+        return self.change_labels([Rename(key, text) for key, text in texts.items()], note=note)
+
+    def retire_labels(self, keys: Iterable[str], *, note: str = "") -> int:
+        """The labels with these keys are found no more; returns the new version."""
+        if isinstance(keys, str):
+            raise BadInput(f"keys is a single string, {keys[:40]!r}; pass a list of keys, even for one: [key]")
+        return self.change_labels([Retire(key) for key in keys], note=note)
+
+    def change_labels(
+        self,
+        changes: Sequence[Change],
+        *,
+        note: str = "",
+        patience: float = PATIENCE,
+        encoded: Encoded | None = None,
+    ) -> int:
+        """Several changes at once, all or none of them; returns the new version, or the old one if nothing changes.
+
+        A classifier with a path has it on disk for good when this returns. It waits for other processes' changes for
+        `patience` seconds at most; who may try again gives `encoded`, so that no text is encoded twice.
+        """
+        return self._changed(
+            lambda live: live.catalogue.change(changes, live.encode, note, patience=patience, encoded=encoded)
+        )
+
+    def undo(self, to_version: int | None = None, *, note: str = "", patience: float = PATIENCE) -> int:
+        """A new version in which all labels are as they were in an older one, by default the one before."""
+        return self._changed(lambda live: live.catalogue.undo(to_version, note, patience=patience))
+
+    def history(self) -> list[VersionSummary]:
+        """What happened to the labels since the model was written, oldest first."""
+        return self._live.catalogue.history()
+
+    def refresh(self) -> bool:
+        """Takes in what other processes have done to the folder; a few looks at the disk if there is nothing.
+
+        That is: changed labels, another ranker, index or calibration, or a whole new model. What cannot be used is an
+        error, and what was in use before stays in use.
+        """
+        folder = self._live.folder
+        if folder is None:
+            return False
+        seen = folder.stamp()
+        if seen == self._seen and seen.is_settled() and not self._live.has_troubles() and self._damaged is None:
+            return False
+        try:
+            changed = self._live.take_in()
+        except Replaced:
+            self._turn_to_the_current(folder, seen)
+            changed = True
+        self._seen, self._damaged = seen, None
+        return changed
+
+    def save(
+        self,
+        path: Path | str,
+        *,
+        report: Report | None = None,
+        recipe: str | None = None,
+        data: dict[str, Any] | None = None,
+        training: dict[str, Any] | None = None,
+        extra_files: Iterable[Path] = (),
+        unless_changed: Standing | EllipsisType | None = ...,
+    ) -> Path | None:
+        """Writes the model folder, whole or not at all; a model that stood there is replaced.
+
+        `data` (name, fingerprint, licence…) and `training` go into the manifest and the model card. What is not given
+        is what the classifier was loaded with. The labels are written as they are now; their history stays behind. Over
+        its own folder it is refused if the folder's index would be lost. `unless_changed`: as `write_model` has it.
+        """
+        path, live = Path(path), self._live
+        given = {"report": report, "recipe": recipe, "data": data, "training": training}
+        if live.folder is None or path.resolve() != live.folder.path.resolve():
+            model, carried = live.as_written(**given), live.carried(path)
+            return write_model(model, path, extra_files=extra_files, carried=carried, unless_changed=unless_changed)
+        live.rewrite(given)
+        return None
+
+    def _changed(self, change: Callable[[LiveModel], None]) -> int:
+        while True:
+            live = self._live
+            try:
+                change(live)
+            except Replaced:
+                assert live.folder is not None
+                self._turn_to_the_current(live.folder, live.folder.stamp())
+                continue
+            finally:  # even if it was refused: other processes' changes may have come in meanwhile
+                live.tell_index()
+            return self.version
+
+    def _turn_to_the_current(self, folder: ModelFolder, seen: Stamp) -> None:
+        """Another model has taken the place of this one; one that is damaged is not tried again and again."""
+        if self._damaged is not None and self._damaged[0] == seen and monotonic() < self._damaged[2]:
+            raise self._damaged[1].with_traceback(None)
+        old = self._live
+        try:
+            new = LiveModel.load(folder.path, ranker=old.is_whole, index=False)
+        except Exception as error:
+            self._damaged = seen, error, monotonic() + _UNTIL_NEXT_TRY
+            raise
+        self._live, self._damaged = new, None
+        old.index.close()
+        if old.follows_index:
+            new.follow_index()
+
+
+def _check_texts(texts: Sequence[str]) -> None:
+    if isinstance(texts, str):
+        raise BadInput(f"texts is a single string, {texts[:40]!r}; pass a list of texts, even for one: [text]")
+    for position, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise BadInput(f"texts[{position}] is a {type(text).__name__}, not a string")
+        if not text.strip():
+            raise BadInput(f"texts[{position}] is empty; leave it out or give it words")

@@ -1,0 +1,414 @@
+"""A model folder: what never changes is files under names of their own, what changes is one database beside them.
+
+manifest.json names the model that counts. It is replaced in one step; models and parts nobody reads any more are swept.
+A folder may come from a stranger: it holds no links, and no name in it leads outside (docs/model-folder.md).
+"""
+
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from sqlite3 import Connection
+from typing import Any, NamedTuple, TypeVar
+
+from safetensors import SafetensorError, safe_open
+
+from umpteen.errors import BadFile, BadInput, DamagedModel, NotSaved, UmpteenError
+from umpteen.files.storage import atomic_folder, is_taken, sha256_of, unfinished_target
+from umpteen.model.store import Part, Replaced, Store, digest_of, drop_part, is_database, read_parts, write_part
+from umpteen.version import __version__
+
+FORMAT = 3
+MANIFEST, MARK = "manifest.json", "part.json"
+REPORT, RECIPE, CARD = "report.json", "recipe.toml", "README.md"
+RANKER, INDEX, CALIBRATION = "ranker", "index", "calibration"
+_OLD_MANIFEST = "umpteen.json"  # of formats 1 and 2
+ALWAYS_HASHED = 8 * 2**20  # bytes; larger files are hashed once after a change, else judged by size and header
+_SETTLED = 100_000_000  # nanoseconds
+_ID = re.compile(r"[0-9a-f]{8}")
+_OURS = re.compile(rf"(model|{RANKER}|{INDEX}|{CALIBRATION})-({_ID.pattern})(\.db)?")
+
+Progress = Callable[[int, int], None]
+Files = dict[str, dict[str, Any]]  # size and SHA-256 by name
+Result = TypeVar("Result")
+
+
+class Stamp(NamedTuple):
+    """What some files look like from outside."""
+
+    files: tuple[tuple[int, int, int], ...]  # inode, time of change in nanoseconds, size
+
+    def is_settled(self) -> bool:
+        """Whether a later change would have another time: file systems count in steps of some milliseconds."""
+        return max(changed for _, changed, _ in self.files) < time.time_ns() - _SETTLED
+
+
+class ModelFolder:
+    """A folder, and the model that its manifest names."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self.manifest = read_manifest(self.path)
+        self.model: str = self.manifest["model"]
+        self.trained = self.path / f"model-{self.model}"
+        self.store = Store(self.path / f"model-{self.model}.db", self.model, self.is_current)
+
+    def is_current(self) -> bool:
+        """Whether the folder still holds this model."""
+        return bool(read_manifest(self.path)["model"] == self.model)
+
+    def stamp(self) -> "Stamp":
+        """Changes with whatever is written here: three looks at the disk."""
+        files = (self.path / MANIFEST, self.store.path, f"{self.store.path}-wal")
+        return Stamp(tuple(stamp_of(file) for file in files))
+
+    def part_path(self, part: Part) -> Path:
+        return self.path / part.folder
+
+    @contextmanager
+    def adding(self, name: str) -> Iterator["NewPart"]:
+        """A part to write and to describe, current when the body ends well; nothing is changed if it does not."""
+        refuse_links(self.path)
+        target = self.path / f"{name}-{secrets.token_hex(4)}"
+        with ExitStack() as held, atomic_folder(target) as folder:
+            new = NewPart(folder)
+            yield new
+            mark(folder, name)
+            files = listed(folder, new.living)
+            connection = held.enter_context(self.changing())  # until the folder is in its place
+            there = read_parts(connection)
+            for other, needed in new.needs.items():
+                if there.get(other) != needed:
+                    raise NotSaved(
+                        f"{self.path}: has another {other} by now, so this {name} holds no more; make it again"
+                    )
+            if digest_of(connection, new.labels_version) is None:
+                raise NotSaved(f"{self.path}: its labels were put back meanwhile; make the {name} again")
+            new.replaced = there.get(name)
+            write_part(connection, Part(name, target.name, new.labels_version, new.about, files))
+            for other in new.replaces:
+                drop_part(connection, other)
+        self.sweep()
+
+    def drop(self, name: str, *others: str) -> Part:
+        """There is no such part from now on, and none of the others, if they are there; returns what it was."""
+        refuse_links(self.path)
+        with self.changing() as connection:
+            part = read_parts(connection).get(name)
+            if part is None:
+                raise BadInput(f"{self.path} has no {name} to remove")
+            for one in (name, *others):
+                drop_part(connection, one)
+        self.sweep()
+        return part
+
+    @contextmanager
+    def changing(self) -> Iterator[Connection]:
+        """A transaction on this very model."""
+        try:
+            with self.store.changing() as connection:
+                yield connection
+        except Replaced:
+            raise NotSaved(f"{self.path}: holds another model by now; nothing was changed, try again") from None
+
+    def sweep(self) -> None:
+        """Removes what was replaced and nobody can be about to read; what somebody may need is left for later."""
+        with suppress(UmpteenError, Replaced, OSError):
+            with self.store.reading() as connection:
+                needed = self._names(connection)
+            if not self.store.nobody_reads_older():
+                return
+            with self.store.changing(0.0) as connection:  # nobody puts a part into its place meanwhile
+                if self._names(connection) == needed:  # else somebody may be reading what came in between
+                    for path in list(self.path.iterdir()):
+                        if path.name not in needed:
+                            remove_if_ours(path)
+
+    def _names(self, connection: Connection) -> set[str]:
+        return {
+            self.trained.name,
+            f"{self.trained.name}.db",
+            *(part.folder for part in read_parts(connection).values()),
+        }
+
+    def require_whole(self, parts: Iterable[Part], verified: "Verified", only: tuple[str, ...] = ("",)) -> None:
+        """Refuses damaged files, as far as `problems` sees without reading every byte."""
+        for problem in self.problems(parts, verified, every_byte=False, only=only):
+            raise DamagedModel(problem)
+
+    def problems(
+        self,
+        parts: Iterable[Part],
+        verified: "Verified",
+        *,
+        every_byte: bool,
+        only: tuple[str, ...] = ("",),
+        progress: Progress | None = None,
+    ) -> list[str]:
+        """What is not as the manifest and the parts say, one line for each file whose path begins with one of `only`.
+
+        Small files are hashed, large ones if they have changed since they last were or if every byte is to be looked
+        at; else these are judged by size and header. Progress counts bytes.
+        """
+        groups = [(self.trained, self.manifest["files"], "copy the model again, or train it again")]
+        groups += [
+            (
+                self.part_path(part),
+                part.files,
+                f"make the {part.name} again, or remove it (`umpteen {part.name} remove`)",
+            )
+            for part in parts
+        ]
+        total = sum(file["bytes"] for _, files, _ in groups for file in files.values())
+        found, done = [], 0
+        for folder, files, advice in groups:
+            for name, expected in files.items():
+                at = f"{folder.name}/{name}"
+                problem = _problem(folder / name, at, expected, verified, every_byte) if at.startswith(only) else None
+                if problem is not None:
+                    found.append(f"{folder / name}: {problem}; {advice}")
+                done += expected["bytes"]
+                if progress is not None:
+                    progress(done, total)
+        return found
+
+
+@dataclass
+class NewPart:
+    """A part in the making."""
+
+    folder: Path
+    labels_version: int = 0
+    about: dict[str, Any] = field(default_factory=dict)
+    living: str | None = None  # a subfolder that changes in use (a database), so nothing in it is listed
+    needs: dict[str, Part | None] = field(default_factory=dict)  # other parts that it was made with
+    replaces: tuple[str, ...] = ()  # other parts that hold no more
+    replaced: Part | None = None  # whose place it has taken
+
+
+class Verified:
+    """The large files that were compared with their SHA-256, and have not changed since."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._known = {file: (stamp, sha) for file, stamp, sha in connection.execute("SELECT * FROM verified")}
+        self._new: list[tuple[str, str, str]] = []
+
+    def knows(self, name: str, path: Path, sha256: str) -> bool:
+        return self._known.get(name) == (str(stamp_of(path)), sha256)
+
+    def add(self, name: str, stamp: str, sha256: str) -> None:
+        self._new.append((name, stamp, sha256))
+
+    def add_new(self, folder: Path, files: Files) -> None:
+        """Files that were hashed just now."""
+        for name, file in files.items():
+            if file["bytes"] > ALWAYS_HASHED:
+                self.add(f"{folder.name}/{name}", str(stamp_of(folder / name)), file["sha256"])
+
+    def keep(self, store: Store) -> None:
+        """Where that is possible at once; without it, nothing is lost but time."""
+        if self._new:
+            with suppress(UmpteenError, Replaced), store.changing(0.0) as connection:
+                self.write(connection)
+
+    def write(self, connection: Connection) -> None:
+        connection.executemany("INSERT OR REPLACE INTO verified VALUES (?, ?, ?)", self._new)
+
+
+def at_one_moment(path: Path | str, read: Callable[[ModelFolder, Connection], Result]) -> Result:
+    """What `read` finds in one snapshot of the model that counts."""
+    while True:
+        folder = ModelFolder(path)
+        refuse_links(folder.path)
+        try:
+            with folder.store.reading() as connection:
+                return read(folder, connection)
+        except (Replaced, DamagedModel, OSError) as error:  # its files may be swept as soon as it counts no more
+            if not folder.is_current():
+                continue
+            if not isinstance(error, Replaced):
+                raise
+            raise DamagedModel(f"{folder.store.path}: is missing; copy the model again, or train it again") from None
+
+
+def checked_parts(connection: Connection) -> dict[str, Part]:
+    """The current parts, none of whose names leads outside."""
+    parts = read_parts(connection)
+    for part in parts.values():
+        ours = _OURS.fullmatch(part.folder)
+        if ours is None or ours[1] != part.name or ours[3]:
+            raise DamagedModel(f"the model's {part.name} is said to be in {part.folder!r}; do not use this model")
+        if digest_of(connection, part.labels_version) is None:
+            version = part.labels_version
+            raise DamagedModel(
+                f"{part.folder}: was made with version {version} of the labels, which is not there; make it again"
+            )
+        _require_confined(part.files, part.folder)
+    return parts
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest, if it is whole and of this format."""
+    path = folder / MANIFEST
+    if not folder.is_dir():
+        raise BadFile(folder, "there is no such model folder; `umpteen train` makes one")
+    if (folder / _OLD_MANIFEST).is_file() and not path.is_file():
+        raise DamagedModel(
+            f"{folder}: was written by an older umpteen, in a format this one ({FORMAT}) does not read; train it again"
+        )
+    try:
+        content: dict[str, Any] = json.loads(read_plainly(path))
+        found, model = content["format"], content.get("model")
+    except FileNotFoundError:
+        raise DamagedModel(
+            f"{folder}: {MANIFEST} is missing; this is no umpteen model, or it was not copied whole"
+        ) from None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DamagedModel(f"{path}: is damaged ({error!r}); copy the model again, or train it again") from error
+    if found != FORMAT:
+        raise DamagedModel(
+            f"{path}: format {found!r} found, {FORMAT} expected; it was written by umpteen "
+            f"{content.get('umpteen', '(unknown)')}, this is {__version__}: use that version, or train it again"
+        )
+    if content.get("checksum") != checksum_of(content) or not (isinstance(model, str) and _ID.fullmatch(model)):
+        raise DamagedModel(f"{path}: was altered, its checksum does not match; copy the model again, or train it again")
+    if not all(isinstance(content.get(name), dict) for name in ("settings", "files")):
+        raise DamagedModel(f"{path}: has no settings or no list of files; copy the model again, or train it again")
+    _require_confined(content["files"], MANIFEST)
+    return content
+
+
+def refuse_links(folder: Path) -> None:
+    """A model folder holds files and folders of its own, and nothing that leads elsewhere."""
+    for entry in _everything(folder):
+        if entry.is_symlink() or not (entry.is_dir(follow_symlinks=False) or entry.is_file(follow_symlinks=False)):
+            raise DamagedModel(
+                f"{entry.path}: is a link or no file; a model folder holds its own files only. Nothing was changed: "
+                "remove it, and ask where the model comes from"
+            )
+
+
+def verify(path: Path | str, progress: Progress | None = None) -> list[str]:
+    """Every byte of a model folder, its database included: one line for each problem."""
+
+    def look(folder: ModelFolder, connection: Connection) -> list[str]:
+        parts = checked_parts(connection).values()
+        return (
+            folder.problems(parts, Verified(connection), every_byte=True, progress=progress) + folder.store.problems()
+        )
+
+    return at_one_moment(path, look)
+
+
+def checksum_of(content: dict[str, Any]) -> str:
+    """Of everything but the checksum itself, however the JSON is laid out."""
+    rest = {name: value for name, value in content.items() if name != "checksum"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+
+
+def mark(folder: Path, name: str) -> None:
+    """Says whose folder this is: only what has a mark is ever swept."""
+    (folder / MARK).write_text(json.dumps({"umpteen": name}) + "\n", encoding="utf-8")
+
+
+def remove_if_ours(path: Path) -> None:
+    """Removes a model, a part, or what a killed process left of one: by its name, its mark, and unless it is in use."""
+    target = unfinished_target(path)
+    ours = _OURS.fullmatch(path.name if target is None else target)
+    if ours is None or path.is_symlink():
+        return
+    if ours[3] and target is not None:
+        if path.is_file():
+            path.unlink()
+        return
+    if ours[3]:
+        journal = Path(f"{path}-journal")  # nobody opens it beside one, which a kill has left while it was deleted
+        if path.is_file() and is_database(path) and (journal.is_file() or Store(path, ours[2]).is_at_rest()):
+            for name in (journal, Path(f"{path}-wal"), Path(f"{path}-shm"), path):
+                name.unlink(missing_ok=True)
+        return
+    if not path.is_dir() or any(is_taken(lock) for lock in path.rglob("*.lock")):
+        return
+    if target is not None or _read_mark(path) == ours[1]:
+        if ours[1] == "model" and path.with_name(f"{path.name}.db").exists() and target is None:
+            remove_if_ours(path.with_name(f"{path.name}.db"))
+            if path.with_name(f"{path.name}.db").exists():
+                return  # somebody is about to read it
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _read_mark(folder: Path) -> str | None:
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        return str(json.loads(read_plainly(folder / MARK))["umpteen"])
+    return None
+
+
+def listed(folder: Path, living: str | None = None) -> Files:
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {
+        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
+        for path in paths
+        if living is None or not path.is_relative_to(folder / living)
+    }
+
+
+def _problem(path: Path, name: str, expected: dict[str, Any], verified: Verified, every_byte: bool) -> str | None:
+    if not path.is_file():
+        return "is missing"
+    stamp = stamp_of(path)  # before it is read: what is written to it meanwhile gives it another
+    size = path.stat().st_size
+    if size != expected["bytes"]:
+        return f"has {size:,} bytes instead of {expected['bytes']:,}"
+    is_large = size > ALWAYS_HASHED
+    if is_large and path.suffix == ".safetensors":
+        try:
+            with safe_open(path, framework="pt"):
+                pass
+        except SafetensorError as error:
+            return f"has a damaged header ({error})"
+    is_known = verified.knows(name, path, expected["sha256"]) or not os.access(path.parent, os.W_OK)
+    if is_large and is_known and not every_byte:
+        return None
+    if sha256_of(path) != expected["sha256"]:
+        return "was altered, its SHA-256 does not match"
+    if is_large:
+        verified.add(name, str(stamp), expected["sha256"])
+    return None
+
+
+def stamp_of(path: Path | str | None) -> tuple[int, int, int]:
+    try:
+        found = Path(path or "").stat()
+    except OSError:
+        return 0, 0, 0
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _require_confined(files: Mapping[str, Any], where: str) -> None:
+    for name, file in files.items():
+        parts = PurePosixPath(name).parts
+        if not parts or name.startswith("/") or ".." in parts or "\\" in name or "\0" in name:
+            raise DamagedModel(f"{where}: lists {name!r}, which is no file of the model; do not use this model")
+        if not (isinstance(file, dict) and isinstance(file.get("bytes"), int) and isinstance(file.get("sha256"), str)):
+            raise DamagedModel(f"{where}: says nothing of the size and SHA-256 of {name!r}; copy the model again")
+
+
+def _everything(folder: Path | str) -> Iterator[os.DirEntry[str]]:
+    with suppress(FileNotFoundError), os.scandir(folder) as entries:  # databases in use make and remove files
+        for entry in entries:
+            yield entry
+            if entry.is_dir(follow_symlinks=False):
+                yield from _everything(entry.path)
+
+
+def read_plainly(path: Path) -> bytes:
+    """The file itself, never what a link in its place leads to."""
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        return file.read()

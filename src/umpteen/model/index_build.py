@@ -1,0 +1,250 @@
+"""`umpteen index build` and `sync`: an index over a model's labels, tuned and certified before it takes its place."""
+
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from umpteen.data.dataset import Dataset
+from umpteen.data.text_files import BadRow, InputRows
+from umpteen.encoders.encode import encode_texts
+from umpteen.errors import BadFile, BadInput, NotSaved
+from umpteen.model.catalogue import LiveCatalogue
+from umpteen.model.classifier import Classifier
+from umpteen.model.folder import INDEX, ModelFolder
+from umpteen.model.index import BOUND, KINDS, MILVUS, index_of, open_milvus, save_certificate, size_of
+from umpteen.model.live import open_labels
+from umpteen.model.live_labels import LiveLabels
+from umpteen.model.store import Part, read_parts, write_part
+from umpteen.search.certificate import Certificate, Tuned, interval, queries_per_second, tune
+from umpteen.search.exact_index import ExactIndex
+from umpteen.search.faiss import FaissIndex
+from umpteen.search.index import Effort, LiveVectors, Rows
+from umpteen.search.milvus import HNSW, MilvusCollection, MilvusIndex, all_of_length_1
+from umpteen.search.milvus_connection import MilvusConnection, is_embedded
+from umpteen.search.milvus_places import INSIDE, LIVING, claimed, connection_of, forget, new_collection
+
+USUAL = 1000  # queries
+
+
+class Sample(NamedTuple):
+    """Texts, and where they come from."""
+
+    texts: list[str]
+    origin: str
+
+
+def of_label_texts(labels: LiveLabels, count: int = USUAL, seed: int = 0) -> Sample:
+    """Texts of some labels: all there is where nothing is known of the queries to come."""
+    rows = _some(np.flatnonzero(labels.active), count, seed)
+    return Sample([labels.texts[int(row)] for row in rows], "the labels' own texts, encoded as queries")
+
+
+def of_file(path: Path, count: int = USUAL, seed: int = 0) -> Sample:
+    """Some texts of a file: one a line, or the field `text` of JSON lines or a table."""
+    texts = []
+    for row in InputRows(path):
+        if isinstance(row, BadRow):
+            raise BadFile(path, f"{row.problem}: {row.content!r}", line=row.line)
+        texts.append(row.text)
+    if len(texts) < 2:
+        raise BadFile(path, f"holds {len(texts)} texts; an index is tuned on some and certified on others")
+    return Sample([texts[row] for row in _some(np.arange(len(texts)), count, seed)], f"texts of {path.name}")
+
+
+def of_dataset(dataset: Dataset, count: int = USUAL, seed: int = 0) -> Sample:
+    """Some training texts of a dataset."""
+    texts: Sequence[str] = dataset.train.texts
+    rows = _some(np.arange(len(texts)), count, seed)
+    return Sample([texts[int(row)] for row in rows], f"training texts of {dataset.name}")
+
+
+def _some(rows: "np.ndarray[tuple[int], np.dtype[np.int64]]", count: int, seed: int) -> list[int]:
+    chosen = np.random.default_rng(seed).choice(rows, min(count, len(rows)), replace=False)
+    return [int(row) for row in np.sort(chosen)]
+
+
+USUAL_K = 10
+
+Progress = Callable[[str, int, int], None]
+Kind = ExactIndex | FaissIndex | MilvusIndex
+
+
+def build_index(
+    model: Path | str,
+    kind: str,
+    *,
+    recall: float = 0.99,
+    k: int | None = None,
+    sample: Sample | int = USUAL,
+    uri: str | None = None,
+    progress: Progress | None = None,
+) -> Certificate:
+    """Builds an index over the labels as they are now, tunes it, certifies it and puts it into the model folder.
+
+    If the recall cannot be reached, nothing is changed. Where the sample of queries is a number, so many of the labels'
+    own texts are the queries; `k` is 10, or as many as the ranker looks at; `uri` says where Milvus is.
+    """
+    _check(kind, recall, k, uri)
+    tell = progress or (lambda name, done, total: None)
+    classifier = Classifier.load(model, index=False)
+    folder = classifier.folder
+    assert folder is not None
+    labels = _vectors_of(classifier)
+    if isinstance(sample, int):
+        sample = of_label_texts(classifier.labels, sample)
+    queries = encode_texts(classifier.towers.query, sample.texts).float().cpu()
+    k = min(k or usual_k(classifier), labels.count())
+    with ExitStack() as made, folder.adding(INDEX) as part:
+        begun = time.perf_counter()
+        index, about = made.enter_context(_made(kind, part.folder, classifier, uri, partial(tell, "building")))
+        seconds = time.perf_counter() - begun
+        tuned = _tuned(index, queries, k, recall)
+        speeds = [queries_per_second(side, queries, k) for side in (index, ExactIndex.of(labels))]
+        part.labels_version, part.living, part.about = classifier.version, LIVING, {**index.save(part.folder), **about}
+        index.close()  # an engine in the folder is still when the folder is moved to its place
+        certificate = Certificate(
+            kind=kind,
+            k=k,
+            target=recall,
+            recall=float(tuned.recalls.mean()),
+            recall_interval=interval(tuned.recalls),
+            effort=tuned.effort.to_dict(),
+            queries=len(tuned.recalls),
+            queries_tuned_on=tuned.tuned_on,
+            sample=sample.origin,
+            labels=labels.count(),
+            dimension=labels.dimension,
+            catalogue_version=classifier.version,
+            queries_per_second={"index": speeds[0], "exact": speeds[1]},
+            bytes={"index": _bytes(part.folder, part.about), "exact": labels.count() * labels.dimension * 4},
+            build_seconds=seconds,
+            attempts=tuned.attempts,
+        )
+        save_certificate(certificate, part.folder)
+    if part.replaced is not None:
+        forget(folder.part_path(part.replaced), part.replaced.about)
+    return certificate
+
+
+@contextmanager
+def _made(
+    kind: str, folder: Path, classifier: Classifier, uri: str | None, progress: Callable[[int, int], None]
+) -> Iterator[tuple[Kind, dict[str, Any]]]:
+    """An index of this kind over the labels as they are, and what to remember of where it is."""
+    labels = _vectors_of(classifier)
+    if kind == ExactIndex.kind:
+        yield ExactIndex.of(labels), {}
+    elif kind != MILVUS:
+        yield FaissIndex.build(kind, labels, Effort(1, 1, 1), progress), {}
+    else:
+        assert classifier.folder is not None
+        where = INSIDE if uri is None else str(Path(uri).resolve()) if is_embedded(uri) else uri
+        (folder / LIVING).mkdir()  # before the engine that may lie in it
+        connection = MilvusConnection(str((folder / INSIDE).resolve()) if where == INSIDE else where)
+        name = new_collection(classifier.folder.model, secrets.token_hex(4))
+        with claimed(connection), closing(connection):
+            connection.connect(attempts=4)
+            try:
+                index = MilvusIndex.build(connection, name, labels, classifier.labels, progress)
+                yield index, {"uri": where, BOUND: True}
+            except BaseException:
+                if where != INSIDE:  # it comes to nothing, and would stay there for ever
+                    with suppress(BadInput), closing(MilvusConnection(where)) as again:
+                        MilvusCollection(again, name, "").drop()
+                raise
+
+
+def sync_index(model: Path | str, *, sample: Sample | int = USUAL, progress: Progress | None = None) -> int:
+    """Brings the index up to the labels as they are now; returns how many rows were not yet in it.
+
+    Milvus is told of those rows, and its certificate stays as it was measured. Other kinds are built again for the
+    recall that they were built for, and get a new certificate.
+    """
+    model = Path(model)
+    found = index_of(model)
+    if found is None:
+        raise BadInput(f"{model} has no index; `umpteen index build` makes one")
+    part, certificate = found
+    catalogue = open_labels(model)
+    put, gone = catalogue.since(part.labels_version)
+    if part.about["kind"] == MILVUS:
+        _sync_milvus(ModelFolder(model), part, catalogue, put, gone)
+    elif len(put) + len(gone):
+        build_index(
+            model, certificate.kind, recall=certificate.target, k=certificate.k, sample=sample, progress=progress
+        )
+    return len(put) + len(gone)
+
+
+def _sync_milvus(folder: ModelFolder, part: Part, catalogue: LiveCatalogue, put: Rows, gone: Rows) -> None:
+    where, now = folder.part_path(part), catalogue.vectors
+    with claimed(connection_of(where, part.about)):
+        index = open_milvus(where, part, catalogue)
+        try:
+            index.collection.connection.connect(attempts=4)
+            if index.collection.structure == HNSW and not all_of_length_1(now, put):
+                raise BadInput(
+                    f"{folder.path}: some labels now have vectors of other lengths than 1, for which the graph in "
+                    "Milvus is not made; nothing was changed, build the index again"
+                )
+            index.add(put, now.of(put).numpy())
+            index.remove(gone)
+            index.catch_up(anyway=True)
+        finally:
+            index.close()
+    with folder.changing() as connection:
+        current = read_parts(connection).get(INDEX)
+        if current is None or current.folder != part.folder:
+            raise NotSaved(f"{folder.path}: its index was replaced meanwhile; what stands there now is as it was")
+        write_part(connection, part._replace(labels_version=catalogue.labels.version))
+
+
+def _vectors_of(classifier: Classifier) -> LiveVectors:
+    """The labels' vectors as they are now, of a classifier without an index."""
+    assert isinstance(classifier.index, ExactIndex)
+    return classifier.index.labels
+
+
+def usual_k(classifier: Classifier) -> int:
+    """How many labels a search is usually asked for."""
+    ranker = classifier.ranker
+    return USUAL_K if ranker is None else max(USUAL_K, ranker.settings.candidates)
+
+
+def _tuned(index: Kind, queries: Tensor, k: int, recall: float) -> Tuned:
+    if isinstance(index, ExactIndex):
+        return Tuned(Effort(k, 0, 0), np.ones(len(queries)), 0, 1)
+    return tune(index, queries, k, recall)
+
+
+def _bytes(folder: Path, about: dict[str, Any]) -> int | None:
+    """What the index itself takes; None if it is elsewhere."""
+    uri = about.get("uri", INSIDE)
+    if uri == INSIDE:
+        return size_of(folder)
+    return size_of(Path(uri)) if is_embedded(uri) else None
+
+
+def _check(kind: str, recall: float, k: int | None, uri: str | None) -> None:
+    if kind not in KINDS:
+        raise BadInput(f"{kind!r} is no kind of index; there are {', '.join(KINDS)}")
+    if not 0 < recall <= 1:
+        raise BadInput(f"a recall of {recall:g} is asked for; it must lie above 0 and not above 1")
+    if k is not None and k < 1:
+        raise BadInput(f"k is {k}; ask for at least 1 label")
+    if uri is not None and kind != MILVUS:
+        raise BadInput(f"an address ({uri}) is for the kind milvus; {kind} keeps its files in the model folder")
+    if uri is not None and is_embedded(uri) and not uri.endswith(".db"):
+        raise BadInput(
+            f"{uri}: the embedded Milvus keeps its files in a folder whose name ends in .db; a cluster has "
+            "an address that starts with http:// or https://"
+        )
+    if uri is not None and is_embedded(uri) and not Path(uri).resolve().parent.is_dir():
+        raise BadInput(f"{uri}: there is no folder {Path(uri).resolve().parent}; make it, or give another --uri")

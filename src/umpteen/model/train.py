@@ -1,0 +1,175 @@
+"""One run from its recipe to its model folder: nothing of value is in the way, nothing appears before it is whole."""
+
+from contextlib import nullcontext
+from pathlib import Path
+
+import numpy as np
+
+from umpteen.config.recipes import read_config, to_toml
+from umpteen.config.settings import RunConfig
+from umpteen.encoders.encode import encode_texts
+from umpteen.encoders.static import StaticEncoder
+from umpteen.encoders.table import row_tables
+from umpteen.errors import BadInput
+from umpteen.evaluation.report import Report
+from umpteen.files.storage import Workspace, can_hold, open_workspace, write_atomically
+from umpteen.model.classifier import Classifier
+from umpteen.model.folder import MANIFEST
+from umpteen.model.writing import Standing, standing_in
+from umpteen.parallel.shard import Shard
+from umpteen.parallel.world import World, launch_name
+from umpteen.training.build import Progress, Run, Start, build_run, named
+from umpteen.training.checkpoint import TrainState, remove_checkpoint
+from umpteen.training.observer import Observer, Silence
+
+WORK = "umpteen train"  # the kind of its workspace
+LAUNCHED_BY = "launched-by"  # the launcher's name for the run: processes it restarts go on by themselves
+
+
+def train(
+    config: RunConfig | str | Path,
+    *,
+    output: str | Path | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    start_from: str | Path | None = None,
+    observer: Observer | None = None,
+    progress: Progress | None = None,
+) -> Classifier:
+    """Trains one run to its end and returns the classifier that was saved in `output` (runs/NAME if left out).
+
+    While it trains, `output` + ".training" holds its checkpoint and metrics.jsonl; the model folder appears whole at
+    the end. `resume` goes on with what is there; `overwrite` discards it. `start_from` is a trained model's folder.
+    """
+    config = read_config(Path(config)) if isinstance(config, str | Path) else config
+    output = Path("runs", config.name) if output is None else Path(output)
+    train_in(
+        World(),
+        config,
+        output=output,
+        resume=resume,
+        overwrite=overwrite,
+        start_from=start_from,
+        observer=observer,
+        progress=progress,
+    )
+    return Classifier.load(output)
+
+
+def train_in(
+    world: World,
+    config: RunConfig,
+    *,
+    output: Path,
+    resume: bool = False,
+    overwrite: bool = False,
+    start_from: str | Path | None = None,
+    observer: Observer | None = None,
+    progress: Progress | None = None,
+) -> None:
+    """`train` as one process of a world: all of them call it with the same arguments, and the first one writes."""
+    observer = observer or Silence()
+    opened = open_workspace(workspace_of(output), WORK) if world.is_first else nullcontext()
+    with opened as workspace:
+        complete = workspace is not None and is_complete(output, workspace.begun, resume=resume, overwrite=overwrite)
+        stands = standing_in(output) if world.is_first else None
+        if world.largest(complete)[0]:
+            observer.notice(f"{output} is complete; nothing is left to train")
+            return
+        folder = None if workspace is None else workspace.folder
+        run = build_run(
+            config,
+            workspace=folder,
+            start=_start(start_from),
+            observer=observer,
+            progress=progress,
+            world=world,
+        )
+        if folder is not None and overwrite:
+            remove_checkpoint(folder)  # only now: a mistake in recipe or data must not cost the old run
+        if folder is not None and (name := launch_name()):
+            write_atomically(folder / LAUNCHED_BY, name)
+        state = run.loop.run()
+        for tower in run.towers.modules():
+            if isinstance(tower, StaticEncoder):
+                tower.fold_token_weights()  # as saving will, so that the saved model gives the same vectors to the bit
+        labels, towers = run.dataset.labels, run.towers.eval()
+        shard = Shard(world, len(labels))
+        rows = np.arange(shard.start, shard.stop)
+        encoding = named(progress, "encoding labels")
+        own = encode_texts(towers.label, labels.texts[shard.rows], progress=encoding, rows=rows).float()
+        report = run.judge.report(run.judge.rank(towers.query, own, shard=shard)) if run.judge else None
+        vectors = shard.collect(own)
+        for table in row_tables(towers).values():
+            table.collect_()
+        if workspace is not None and vectors is not None:
+            classifier = Classifier(towers, labels, vectors)
+            kept = _save(classifier, run, state, config, output, workspace, report, start_from, stands)
+            if kept is not None:
+                observer.notice(f"{output} was changed while this one was trained; what stood there is kept in {kept}")
+        world.wait()
+
+
+def _save(
+    classifier: Classifier,
+    run: Run,
+    state: TrainState,
+    config: RunConfig,
+    output: Path,
+    workspace: Workspace,
+    report: Report | None,
+    start_from: str | Path | None,
+    stands: Standing | None,
+) -> Path | None:
+    kept = classifier.save(
+        output,
+        report=report,
+        recipe=_origin(start_from) + to_toml(config),
+        data={"name": run.dataset.name, "fingerprint": run.dataset.fingerprint, "trained_on": config.data.fit_on},
+        training={
+            "steps": state.step,
+            "seconds": round(state.seconds, 1),
+            "best_step": state.best_step,
+            "parameters": classifier.towers.parameter_counts(),
+        },
+        extra_files=[workspace.folder / "metrics.jsonl"],
+        unless_changed=stands,
+    )
+    workspace.remove()
+    return kept
+
+
+def _start(model: str | Path | None) -> Start | None:
+    if model is None:
+        return None
+    trained = Classifier.load(model, index=False)
+    return Start(str(model), trained.towers, trained.labels.keys)
+
+
+def _origin(start_from: str | Path | None) -> str:
+    return f"# Started from {start_from}: its towers stand in for [encoder].\n" if start_from else ""
+
+
+def workspace_of(output: Path) -> Path:
+    """Where a run keeps its checkpoint and its log until the model folder is complete."""
+    return Path(f"{output.resolve()}.training")
+
+
+def started_by_this_launch(workspace: Path) -> bool:
+    """Whether the run in this workspace was begun by the launcher that has started this process."""
+    name, marker = launch_name(), workspace / LAUNCHED_BY
+    return name is not None and marker.is_file() and marker.read_text(encoding="utf-8") == name
+
+
+def is_complete(output: Path, begun: bool, *, resume: bool, overwrite: bool) -> bool:
+    """Whether the run, of which something may have been begun, is done already; refuses to lose something of value."""
+    if resume and overwrite:
+        raise BadInput("--resume goes on with an unfinished run and --overwrite discards it; give one of them")
+    if not can_hold(output, MANIFEST):
+        raise BadInput(f"{output} exists and is not a model folder, so it is not replaced; give another --output")
+    there = (output / MANIFEST).exists()
+    if there and not (resume or overwrite):
+        raise BadInput(f"{output} exists already; give another --output, or --overwrite to replace it at the end")
+    if begun and not (resume or overwrite):
+        raise BadInput(f"{workspace_of(output)} holds an unfinished run; --resume goes on, --overwrite discards it")
+    return there and resume and not begun

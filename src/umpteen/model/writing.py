@@ -1,0 +1,244 @@
+"""A model written into its folder, whole or not at all; what stood there is replaced in one step, and never lost."""
+
+import json
+import secrets
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from sqlite3 import Connection
+from types import EllipsisType
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from umpteen.encoders.folder import write_tensors
+from umpteen.encoders.towers import Towers
+from umpteen.errors import BadInput, DamagedModel
+from umpteen.evaluation.report import Report
+from umpteen.files.storage import atomic_folder, can_hold, flush_to_disk, hidden_sibling, write_atomically
+from umpteen.model.card import model_card, with_labels, with_ranker
+from umpteen.model.folder import (
+    CARD,
+    FORMAT,
+    MANIFEST,
+    RANKER,
+    RECIPE,
+    REPORT,
+    Files,
+    ModelFolder,
+    Verified,
+    at_one_moment,
+    checksum_of,
+    listed,
+    mark,
+    read_manifest,
+    refuse_links,
+    remove_if_ours,
+)
+from umpteen.model.live_labels import LiveLabels
+from umpteen.model.store import Part, Store, write_part
+from umpteen.model.stored_labels import VECTORS, write_labels
+from umpteen.rerank.ranker import Ranker
+from umpteen.search.exact import require_finite
+from umpteen.version import __version__
+
+Standing = tuple[str, int]  # a model, and the version of its labels
+
+
+@dataclass(frozen=True)
+class Model:
+    """What training makes, and a ranker if there is one."""
+
+    towers: Towers
+    labels: LiveLabels
+    vectors: Tensor  # [rows, d]
+    report: Report | None = None
+    recipe: str | None = None
+    data: dict[str, Any] = field(default_factory=dict)
+    training: dict[str, Any] = field(default_factory=dict)
+    ranker: Ranker | None = None
+
+    def settings(self) -> dict[str, Any]:
+        """For the manifest and the model card."""
+        settings = {
+            "labels": len(self.labels),
+            "dimension": self.towers.dimension,
+            "encoder": self.towers.describe(),
+            "shared_towers": self.towers.shared,
+            "data": self.data,
+            "training": self.training,
+            "labels_version": self.labels.version,
+        }
+        if self.labels.count() != len(self.labels):
+            settings["retired_labels"] = len(self.labels) - self.labels.count()
+        return settings
+
+
+class Carried(NamedTuple):
+    """A part of another model that holds for a new one, too, and the folder it lies in."""
+
+    part: Part
+    source: Path
+
+
+def write_model(
+    model: Model,
+    path: Path,
+    *,
+    extra_files: Iterable[Path] = (),
+    carried: Iterable[Carried] = (),
+    unless_changed: Standing | EllipsisType | None = ...,
+    held: bool = False,
+    card: str | None = None,
+) -> Path | None:
+    """Writes the model, whole or not at all; one that stood there is replaced in one step, and readers go on with it.
+
+    `unless_changed` says what stood there, None for nothing: if something else does by now, or something damaged, it is
+    kept aside, and the folder that it is in is returned. `held` says that the caller is changing the model that stands
+    there. A `card` that people may have edited is kept, but for its lines about the labels.
+    """
+    if not can_hold(path, MANIFEST):
+        raise BadInput(f"{path} exists and is not a model folder; nothing was written, choose another path")
+    identity, kept = secrets.token_hex(4), None
+    if (path / MANIFEST).exists() and not held and standing_in(path) is None:  # damaged, but who knows what it holds
+        kept = path.rename(path.with_name(f"{path.name}.kept-{identity}"))
+    if not (path / MANIFEST).exists():
+        with atomic_folder(path, replace=False) as folder:
+            _write_manifest(folder, _write_files(model, folder, identity, extra_files, carried))
+            _write_card(folder, model, card)
+        return kept
+    refuse_links(path)
+    try:
+        with ExitStack() as holding:
+
+            def hold() -> None:
+                nonlocal kept
+                kept = None if held else holding.enter_context(_last_change(path, unless_changed))
+
+            _write_manifest(path, _write_files(model, path, identity, extra_files, carried, hold))
+    except BaseException:
+        for leftover in (path / f"model-{identity}", path / f"model-{identity}.db"):
+            remove_if_ours(leftover)
+        raise
+    _write_card(path, model, card)
+    if not held:
+        ModelFolder(path).sweep()
+    return kept
+
+
+def standing_in(path: Path) -> Standing | None:
+    """Which model stands there, with which version of its labels; None if there is none that can be read."""
+    with suppress(DamagedModel, BadInput):
+        return at_one_moment(path, lambda folder, connection: (folder.model, _newest(connection)))
+    return None
+
+
+@contextmanager
+def _last_change(path: Path, unless_changed: Standing | EllipsisType | None) -> Iterator[Path | None]:
+    """Nobody changes the model that stands there any more; kept aside, if it is not the expected one."""
+    old = ModelFolder(path)
+    with old.changing() as connection:
+        kept = None
+        if unless_changed is not ... and unless_changed != (old.model, _newest(connection)):
+            kept = path.with_name(f"{path.name}.kept-{old.model}")
+            # Never the database itself: closing a file that was opened here would end this process's locks on it.
+            but = shutil.ignore_patterns(".*", f"{old.trained.name}.db*")
+            with atomic_folder(kept) as copy:
+                shutil.copytree(path, copy, dirs_exist_ok=True, symlinks=True, ignore=but)
+                old.store.copy(copy)
+        yield kept
+
+
+def _newest(connection: Connection) -> int:
+    return int(connection.execute("SELECT max(version) FROM versions").fetchone()[0])
+
+
+def _write_files(
+    model: Model,
+    path: Path,
+    identity: str,
+    extra_files: Iterable[Path],
+    carried: Iterable[Carried],
+    hold: Callable[[], None] = lambda: None,
+) -> dict[str, Any]:
+    """All of a model but its manifest, whose content is returned.
+
+    `hold` is called before anything has the name of a model or a part: nobody else may sweep from then on.
+    """
+    name = f"model-{identity}"
+    require_finite("label", model.vectors)
+    with atomic_folder(path / name) as folder:
+        model.towers.save(folder / "encoder")
+        write_labels(folder, model.labels)
+        write_tensors(folder / VECTORS, {"vectors": model.vectors.float().cpu()})
+        if model.report is not None:
+            (folder / REPORT).write_text(json.dumps(model.report.to_dict(), indent=2) + "\n", encoding="utf-8")
+        if model.recipe is not None:
+            (folder / RECIPE).write_text(model.recipe, encoding="utf-8")
+        for file in extra_files:
+            shutil.copyfile(file, folder / file.name)
+        mark(folder, "model")
+        files = listed(folder)
+        hold()
+    parts = [_carry(one, path)._replace(labels_version=model.labels.version) for one in carried]
+    if model.ranker is not None:
+        parts.append(_ranker_part(model.ranker, path, model.labels.version))
+    _write_database(path / f"{name}.db", identity, model.labels.version, parts, files)
+    return {
+        "format": FORMAT,
+        "umpteen": __version__,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "model": identity,
+        "settings": model.settings(),
+        "files": files,
+    }
+
+
+def _write_database(path: Path, identity: str, version: int, parts: Iterable[Part], files: Files) -> None:
+    made = hidden_sibling(path)  # what a kill leaves of it is told by its name
+    try:
+        store = Store.create(made, identity, version)
+        with store.changing() as connection:
+            for part in parts:
+                write_part(connection, part)
+            verified = Verified(connection)
+            verified.add_new(path.with_suffix(""), files)  # so that the first load need not hash them
+            verified.write(connection)
+        flush_to_disk(made)
+        made.replace(path)
+    except BaseException:
+        made.unlink(missing_ok=True)
+        raise
+
+
+def _carry(carried: Carried, path: Path) -> Part:
+    part, source = carried
+    if source.parent.resolve() == path.resolve():
+        return part
+    name = f"{part.name}-{secrets.token_hex(4)}"
+    with atomic_folder(path / name) as folder:
+        shutil.copytree(source, folder, dirs_exist_ok=True)
+    return part._replace(folder=name)
+
+
+def _ranker_part(ranker: Ranker, path: Path, version: int) -> Part:
+    name = f"{RANKER}-{secrets.token_hex(4)}"
+    with atomic_folder(path / name) as folder:
+        ranker.save(folder)
+        mark(folder, RANKER)
+        return Part(RANKER, name, version, ranker.describe(), listed(folder))
+
+
+def _write_manifest(path: Path, content: dict[str, Any]) -> None:
+    sealed = {**content, "checksum": checksum_of(content)}
+    write_atomically(path / MANIFEST, json.dumps(sealed, indent=2, ensure_ascii=False) + "\n")
+
+
+def _write_card(path: Path, model: Model, card: str | None) -> None:
+    ranker = None if model.ranker is None else model.ranker.describe()
+    files, settings = f"model-{read_manifest(path)['model']}", model.settings()
+    made = with_labels(card, files, settings) if card else model_card(files, settings, model.report, model.recipe)
+    write_atomically(path / CARD, with_ranker(made, ranker))

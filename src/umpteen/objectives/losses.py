@@ -1,0 +1,76 @@
+"""The losses: the paper's decoupled softmax and SoftTop-k, and what they are compared with."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from umpteen.errors import BadInput
+from umpteen.objectives.scores import Scores
+from umpteen.objectives.targets import Targets
+
+
+def softmax(scores: Scores, targets: Targets) -> Tensor:
+    """Each positive competes with every label in play, the query's other positives too (eq. 3, 4).
+
+    The term of a positive p of query i, over all labels that are not filtered:
+
+        log Σ_j exp(s_ij) − s_ip
+    """
+    targets = targets.without(scores.filtered)
+    positive = scores.at(targets.pulled)
+    bar = scores.log_sum_exp()
+    return targets.mean(bar[targets.pulled.query] - positive)
+
+
+def decoupled_softmax(scores: Scores, targets: Targets) -> Tensor:
+    """Each positive competes with the query's negatives, never with its other positives (eq. 5).
+
+    The term of a positive p of query i, over the labels that are neither relevant to i nor filtered:
+
+        log(1 + Σ_j exp(s_ij) / exp(s_ip))
+    """
+    targets = targets.without(scores.filtered)
+    positive = scores.at(targets.pulled)
+    bar = scores.log_sum_exp(excluding=targets.relevant)
+    return targets.mean(-logsigmoid(positive - bar[targets.pulled.query]))
+
+
+def soft_top_k(scores: Scores, targets: Targets, k: int | Tensor | Literal["positives"], alpha: float = 2.0) -> Tensor:
+    """Each positive is compared with the threshold that k labels softly exceed (eq. 6 without its factor 1/L).
+
+    The term of a positive p of query i, t_i being the number with Σ_j σ(alpha · (s_ij − t_i)) = k over all labels
+    that are not filtered:
+
+        log(1 + exp(alpha · (t_i − s_ip)))
+
+    k is one number, one per query [B], or "positives": as many as are relevant to the query. A query with a k of
+    its own that has no more labels than that contributes nothing.
+    """
+    if isinstance(k, str) and k != "positives":
+        raise BadInput(f'k is {k!r}; give a number, one per query, or "positives"')
+    targets = targets.without(scores.filtered)
+    positive = scores.at(targets.pulled)
+    threshold = scores.soft_threshold(targets.relevant.per_query(targets.queries) if isinstance(k, str) else k, alpha)
+    return targets.mean(-logsigmoid(alpha * (positive - threshold[targets.pulled.query])))
+
+
+def soft_top_k_in_pool(scores: Scores, targets: Targets, k: int, alpha: float = 2.0) -> Tensor:
+    """The same over a pool of labels, where a query may have no more than k of them: it then contributes nothing."""
+    return soft_top_k(scores, targets, torch.full((targets.queries,), k, device=targets.pulled.query.device), alpha)
+
+
+def one_vs_all(scores: Scores, targets: Targets) -> Tensor:
+    """Every pulled pair is raised and every pair not known to be relevant is lowered, each on its own (eq. 2).
+
+    Always a sum over labels divided by the number of queries, whatever the targets' reduction:
+
+        1/B Σ_i ( Σ_{p pulled} w log(1 + exp(−s_ip)) + Σ_{j not relevant} log(1 + exp(s_ij)) )
+
+    A query without positives still lowers its negatives.
+    """
+    targets = targets.without(scores.filtered)
+    positive = scores.at(targets.pulled)
+    lowered = scores.softplus_sum(excluding=targets.relevant).sum() / max(targets.queries, 1)
+    return targets.sum(-logsigmoid(positive)) + lowered

@@ -1,0 +1,250 @@
+"""All labels' weights, block by block on several processes; a finished block is a file, so a killed fit goes on."""
+
+import io
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from joblib import Parallel, delayed
+from numpy.typing import NDArray
+from safetensors.numpy import load_file, save
+from scipy.sparse import csr_array, csr_matrix, hstack, vstack
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.svm import LinearSVC
+
+from umpteen.errors import LostProcess
+from umpteen.files.storage import write_atomically
+from umpteen.rerank.features import RankerSettings
+
+TEXTS_AT_A_TIME = 8192
+_ARRAYS = ("data", "indices", "indptr")
+
+
+# Who is told apart from whom: for each label the training texts that have it, and those that wrongly retrieve it.
+#
+# All of it lies on disk, mapped by the processes that fit: the texts' features, the relevant pairs, and the candidates
+# of blocks of texts. Memory holds the samples of one block of labels.
+class LabelSamples(NamedTuple):
+    """Rows of training texts."""
+
+    label: int
+    positives: NDArray[np.int64]
+    negatives: NDArray[np.int64]
+
+
+class Samples:
+    """A folder of samples; `keep_…` fill it, and what is there already survives a kill."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def keep_matrix(self, name: str, matrix: csr_array) -> None:
+        """A sparse matrix that processes can map."""
+        for array in _ARRAYS:
+            _write(self.folder / f"{name}.{array}.npy", getattr(matrix, array))
+        _write(self.folder / f"{name}.shape.npy", np.array(matrix.shape))
+
+    def matrix(self, name: str) -> csr_array:
+        """The matrix of that name, mapped."""
+        arrays = tuple(np.load(self.folder / f"{name}.{array}.npy", mmap_mode="r") for array in _ARRAYS)
+        return csr_array(arrays, shape=tuple(np.load(self.folder / f"{name}.shape.npy").tolist()))
+
+    def keep_candidates(self, start: int, rows: NDArray[np.int32], vectors: NDArray[np.float32] | None) -> None:
+        """The labels retrieved for the texts from `start` on, and their vectors where these are features, too."""
+        if vectors is not None:
+            _write(self._path("vectors", start), vectors)
+        _write(self._path("candidates", start), rows)  # last: its presence vouches for both
+
+    def has_candidates(self, start: int) -> bool:
+        return self._path("candidates", start).exists()
+
+    def vectors(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """The dense vectors of these texts."""
+        block, within = np.divmod(rows, TEXTS_AT_A_TIME)
+        parts = {int(b): np.load(self._path("vectors", int(b) * TEXTS_AT_A_TIME), mmap_mode="r") for b in set(block)}
+        return np.stack([parts[int(b)][w] for b, w in zip(block, within, strict=True)])
+
+    def of_labels(self, start: int, stop: int) -> Iterator[LabelSamples]:
+        """The samples of each label from `start` to `stop`: relevant pairs and filtered ones are never negatives.
+
+        Filtered pairs are no candidates in the first place.
+        """
+        relevant = self.matrix("relevant")
+        pulled, known = _pairs_between(relevant, start, stop)
+        positives = known[pulled]
+        retrieved = np.concatenate([*self._retrieved(start, stop), np.empty((0, 2), dtype=np.int64)])
+        count = stop - start
+        wrong = ~np.isin(retrieved @ [count, 1], known @ [count, 1])
+        by_label = [_by_label(pairs, count) for pairs in (positives, retrieved[wrong])]
+        for offset in range(count):
+            yield LabelSamples(start + offset, *(part[offset] for part in by_label))
+
+    def _retrieved(self, start: int, stop: int) -> Iterator[NDArray[np.int64]]:
+        for path in sorted(self.folder.glob("candidates-*.npy")):
+            rows = np.load(path, mmap_mode="r")
+            query, place = np.nonzero((rows >= start) & (rows < stop))
+            yield np.stack([query + _start_of(path), rows[query, place] - start], 1)
+
+    def _path(self, name: str, start: int) -> Path:
+        return self.folder / f"{name}-{start:012}.npy"
+
+
+def _start_of(path: Path) -> int:
+    return int(path.stem.rpartition("-")[2])
+
+
+def _pairs_between(matrix: csr_array, start: int, stop: int) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """Whether each pair is pulled (weight above 0), and the pairs as text and label − start."""
+    chosen = np.flatnonzero((matrix.indices >= start) & (matrix.indices < stop))
+    query = np.searchsorted(matrix.indptr, chosen, side="right") - 1
+    return np.asarray(matrix.data[chosen] > 0), np.stack([query, matrix.indices[chosen] - start], 1).astype(np.int64)
+
+
+def _by_label(pairs: NDArray[np.int64], labels: int) -> list[NDArray[np.int64]]:
+    ordered = pairs[np.argsort(pairs[:, 1], kind="stable")]
+    return np.split(ordered[:, 0], np.searchsorted(ordered[:, 1], np.arange(1, labels)))
+
+
+def _write(path: Path, array: NDArray[np.generic]) -> None:
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=False)
+    write_atomically(path, buffer.getvalue())
+
+
+# The weights of one label: a linear support vector machine on the few texts and n-grams that concern it (liblinear).
+#
+# min ½(|w|² + b²) + C Σ max(0, 1 − y(w·x + b))², y = 1 for texts that have the label and −1 for those that do not.
+# Light to import: processes that fit labels load nothing else.
+class BlockWeights(NamedTuple):
+    """Weights of the labels of one block, a CSR matrix without its shape."""
+
+    counts: NDArray[np.int64]  # weights of each label
+    columns: NDArray[np.int32]
+    values: NDArray[np.float32]
+    intercepts: NDArray[np.float32]
+
+
+def solve_block(samples: Samples, start: int, stop: int, settings: RankerSettings) -> BlockWeights:
+    """The pruned weights of the labels from `start` to `stop`."""
+    features = samples.matrix("features")
+    compact = _Compact(features.shape[1])
+    found = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # `iterations` is a choice
+        for label in samples.of_labels(start, stop):
+            found.append(_solve_label(label, features, samples, compact, settings))
+    columns, values, intercepts = zip(*found, strict=True)
+    return BlockWeights(
+        np.array([len(part) for part in columns], dtype=np.int64),
+        np.concatenate(columns).astype(np.int32),
+        np.concatenate(values).astype(np.float32),
+        np.array(intercepts, dtype=np.float32),
+    )
+
+
+Solution = tuple[NDArray[np.int64], NDArray[np.float64], float]
+
+
+def _solve_label(
+    label: LabelSamples, features: csr_array, samples: Samples, compact: "_Compact", settings: RankerSettings
+) -> Solution:
+    positives, negatives = len(label.positives), len(label.negatives)
+    if positives == 0:  # nothing to recognise it by
+        return np.empty(0, dtype=np.int64), np.empty(0), 0.0
+    rows = np.concatenate([label.positives, label.negatives])
+    matrix, columns = compact(features[rows])
+    if settings.dense:
+        vectors = settings.dense * samples.vectors(rows)
+        matrix = hstack([matrix, csr_matrix(vectors)], format="csr")
+        columns = np.concatenate([columns, features.shape[1] + np.arange(vectors.shape[1])])
+    if matrix.shape[1] == 0:  # none of its texts has an n-gram that is known
+        return np.empty(0, dtype=np.int64), np.empty(0), 0.0
+    signs = np.repeat([1, -1], [positives, negatives])
+    if negatives == 0:  # no text retrieves it wrongly: it is told apart from the text without words
+        matrix, signs = vstack([matrix, csr_matrix((1, matrix.shape[1]))], format="csr"), np.append(signs, -1)
+    solver = LinearSVC(
+        C=settings.cost,
+        dual=True,
+        tol=settings.tolerance,
+        max_iter=settings.iterations,
+        random_state=0,
+    )
+    solver.fit(matrix, signs)
+    weights = solver.coef_[0]
+    kept = np.abs(weights) >= max(settings.threshold, np.finfo(np.float32).tiny)
+    return columns[kept], weights[kept], float(solver.intercept_[0])
+
+
+class _Compact:
+    """Leaves out columns that are empty: liblinear's weights are dense, and a label meets few of a million n-grams."""
+
+    def __init__(self, columns: int) -> None:
+        self._met = np.zeros(columns, dtype=np.bool_)
+        self._place = np.zeros(columns, dtype=np.int32)
+
+    def __call__(self, rows: csr_array) -> tuple[csr_matrix, NDArray[np.int64]]:
+        self._met[rows.indices] = True
+        columns = np.flatnonzero(self._met)
+        self._met[columns] = False
+        self._place[columns] = np.arange(len(columns), dtype=np.int32)
+        shape = (rows.shape[0], len(columns))
+        return csr_matrix((rows.data.astype(np.float64), self._place[rows.indices], rows.indptr), shape=shape), columns
+
+
+# Every block reads all candidates once: few blocks for many labels, and for few labels blocks small enough to share.
+_MOST_BLOCKS = 64
+_SMALLEST_BLOCK = 256
+
+
+def fit_weights(
+    samples: Samples,
+    labels: int,
+    settings: RankerSettings,
+    *,
+    jobs: int = 1,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[csr_array, NDArray[np.float32]]:
+    """Weights (labels × features) and intercepts; blocks that an earlier call finished are not solved again."""
+    size = max(_SMALLEST_BLOCK, -(-labels // _MOST_BLOCKS))
+    blocks = [(start, min(start + size, labels)) for start in range(0, labels, size)]
+    waiting = [block for block in blocks if not _path(samples, block).exists()]
+    done = labels - sum(stop - start for start, stop in waiting)
+    try:
+        finished = Parallel(n_jobs=min(jobs, max(1, len(waiting))), return_as="generator_unordered")(
+            delayed(_fit_block)(samples.folder, block, settings) for block in waiting
+        )
+        for start, stop in finished:
+            done += stop - start
+            if progress is not None:
+                progress(done, labels)
+    except BrokenProcessPool as problem:
+        raise LostProcess(
+            f"a process that fitted labels has ended ({str(problem).partition('.')[0]}); finished labels are kept, "
+            "the same command goes on; if memory ran out, give fewer --jobs"
+        ) from None
+    return _gather([load_file(_path(samples, block)) for block in blocks], _features(samples, settings))
+
+
+def _fit_block(folder: Path, block: tuple[int, int], settings: RankerSettings) -> tuple[int, int]:
+    samples = Samples(folder)
+    write_atomically(_path(samples, block), save(solve_block(samples, *block, settings)._asdict()))
+    return block
+
+
+def _path(samples: Samples, block: tuple[int, int]) -> Path:
+    return samples.folder / f"weights-{block[0]:012}.safetensors"
+
+
+def _features(samples: Samples, settings: RankerSettings) -> int:
+    sparse = int(samples.matrix("features").shape[1])
+    return sparse + samples.vectors(np.zeros(1, dtype=np.int64)).shape[1] if settings.dense else sparse
+
+
+def _gather(blocks: list[dict[str, NDArray[np.generic]]], features: int) -> tuple[csr_array, NDArray[np.float32]]:
+    whole = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
+    starts = np.concatenate([[0], np.cumsum(whole["counts"])])
+    weights = csr_array((whole["values"], whole["columns"], starts), shape=(len(whole["counts"]), features))
+    return weights, whole["intercepts"].astype(np.float32)

@@ -1,0 +1,231 @@
+"""The ranker of a classifier: what it says of a text's first labels, and its folder.
+
+ranker.json (settings, weight, rare) · vocabulary.json · weights.safetensors (labels × features, row by row)
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+from scipy.sparse import csr_array
+
+from umpteen.errors import BadInput, DamagedModel
+from umpteen.rerank.features import RankerSettings, TextFeatures
+from umpteen.search.ranking import NO_LABEL, Ranking
+
+_NEIGHBOURS = 5  # on either side
+
+
+# One score from two: (1 − weight) · the dual encoder's + weight · the ranker's, which lies between 0 and 1.
+#
+# N texts, k labels each, in the dual encoder's order.
+def squash(margins: NDArray[np.float32]) -> NDArray[np.float32]:
+    """exp(−max(0, 1 − margin)²): 1 from the margin on that training asks of positives, 0.02 at that of negatives."""
+    squashed: NDArray[np.float32] = np.exp(-np.square(np.maximum(0, 1 - margins)))
+    return squashed
+
+
+def head_start(texts: NDArray[np.integer], rare: float) -> NDArray[np.float32]:
+    """rare · n^−½ for labels with n training texts: few texts teach few of the words that tell a label, so its margins
+    are too small beside those of frequent ones."""
+    start: NDArray[np.float32] = (rare / np.sqrt(np.maximum(1, texts))).astype(np.float32)
+    return start
+
+
+def fill_unknown(scores: NDArray[np.float32], known: NDArray[np.bool_]) -> NDArray[np.float32]:
+    """A label the ranker knows nothing of gets the mean of its neighbours in dense order: neither for nor against."""
+    if known.all():
+        return scores
+    totals, counts = _sums_around(np.where(known, scores, 0)), _sums_around(known)
+    return np.where(known, scores, totals / np.maximum(1, counts)).astype(np.float32)
+
+
+def keep_place(scores: NDArray[np.float32], later: NDArray[np.bool_], there: NDArray[np.bool_]) -> NDArray[np.float32]:
+    """A label that came after the ranker keeps the place the dual encoder gave it among the others.
+
+    With p of the others before it, it gets the largest but p of their scores: the first of all stays the first, and no
+    label falls further than twice its place.
+    """
+    if not later.any():
+        return scores
+    others = ~later & there
+    falling = -np.sort(np.where(others, -scores, np.inf), axis=1)
+    before = np.cumsum(others, axis=1)
+    place = np.minimum(before, np.maximum(0, before[:, -1:] - 1))
+    kept = np.take_along_axis(falling, place, 1)
+    return np.where(later, np.where(np.isfinite(kept), kept, 0), scores).astype(np.float32)
+
+
+def _sums_around(values: NDArray[np.generic]) -> NDArray[np.float64]:
+    """Of each place and its neighbours on either side, as far as there are any."""  # [N, k]
+    sums = np.pad(np.cumsum(values, axis=1, dtype=np.float64), ((0, 0), (1, 0)))
+    place = np.arange(values.shape[1])
+    first, last = np.maximum(0, place - _NEIGHBOURS), np.minimum(len(place), place + _NEIGHBOURS + 1)
+    around: NDArray[np.float64] = sums[:, last] - sums[:, first]
+    return around
+
+
+def fuse(dense: Ranking, second: NDArray[np.float32], weight: float) -> Ranking:
+    """The dense ranking's labels in the order of both scores; `second` holds the ranker's of its first labels.
+
+    Labels further down count as if the ranker gave them 0, so they follow in dense order.
+    """
+    scores = np.float32(1 - weight) * np.where(dense.rows == NO_LABEL, 0, dense.scores)
+    scores[:, : second.shape[1]] += np.float32(weight) * second
+    scores = np.where(dense.rows == NO_LABEL, np.float32(-np.inf), scores).astype(np.float32)
+    order = np.argsort(-scores, axis=1, kind="stable")
+    return Ranking(np.take_along_axis(dense.rows, order, 1), np.take_along_axis(scores, order, 1), dense.labels)
+
+
+LATER = -1  # in place of the number of training texts of a label that was added or renamed since
+_TEXTS_AT_A_TIME = 4096
+_KINDS = {  # of the stored arrays
+    "idf": "float32",
+    "starts": "int64",
+    "columns": "int32",
+    "values": "float32",
+    "intercepts": "float32",
+    "texts": "int64",
+}
+
+
+@dataclass(frozen=True)
+class Ranker:
+    """Sparse linear weights for every label, and how much they count beside the dual encoder."""
+
+    features: TextFeatures
+    weights: csr_array  # [labels, features], float32
+    intercepts: NDArray[np.float32]  # [labels]
+    texts: NDArray[np.int64]  # [labels], training texts that have the label; nothing is known of those with none
+    settings: RankerSettings
+    weight: float = 0.0  # 0: the dual encoder alone, 1: the ranker alone
+    rare: float = 0.0  # the head start of a label with one training text
+    origin: dict[str, Any] = field(default_factory=dict)  # how the two were chosen
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.weight <= 1:
+            raise BadInput(f"the ranker's weight is {self.weight}; it must lie between 0 and 1")
+
+    @property
+    def labels(self) -> int:
+        return int(self.weights.shape[0])
+
+    def margins(
+        self, texts: Sequence[str], vectors: NDArray[np.float32], rows: NDArray[np.int32]
+    ) -> NDArray[np.float32]:
+        """w·x + b for the labels rows[i] of each text i; `vectors` are the dual encoder's of the texts."""
+        if self.settings.dense and len(self.features) + vectors.shape[1] != self.weights.shape[1]:
+            raise DamagedModel(
+                f"the ranker was fitted to vectors of {self.weights.shape[1] - len(self.features):,} numbers, but the "
+                f"encoder gives {vectors.shape[1]:,}; fit it again: `umpteen ranker fit`"
+            )
+        margins = np.empty(rows.shape, dtype=np.float32)
+        query = np.zeros(self.weights.shape[1], dtype=np.float32)  # one text at a time, spread out
+        for first in range(0, len(rows), _TEXTS_AT_A_TIME):
+            some = range(first, min(first + _TEXTS_AT_A_TIME, len(rows)))
+            found = self.features.transform([texts[row] for row in some])
+            for place, row in enumerate(some):
+                start, stop = found.indptr[place : place + 2]
+                columns = found.indices[start:stop]
+                query[columns] = found.data[start:stop]
+                if self.settings.dense:
+                    query[len(self.features) :] = self.settings.dense * vectors[row]
+                margins[row] = self.weights[rows[row]] @ query + self.intercepts[rows[row]]
+                query[columns] = 0
+        return margins
+
+    def scores(self, margins: NDArray[np.float32], rows: NDArray[np.int32]) -> NDArray[np.float32]:
+        """From 0 to 1, for the margins of labels in dense order."""
+        texts = self.texts[rows]
+        known = fill_unknown(squash(margins + head_start(texts, self.rare)), texts > 0)
+        return keep_place(known, texts == LATER, rows != NO_LABEL)
+
+    def with_later(self, count: int, changed: NDArray[np.int64]) -> "Ranker":
+        """The ranker for so many labels, of which it knows nothing of those beyond its own and of the changed ones."""
+        more = count - self.labels
+        if more == 0 and len(changed) == 0:
+            return self
+        texts = np.pad(self.texts, (0, more))
+        texts[changed] = LATER
+        texts[self.labels :] = LATER
+        starts = np.pad(self.weights.indptr, (0, more), mode="edge")
+        weights = csr_array((self.weights.data, self.weights.indices, starts), shape=(count, self.weights.shape[1]))
+        return replace(self, weights=weights, intercepts=np.pad(self.intercepts, (0, more)), texts=texts)
+
+    def rerank(self, texts: Sequence[str], vectors: NDArray[np.float32], dense: Ranking) -> Ranking:
+        """The dense ranking with its first labels put in the order of both scores."""
+        head = dense.rows[:, : self.settings.candidates]
+        return fuse(dense, self.scores(self.margins(texts, vectors, head), head), self.weight)
+
+    def describe(self) -> dict[str, Any]:
+        """For the manifest and the model card."""
+        return {
+            "weight": self.weight,
+            "rare": self.rare,
+            "candidates": self.settings.candidates,
+            "features": int(self.weights.shape[1]),
+            "weights": int(self.weights.nnz),
+            **self.origin,
+        }
+
+    def save(self, folder: Path) -> None:
+        """Writes the ranker's files into a new folder."""
+        folder.mkdir(exist_ok=True)
+        content = {
+            "weight": self.weight,
+            "rare": self.rare,
+            "settings": self.settings.to_dict(),
+            "dense_dimension": self.weights.shape[1] - len(self.features),
+            "origin": self.origin,
+        }
+        (folder / "ranker.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        self.features.save(folder)
+        arrays: dict[str, NDArray[Any]] = {
+            "idf": self.features.idf(),
+            "starts": self.weights.indptr.astype(np.int64),
+            "columns": self.weights.indices.astype(np.int32),
+            "values": self.weights.data.astype(np.float32),
+            "intercepts": self.intercepts,
+            "texts": self.texts,
+        }
+        save_file(arrays, folder / "weights.safetensors")
+
+    @classmethod
+    def load(cls, folder: Path) -> "Ranker":
+        """What `save` wrote; the weights are mapped, and of them only the columns read: scipy trusts them blindly."""
+        try:
+            content = json.loads((folder / "ranker.json").read_text(encoding="utf-8"))
+            arrays = _mapped(folder / "weights.safetensors")
+            settings = RankerSettings.of(content["settings"])
+            features = TextFeatures.load(folder, arrays["idf"])
+            width = content["dense_dimension"] if settings.dense else 0
+            shape = (len(arrays["intercepts"]), len(features) + width)
+            starts = arrays["starts"]
+            if starts[-1] != len(arrays["columns"]) or (np.diff(starts) < 0).any():
+                raise ValueError("where labels' weights start is no rising list")
+            if len(arrays["columns"]) <= np.iinfo(np.int32).max:
+                starts = starts.astype(np.int32)  # as the columns: of two kinds, scipy would copy these
+            weights = csr_array((arrays["values"], arrays["columns"], starts), shape=shape)
+            weights.check_format()  # 20 million weights in 13 ms
+            if len(arrays["texts"]) != len(arrays["intercepts"]):
+                raise ValueError(f"{len(arrays['texts']):,} labels have texts, {shape[0]:,} have weights")
+            chosen = {name: content[name] for name in ("weight", "rare", "origin")}
+            return cls(features, weights, arrays["intercepts"], arrays["texts"], settings, **chosen)
+        except (BadInput, ValueError, LookupError, TypeError, AttributeError, OverflowError, SafetensorError) as error:
+            raise DamagedModel(f"{folder}: is no ranker ({error}); copy the model again, or fit it again") from error
+
+
+def _mapped(path: Path) -> dict[str, NDArray[Any]]:
+    """The arrays of a file, which come into memory where they are looked at; torch maps them, numpy would read them."""
+    with safe_open(path, framework="pt") as file:
+        arrays = {name: file.get_tensor(name).numpy() for name in file.keys()}  # noqa: SIM118 - no dictionary
+    for name, kind in _KINDS.items():
+        if arrays[name].dtype != kind or arrays[name].ndim != 1:
+            raise ValueError(f"{name} is {arrays[name].dtype} {arrays[name].shape}, not a list of {kind}")
+    return arrays

@@ -1,0 +1,175 @@
+"""The recall certificate of an index, and the least effort with which it still finds what exact search finds."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from umpteen.errors import BadInput
+from umpteen.parallel.threads import undivided
+from umpteen.search.exact_index import exact_search
+from umpteen.search.index import Effort, LabelIndex, LiveVectors, Rows, exact_scores
+from umpteen.search.ranking import NO_LABEL, Ranking
+
+_SAME = 1e-5  # scores that differ by no more, relative to 1 + their size, are equal: rounding
+_RESAMPLES = 1000
+_ALL_RIGHT = 3.0  # n queries without a miss leave room for 3/n (95 %)
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What was measured when an index was built; the queries that certify are not those it was tuned on."""
+
+    kind: str
+    k: int
+    target: float
+    recall: float  # share of the k best labels that are found, mean over the queries
+    recall_interval: tuple[float, float]  # 95 %
+    effort: dict[str, int]
+    queries: int
+    queries_tuned_on: int
+    sample: str  # where the queries come from
+    labels: int
+    dimension: int
+    catalogue_version: int
+    queries_per_second: dict[str, float]  # index and exact: one at a time, one thread
+    bytes: dict[str, int | None]  # index and exact; None: nobody here knows
+    build_seconds: float
+    attempts: int = (
+        1  # efforts that were held against the certifying queries; more than one if chance misled the tuning
+    )
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "recall_interval": list(self.recall_interval)}
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> "Certificate":
+        return cls(**{**content, "recall_interval": tuple(content["recall_interval"])})
+
+
+def recalls(found: Ranking, exact: Ranking) -> NDArray[np.float64]:
+    """Each query's share of the k best labels that was found; a label that scores as high as the k-th best counts."""
+    right = as_good(found.scores, exact) & (found.rows != NO_LABEL)
+    return share(right.sum(1), exact)
+
+
+def as_good(scores: NDArray[np.float32], exact: Ranking) -> NDArray[np.bool_]:
+    """Which candidates score no lower than the last label of the exact ranking."""  # [B, C]
+    last = np.where(exact.rows == NO_LABEL, np.inf, exact.scores).min(1, keepdims=True)
+    good: NDArray[np.bool_] = scores >= last - _SAME * (1 + np.abs(last))
+    return good
+
+
+def share(hits: NDArray[np.int64], exact: Ranking) -> NDArray[np.float64]:
+    """Hits as a share of what there is to find."""
+    there = (exact.rows != NO_LABEL).sum(1)
+    shares: NDArray[np.float64] = np.minimum(hits, there) / np.maximum(there, 1)
+    return shares
+
+
+def interval(values: NDArray[np.float64], seed: int = 0) -> tuple[float, float]:
+    """The 95 % interval of a mean over queries, from resampled ones."""
+    if values.min() == 1:
+        return max(0.0, 1 - _ALL_RIGHT / len(values)), 1.0
+    rng = np.random.default_rng(seed)
+    means = [values[rng.integers(len(values), size=len(values))].mean() for _ in range(_RESAMPLES)]
+    low, high = np.quantile(means, [0.025, 0.975])
+    return float(low), float(high)
+
+
+def queries_per_second(index: LabelIndex, queries: Tensor, k: int, seconds: float = 1.0) -> float:
+    """How many queries are answered in a second, one after the other on one thread."""
+    with undivided():
+        index.search(queries[:1], k)
+        start, done = time.perf_counter(), 0
+        while done < len(queries) or done == 0:
+            index.search(queries[done : done + 1], k)
+            done += 1
+            if time.perf_counter() - start > seconds:
+                break
+        return done / (time.perf_counter() - start)
+
+
+# Finds the least effort with which an index still finds what exact search finds.
+#
+# Queries of one half choose it, those of the other half certify it.
+class Tunable(LabelIndex, Protocol):
+    """An index whose effort can be chosen."""
+
+    effort: Effort
+
+    @property
+    def labels(self) -> LiveVectors: ...
+    def candidates(self, queries: Tensor, effort: Effort) -> Rows: ...
+    def efforts(self, k: int) -> list[Effort]:
+        """What can be tried, the least first, in groups of one breadth; an index without a choice has one."""
+        ...
+
+
+class Tuned(NamedTuple):
+    """What the certifying half of the queries has shown of the effort that was chosen."""
+
+    effort: Effort
+    recalls: NDArray[np.float64]
+    tuned_on: int
+    attempts: int
+
+
+def tune(index: Tunable, queries: Tensor, k: int, target: float, *, seed: int = 0) -> Tuned:
+    """Sets the least effort that reaches the target, or refuses, naming the best recall that can be reached."""
+    order = torch.from_numpy(np.random.default_rng(seed).permutation(len(queries)))
+    half = len(queries) // 2
+    if half == 0:
+        raise BadInput(f"{len(queries)} queries are too few to tune an index on; give at least 2")
+    choosing, certifying = queries[order[:half]], queries[order[half:]]
+    efforts = index.efforts(k)
+    chosen = _first_good(index, choosing, exact_search(choosing, index.labels, k), efforts, target)
+    exact = exact_search(certifying, index.labels, k)
+    best = 0.0
+    for attempt, place in enumerate(_from(chosen, len(efforts)), 1):
+        index.effort = efforts[place]
+        found = recalls(index.search(certifying, k), exact)
+        if found.mean() >= target:
+            return Tuned(efforts[place], found, half, attempt)
+        best = max(best, float(found.mean()))
+    raise BadInput(
+        f"a {index.kind} index reaches a recall@{k} of {best:.4f} at most here, not {target:g}; "
+        "nothing was changed: ask for less, or take another kind (exact never misses)"
+    )
+
+
+def _from(first: int, count: int) -> Iterator[int]:
+    """Places from this one to the last in growing steps: many small ones would end where chance is kind."""
+    step = 1
+    while first < count - 1:
+        yield first
+        first, step = first + step, step + 1
+    yield count - 1
+
+
+def _first_good(index: Tunable, queries: Tensor, exact: Ranking, efforts: list[Effort], target: float) -> int:
+    """The place of the first effort that reaches the target by a standard error: other queries are not quite as these.
+
+    If there is none, of the first that reaches it at all; if there is none of these either, the last.
+    """
+    places: dict[int, list[int]] = {}
+    for place, effort in enumerate(efforts):
+        places.setdefault(effort.breadth, []).append(place)
+    enough = None
+    for group in places.values():
+        # The candidates of less effort are the first of those of more, so one search tries the whole group.
+        candidates = index.candidates(queries, efforts[group[-1]])
+        hits = np.cumsum(as_good(exact_scores(queries, candidates, index.labels), exact), axis=1, dtype=np.int64)
+        for place in group:
+            last = min(efforts[place].rescored, hits.shape[1]) - 1
+            found = share(hits[:, last], exact) if last >= 0 else np.zeros(len(queries))
+            if found.mean() - found.std() / len(found) ** 0.5 >= target:
+                return place
+            if found.mean() >= target and enough is None:
+                enough = place
+    return len(efforts) - 1 if enough is None else enough

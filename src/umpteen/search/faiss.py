@@ -1,0 +1,306 @@
+"""A FAISS index over labels that change: its candidates get exact scores from the labels' own vectors.
+
+What was added or changed since it was built is searched exactly beside it, so a change is cheap and never missed;
+removed and changed rows are hidden in it. Building it again takes them in.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from threading import Lock
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from umpteen.errors import BadInput, DamagedModel, NotSaved
+from umpteen.search.exact_index import changed_best, checked_queries, completed
+from umpteen.search.index import Effort, LiveVectors, Rows, best_of, doubling, exact_scores, with_spare
+from umpteen.search.ranking import NO_LABEL, Ranking
+
+FLAT, HNSW, IVFPQ, SQ = "faiss-flat", "faiss-hnsw", "faiss-ivfpq", "faiss-sq"
+KINDS = (FLAT, HNSW, IVFPQ, SQ)
+
+_NEIGHBOURS = 32  # M of HNSW
+_CARE = 200  # efConstruction of HNSW
+_BITS = 8
+_NUMBERS_A_CODE = 4  # of a vector, in each byte of IVF-PQ
+_TRAINING_VECTORS_A_LIST = 64
+_WIDEST = 16_384  # efSearch
+_STEPS = 4  # of it that are tried in a doubling
+_MOST_RESCORED = 4096
+_WIDTH = 16  # FAISS is several times faster where halves come in such groups
+
+Vectors = NDArray[np.float32]
+Parts = Callable[[], Iterator[Vectors]]
+Progress = Callable[[int, int], None]
+
+
+# FAISS's structures, each built, searched and stored alike; positions count the vectors in the order they came.
+#
+# All compare by inner product, whatever the lengths of the vectors. In a graph of largest inner products every path
+# leads to the longest vectors, and others are out of reach; so the neighbours of HNSW are near by direction, and a
+# search walks among them by inner product.
+def faiss_library() -> Any:
+    """The library, if it is installed."""
+    try:
+        import faiss
+    except ImportError:
+        raise BadInput("FAISS is not installed; `pip install umpteen[faiss]`, or use the exact index") from None
+    return faiss
+
+
+class Structure:
+    """One FAISS index."""
+
+    def __init__(self, kind: str, index: Any) -> None:
+        self.kind = kind
+        self._faiss = faiss_library()
+        self._index = index
+
+    @classmethod
+    def build(
+        cls, kind: str, vectors: Parts, count: int, dimension: int, progress: Progress | None = None
+    ) -> "Structure":
+        """Holds all vectors; `vectors` gives them from the beginning, part by part, whenever it is called."""
+        faiss = faiss_library()
+        made = cls(kind, _empty(faiss, kind, count, dimension))
+        made._threads(count)
+        if not made._index.is_trained:
+            made._index.train(made._padded(_sample(vectors(), count, _training_size(kind, count))))
+        done, longest = 0, np.float32(1e-30)
+        for part in vectors():
+            if kind == HNSW:
+                lengths = np.maximum(np.linalg.norm(part, axis=1), np.float32(1e-30))[:, None]
+                part, longest = part / lengths, max(longest, lengths.max())
+            made._index.add(made._padded(part))
+            done += len(part)
+            if progress is not None:
+                progress(done, count)
+        if kind == HNSW:
+            storage = faiss.downcast_index(made._index.storage)
+            storage.reset()
+            for part in vectors():
+                storage.add(made._padded(part / longest))  # halves hold no numbers beyond 65,504
+        return made
+
+    def search(self, queries: Vectors, effort: Effort, visible: NDArray[np.bool_] | None) -> NDArray[np.int64]:
+        """Positions of the candidates for each query, as many as the effort says, best first; −1 where none is left."""
+        faiss = self._faiss
+        self._threads(len(queries))
+        asked: dict[str, Any] = {}
+        if visible is not None:
+            bits = np.packbits(visible, bitorder="little")
+            asked["sel"] = faiss.IDSelectorBitmap(bits)
+        if self.kind == HNSW:
+            asked["efSearch"] = max(effort.breadth, effort.rescored)
+            parameters = faiss.SearchParametersHNSW(**asked)
+        elif self.kind == IVFPQ:
+            asked["nprobe"] = min(effort.breadth, int(self._index.nlist))
+            parameters = faiss.IVFPQSearchParameters(**asked)
+        else:
+            parameters = faiss.SearchParameters(**asked) if asked else None
+        count = min(effort.rescored, int(self._index.ntotal))
+        _, positions = self._index.search(self._padded(queries), count, params=parameters)
+        found: NDArray[np.int64] = positions
+        return found
+
+    def efforts(self, k: int) -> list[Effort]:
+        """What can be tried, the least first."""
+        count = len(self)
+        few = with_spare(k)
+        if self.kind == HNSW:
+            return [Effort(k, breadth, few) for breadth in doubling(max(16, k), min(count, _WIDEST), steps=_STEPS)]
+        more = [few, *doubling(2 * few, min(count, max(_MOST_RESCORED, 2 * few)))]
+        if self.kind == IVFPQ:
+            lists = int(self._index.nlist)
+            return [Effort(k, breadth, some) for breadth in doubling(1, lists) for some in more]
+        return [Effort(k, 0, few)] if self.kind == FLAT else [Effort(k, 0, some) for some in more]
+
+    def save(self, path: Path) -> None:
+        try:
+            self._faiss.write_index(self._index, str(path))
+        except RuntimeError as error:
+            reason = str(error).rpartition(": ")[2].strip()
+            raise NotSaved(f"{path}: FAISS could not write it: {reason}; the index there was is untouched") from error
+
+    @classmethod
+    def load(cls, kind: str, path: Path) -> "Structure":
+        """Mapped where FAISS can, so that several processes share one copy."""
+        faiss = faiss_library()
+        mapped = getattr(faiss, "IO_FLAG_MMAP_IFC", 0)  # since FAISS 1.11
+        try:  # whatever other file it names would have to lie beside it
+            index = faiss.read_index(str(path), mapped | faiss.IO_FLAG_READ_ONLY | faiss.IO_FLAG_ONDISK_SAME_DIR)
+        except RuntimeError as error:
+            raise DamagedModel(
+                f"{path}: FAISS cannot read it ({str(error).splitlines()[0]}); build the index again, or remove it"
+            ) from error
+        if type(index) is not type(_empty(faiss, kind, 1, _WIDTH)):
+            raise DamagedModel(f"{path}: is a {type(index).__name__}, no {kind}; build the index again, or remove it")
+        return cls(kind, index)
+
+    def __len__(self) -> int:
+        return int(self._index.ntotal)
+
+    def _padded(self, vectors: Vectors) -> Vectors:
+        missing = self._index.d - vectors.shape[1]
+        return np.ascontiguousarray(np.pad(vectors, ((0, 0), (0, missing))) if missing else vectors, dtype=np.float32)
+
+    def _threads(self, work: int) -> None:
+        """As many as torch has, and never more than there are queries: waiting for each other costs more."""
+        self._faiss.omp_set_num_threads(max(1, min(torch.get_num_threads(), work)))
+
+
+def _empty(faiss: Any, kind: str, count: int, dimension: int) -> Any:
+    product = faiss.METRIC_INNER_PRODUCT
+    if kind == FLAT:
+        return faiss.IndexFlatIP(dimension)
+    if kind == SQ:
+        return faiss.IndexScalarQuantizer(dimension, faiss.ScalarQuantizer.QT_8bit, product)
+    if kind == HNSW:
+        wide = -(-dimension // _WIDTH) * _WIDTH
+        index = faiss.IndexHNSWSQ(wide, faiss.ScalarQuantizer.QT_fp16, _NEIGHBOURS, product)
+        index.hnsw.efConstruction = _CARE
+        return index
+    if kind == IVFPQ:
+        # Lists share directions, whatever the lengths: FAISS keeps the centres of inner-product lists at length 1.
+        bits = max(1, min(_BITS, count.bit_length() - 1))
+        largest = max(1, dimension // _NUMBERS_A_CODE)
+        codes = max(size for size in range(1, largest + 1) if dimension % size == 0)
+        index = faiss.IndexIVFPQ(faiss.IndexFlatIP(dimension), dimension, _lists(count), codes, bits, product)
+        index.cp.min_points_per_centroid = index.pq.cp.min_points_per_centroid = 1
+        return index
+    raise BadInput(f"{kind!r} is no kind of FAISS index; there are {', '.join(KINDS)}")
+
+
+def _lists(count: int) -> int:
+    return max(1, min(int(4 * math.sqrt(count)), count // 32))
+
+
+def _training_size(kind: str, count: int) -> int:
+    return max(20_000, _TRAINING_VECTORS_A_LIST * _lists(count)) if kind == IVFPQ else 100_000
+
+
+def _sample(parts: Iterator[Vectors], count: int, wanted: int) -> Vectors:
+    """Some of the vectors, spread evenly over all."""
+    step = max(1, count // wanted)
+    found, start = [], 0
+    for part in parts:
+        found.append(part[-start % step :: step])
+        start += len(part)
+    return np.ascontiguousarray(np.concatenate(found))
+
+
+STRUCTURE = "index.faiss"
+_AT_A_TIME = 65_536
+
+
+class State(NamedTuple):
+    """What one search sees, whatever is added or removed meanwhile."""
+
+    labels: LiveVectors  # all there is to find, with exact vectors
+    fresh: LiveVectors  # of these, what the structure does not hold as it is now
+    visible: NDArray[np.bool_] | None  # [positions] of the structure that count; None: all
+
+
+class FaissIndex:
+    """The structure holds the labels as they were when it was built, in the order of their rows."""
+
+    def __init__(self, structure: Structure, labels: LiveVectors, effort: Effort) -> None:
+        rows = np.flatnonzero(labels.active)
+        if len(structure) != len(rows):
+            raise DamagedModel(
+                f"the index holds {len(structure):,} vectors but there were {len(rows):,} labels; build it again"
+            )
+        self.kind = structure.kind
+        self.effort = effort
+        self._structure = structure
+        self._rows = rows
+        self._state = State(labels, LiveVectors(torch.empty(0, labels.dimension)), None)
+        self._changing = Lock()
+        self._position = np.full(len(labels), -1, dtype=np.int64)  # of each row
+        self._position[rows] = np.arange(len(rows))
+
+    @classmethod
+    def build(cls, kind: str, labels: LiveVectors, effort: Effort, progress: Progress | None = None) -> "FaissIndex":
+        """An index of this kind over the labels as they are now."""
+        rows = np.flatnonzero(labels.active)
+
+        def parts() -> Iterator[NDArray[np.float32]]:
+            for start in range(0, len(rows), _AT_A_TIME):
+                yield labels.of(rows[start : start + _AT_A_TIME]).numpy()
+
+        structure = Structure.build(kind, parts, len(rows), labels.dimension, progress)
+        return cls(structure, labels, effort)
+
+    def search(self, queries: Tensor, k: int) -> Ranking:
+        labels, fresh, visible = self._state
+        queries = checked_queries(queries, labels.dimension, k)
+        candidates = self.candidates(queries, self.effort.for_k(k), visible)
+        scores = exact_scores(queries, candidates, labels)
+        if len(fresh.changed):
+            new, new_scores = changed_best(queries, fresh, k)
+            candidates = np.concatenate([candidates, new], 1)
+            scores = np.concatenate([scores, new_scores], 1)
+        best = best_of(candidates, scores, k, len(labels))
+        return completed(best, queries, labels)
+
+    def candidates(self, queries: Tensor, effort: Effort, visible: NDArray[np.bool_] | None = None) -> Rows:
+        """The rows that the structure finds for each query with this effort, best first; −1 where none is left."""
+        positions = self._structure.search(queries.numpy(), effort, visible)
+        return np.where(positions == NO_LABEL, NO_LABEL, self._rows[positions])
+
+    def add(self, rows: NDArray[np.int64], vectors: NDArray[np.float32]) -> None:
+        with self._changing:
+            labels, fresh, visible = self._state
+            labels.check(rows, vectors)
+            differs = labels.differing(rows, vectors)
+            rows, vectors = rows[differs], vectors[differs]
+            fresh = fresh.with_rows(rows, vectors)
+            self._state = State(labels.with_rows(rows, vectors), fresh, self._without(rows, visible))
+
+    def remove(self, rows: NDArray[np.int64]) -> None:
+        with self._changing:
+            labels, fresh, visible = self._state
+            fresh = fresh.without(rows[rows < len(fresh)])
+            self._state = State(labels.without(rows), fresh, self._without(rows, visible))
+
+    def close(self) -> None:
+        """There is nothing to let go of."""
+
+    def waiting(self) -> int:
+        """How many rows are searched one by one until the index is built again."""
+        return len(self._state.fresh.changed)
+
+    @property
+    def labels(self) -> LiveVectors:
+        """All there is to find now."""
+        return self._state.labels
+
+    def efforts(self, k: int) -> list[Effort]:
+        """What can be tried, the least first."""
+        return self._structure.efforts(k)
+
+    def save(self, folder: Path) -> dict[str, Any]:
+        """Writes the index as it was built into a folder; returns what `open` has to be told."""
+        if self.waiting() or self._state.visible is not None:
+            raise BadInput("labels have changed since the index was built; build it again to save it")
+        self._structure.save(folder / STRUCTURE)
+        return {"kind": self.kind, "effort": self.effort.to_dict()}
+
+    @classmethod
+    def open(cls, folder: Path, labels: LiveVectors, settings: dict[str, Any]) -> "FaissIndex":
+        """The index as it was saved of these labels."""
+        return cls(Structure.load(settings["kind"], folder / STRUCTURE), labels, Effort.from_dict(settings["effort"]))
+
+    def _without(self, rows: Rows, visible: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
+        """Which positions count once these rows count no more."""
+        positions = self._position[rows[rows < len(self._position)]]
+        positions = positions[positions >= 0]
+        if len(positions) == 0:
+            return visible
+        visible = np.ones(len(self._rows), dtype=np.bool_) if visible is None else visible.copy()
+        visible[positions] = False
+        return visible

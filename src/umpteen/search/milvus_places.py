@@ -1,0 +1,177 @@
+"""The Milvus behind an index folder, which addresses are believed, and exact search while it is away."""
+
+import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Event, Lock, Thread
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from umpteen.errors import BadInput, InUse
+from umpteen.search.exact_index import exact_search
+from umpteen.search.index import LiveVectors
+from umpteen.search.milvus import MilvusCollection, MilvusIndex
+from umpteen.search.milvus_connection import MilvusAway, MilvusConnection
+from umpteen.search.ranking import Ranking
+
+ADDRESS = "UMPTEEN_MILVUS_URI"  # where the operator says that Milvus is
+LIVING = "milvus"  # the embedded engine's folder in an index, which changes in use
+INSIDE = f"{LIVING}/labels.db"  # the address of an engine that lies in the index folder and moves with it
+
+
+def connection_of(folder: Path, about: dict[str, Any]) -> MilvusConnection:
+    """The way to the Milvus of an index folder. An address in it is believed only if the operator gives the same."""
+    uri = str(about["uri"])
+    if uri == INSIDE:
+        return MilvusConnection(str((folder / INSIDE).resolve()))
+    if os.environ.get(ADDRESS) == uri:
+        return MilvusConnection(uri)
+    return MilvusConnection(
+        uri,
+        refused=f"the model folder says that its labels are there, and is not believed: set {ADDRESS}={uri} if that "
+        "is yours; until then search is exact",
+    )
+
+
+def new_collection(model: str, name: str) -> str:
+    """What the labels of a model are called in Milvus."""
+    return f"umpteen_{model}_{name}"
+
+
+@contextmanager
+def claimed(connection: MilvusConnection) -> Iterator[None]:
+    """Keeps other processes from an embedded engine meanwhile; refuses if one has it open."""
+    if not connection.embedded:
+        yield
+        return
+    try:
+        with suppress(MilvusAway):  # an engine whose folder is gone is nobody's
+            connection.own()
+    except InUse as error:
+        raise InUse(f"{error}. Nothing was changed") from None
+    try:
+        yield
+    finally:
+        connection.close()
+
+
+def forget(folder: Path, about: dict[str, Any]) -> str | None:
+    """Drops the collection of an index that is gone; says what is left behind if that cannot be done."""
+    if about.get("kind") != MilvusIndex.kind or about.get("uri") == INSIDE:
+        return None  # it goes with the folder
+    name = str(about.get("collection"))
+    if not re.fullmatch(new_collection("[0-9a-f]{8}", "[0-9a-f]{8}"), name):
+        return f"the collection {name} is left alone: it is not one of umpteen's"
+    connection = connection_of(folder, about)
+    try:
+        MilvusCollection(connection, name, str(about.get("structure", ""))).drop()
+    except BadInput as reason:
+        return f"the collection {name} may still be there: {reason}"
+    finally:
+        connection.close()
+    return None
+
+
+_FIRST_WAIT, _LONGEST_WAIT = 1.0, 60.0  # seconds between attempts, doubling
+_PATIENCE = 10.0  # seconds that closing waits for a write to end
+
+
+class Absence(NamedTuple):
+    """Since when Milvus is away (UNIX time), and why."""
+
+    since: float
+    reason: str
+
+
+class FallbackIndex:
+    """A Milvus index that answers even when Milvus does not.
+
+    A thread of its own, alive while there is something to do, waits for Milvus with growing patience and tells it of
+    changed labels. Who never searches never touches Milvus.
+    """
+
+    kind = MilvusIndex.kind
+
+    def __init__(self, milvus: MilvusIndex, *, first_wait: float = _FIRST_WAIT) -> None:
+        self.milvus = milvus
+        self.absence: Absence | None = None
+        self._first_wait = first_wait
+        self._searched = False
+        self._keeper: Thread | None = None
+        self._keeping = Lock()
+        self._ending = Event()
+
+    def search(self, queries: Tensor, k: int) -> Ranking:
+        if self.absence is None:
+            try:
+                found = self.milvus.search(queries, k)
+            except MilvusAway as away:
+                self.absence = Absence(time.time(), str(away))
+            else:
+                if not self._searched:
+                    self._searched = True
+                    self._keep()
+                return found
+        self._searched = True
+        self._keep()
+        return exact_search(queries, self.milvus.labels, k)
+
+    def add(self, rows: NDArray[np.int64], vectors: NDArray[np.float32]) -> None:
+        self.milvus.add(rows, vectors)
+        self._keep()
+
+    def remove(self, rows: NDArray[np.int64]) -> None:
+        self.milvus.remove(rows)
+        self._keep()
+
+    @property
+    def one_process(self) -> bool:
+        """Whether no other process can search it at the same time."""
+        return self.milvus.collection.connection.embedded
+
+    @property
+    def labels(self) -> LiveVectors:
+        """All there is to find now."""
+        return self.milvus.labels
+
+    def waiting(self) -> int:
+        """How many rows Milvus has not heard of yet."""
+        return self.milvus.waiting()
+
+    def close(self) -> None:
+        self._ending.set()
+        with self._keeping:
+            keeper = self._keeper
+        if keeper is not None:
+            keeper.join(timeout=_PATIENCE)
+        self.milvus.close()
+
+    def _keep(self) -> None:
+        """Makes sure that somebody looks after Milvus, if there is reason to."""
+        with self._keeping:
+            if self._keeper is None and self._searched and not self._ending.is_set() and self._is_needed():
+                self._keeper = Thread(target=self._look_after, name="milvus", daemon=True)
+                self._keeper.start()
+
+    def _is_needed(self) -> bool:
+        return self.absence is not None or self.milvus.waiting() > 0
+
+    def _look_after(self) -> None:
+        wait = self._first_wait  # the first time, too: changes come in bursts, and some processes end soon
+        while not self._ending.wait(wait):
+            try:
+                self.milvus.catch_up()
+                self.absence, wait = None, self._first_wait
+            except Exception as error:  # whatever it is: answers stay exact, and Milvus gets another chance
+                self.absence = self.absence or Absence(time.time(), str(error))
+                wait = min(2 * wait, _LONGEST_WAIT)
+            with self._keeping:
+                if not self._is_needed():
+                    self._keeper = None
+                    return

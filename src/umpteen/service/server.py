@@ -1,0 +1,255 @@
+"""One classifier served by this process: a socket, uvicorn, and the two signals that end it."""
+
+import asyncio
+import gc
+import os
+import resource
+import signal
+import socket
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from umpteen.errors import BadInput
+from umpteen.service.log import Log
+from umpteen.service.refusals import Refusal
+from umpteen.service.settings import ServiceSettings
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from umpteen.model.classifier import Classifier
+    from umpteen.service.metrics import Metrics
+
+_BETWEEN_LINES = 10.0  # seconds; whoever floods the service does not flood its log
+
+
+# What a connection may cost before there is a request: bytes and seconds of its head, and a place among the others.
+#
+# When all places are taken, whoever has been silent for longest makes room; nobody loses a request that is under way.
+class OpenConnections:
+    """The connections of a worker that have no request under way, longest silent first, and what became of others."""
+
+    def __init__(self, settings: ServiceSettings, log: Log) -> None:
+        self.head_bytes = settings.limits.head_bytes
+        self.head_seconds = settings.body_timeout
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self.most = settings.limits.connections
+        if files != resource.RLIM_INFINITY:
+            self.most = max(1, min(self.most, files * 3 // 4))  # the others are for the model's own files
+        self.silent: dict[Connection, None] = {}
+        self._log = log
+        self._closed: Counter[str] = Counter()
+        self._telling: asyncio.TimerHandle | None = None
+
+    def note(self, why: str) -> None:
+        """Has the log tell how many were closed and why, now or in a while."""
+        self._closed[why] += 1
+        if self._telling is None:
+            self._tell()
+
+    def _tell(self) -> None:
+        self._telling = None
+        if self._closed:
+            self._log.event("connections_closed", most=self.most, **self._closed)
+            self._closed.clear()
+            self._telling = asyncio.get_running_loop().call_later(_BETWEEN_LINES, self._tell)
+
+
+class Connection(HttpToolsProtocol):
+    """Uvicorn's, with limits to what comes before a request."""
+
+    def __init__(self, others: OpenConnections, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._others = others
+        self._chunk_bytes = 0
+        self._head_bytes = 0  # that came before this chunk
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        others = self._others
+        if len(self.connections) > others.most:
+            if not others.silent:
+                reason = (
+                    f"{others.most:,} connections have requests under way, which is the most; come back in a moment"
+                )
+                self._refuse(Refusal(503, "too_many_connections", reason, headers={"Retry-After": "1"}))
+                return
+            longest_silent = next(iter(others.silent))
+            del others.silent[longest_silent]
+            longest_silent.transport.abort()
+            others.note("made_room")
+        others.silent[self] = None
+        self._expect_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._others.silent.pop(self, None)
+        self._head_is_here()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._chunk_bytes = len(data)
+        super().data_received(data)
+        if self._in_head():
+            self._head_bytes += len(data)
+            if self._head_bytes > self._others.head_bytes:
+                self._refuse_head()
+        if self._deadline is None and self in self._others.silent:  # a head has begun, or only blank lines came
+            self._expect_head()
+
+    def on_headers_complete(self) -> None:
+        most = self._others.head_bytes
+        # Counted only where it may be too much: most requests are one small chunk.
+        if self._head_bytes + self._chunk_bytes > most and self._exact_head_bytes() > most:
+            self._refuse_head()
+            raise ValueError("the head is too large")  # ends the parser's work
+        self._head_bytes = 0
+        self._head_is_here()
+        self._others.silent.pop(self, None)
+        super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        if not self.pipeline:
+            self._others.silent[self] = None
+        super().on_response_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(Refusal(400, "malformed_http", "this is not HTTP/1.1"))
+
+    def _in_head(self) -> bool:
+        """Something of a request is here, but not yet what uvicorn learns from its whole head."""
+        return self.scope is not None and "method" not in self.scope
+
+    def _expect_head(self) -> None:
+        self._deadline = self.loop.call_later(self._others.head_seconds, self._head_is_late)
+
+    def _head_is_here(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _head_is_late(self) -> None:
+        self._deadline = None
+        if self._in_head():
+            seconds = self._others.head_seconds
+            self._refuse(Refusal(408, "slow_head", f"the headers were not there within {seconds:g} s"))
+        else:
+            self.transport.close()
+
+    def _exact_head_bytes(self) -> int:
+        return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+
+    def _refuse_head(self) -> None:
+        self._refuse(Refusal(431, "head_too_large", f"the headers have more than {self._others.head_bytes:,} bytes"))
+
+    def _refuse(self, refusal: Refusal) -> None:
+        """Says why, unless an answer is on its way, and closes the connection."""
+        if self.transport.is_closing():
+            return
+        self._others.note(refusal.code)
+        if self.cycle is None or self.cycle.response_complete:
+            body = refusal.body()
+            headers = {"content-type": "application/json", "content-length": len(body), "connection": "close"}
+            told = {**headers, **(refusal.headers or {})}
+            head = STATUS_LINE[refusal.status_code] + "".join(f"{name}: {told[name]}\r\n" for name in told).encode()
+            self.transport.write(head + b"\r\n" + body)
+        self.transport.close()
+
+
+_WAITING_CONNECTIONS = 2048
+_KEPT_ALIVE = 30  # seconds a connection may be silent
+
+
+def listening_socket(host: str, port: int) -> socket.socket:
+    """A socket that takes connections from now on; they wait until somebody answers."""
+    try:
+        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (socket.gaierror, UnicodeError, OverflowError) as problem:
+        raise BadInput(f"--host {host} --port {port}: no such address ({problem})") from problem
+    family, kind, protocol, _, address = found[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(_WAITING_CONNECTIONS)
+    except OSError as problem:
+        listener.close()
+        raise BadInput(
+            f"--host {host} --port {port}: cannot listen there: {os.strerror(problem.errno or 0)}; "
+            "choose another port, or end what uses it"
+        ) from problem
+    listener.set_inheritable(True)
+    return listener
+
+
+def serve_here(
+    classifier: "Classifier",
+    settings: ServiceSettings,
+    listener: socket.socket,
+    started: Callable[[], None] = lambda: None,
+    metrics: "Metrics | None" = None,
+) -> None:
+    """Serves until SIGINT or SIGTERM; requests that were taken are finished first.
+
+    An error of the start is raised as it is.
+    """
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # batches are small, and the cores have work
+    from umpteen.service.app import create_app
+
+    app = create_app(classifier, settings, metrics)
+    server = _Server(configured(app), app.state.service.start, started)
+
+    def stop(*_: Any) -> None:
+        server.should_exit = True
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)  # before uvicorn's own handlers are there, and after they have done their work
+    server.run(sockets=[listener])
+
+
+def configured(app: "FastAPI") -> uvicorn.Config:
+    """How uvicorn runs the application, with limits to connections that bring no request."""
+    pass
+
+    service = app.state.service
+    http: Any = partial(Connection, OpenConnections(service.settings, service.log))
+    return uvicorn.Config(app, http=http, **uvicorn_settings(service.settings))
+
+
+def uvicorn_settings(settings: ServiceSettings) -> dict[str, Any]:
+    """Uvicorn without what the service does itself: logs, and headers nobody needs."""
+    return {
+        "log_config": None,
+        "access_log": False,
+        "server_header": False,
+        "proxy_headers": False,
+        "ws": "none",
+        "lifespan": "on",
+        "backlog": _WAITING_CONNECTIONS,
+        "timeout_keep_alive": _KEPT_ALIVE,
+        "timeout_graceful_shutdown": max(1, round(settings.shutdown_timeout)),
+    }
+
+
+class _Server(uvicorn.Server):
+    """Starts the service itself: of an error in the application's lifespan, uvicorn would leave a traceback only."""
+
+    def __init__(
+        self, config: uvicorn.Config, start: Callable[[], Awaitable[None]], started: Callable[[], None]
+    ) -> None:
+        super().__init__(config)
+        self._start = start
+        self._tell_started = started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await self._start()
+        await super().startup(sockets=sockets)
+        gc.collect()
+        gc.freeze()  # what is loaded by now stays; looking through it again and again took a fifth of a small answer
+        if self.started:
+            self._tell_started()

@@ -1,0 +1,195 @@
+"""`umpteen compare` on a miniature: a table of all methods, nothing done twice, test left alone until the end."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lab.peers import pecos
+from lab.peers.environment import Environment
+from stub_peer import calls, make_stub
+
+from miniature import command, refused, write_miniature, write_recipe
+from umpteen.data.dataset import open_dataset
+from umpteen.evaluation.judge import Judge
+from umpteen.evaluation.report import Report
+from umpteen.search.ranking import Ranking
+
+QUICK = ("training.epochs=1", "evaluation.at=[1]")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Holds data, start and recipe.toml."""
+    home = tmp_path_factory.mktemp("compared")
+    write_recipe(home, *QUICK)
+    return home
+
+
+def compare(folder: Path, output: Path, *options: str) -> dict[str, Any]:
+    outcome = command(
+        "compare", folder / "data", "--recipe", folder / "recipe.toml", "--output", output, "--json", *options
+    )
+    assert outcome.code == 0, outcome.err
+    answer: dict[str, Any] = json.loads(outcome.out)
+    return answer
+
+
+def test_every_method_is_in_the_json_and_on_the_page(folder: Path, tmp_path: Path) -> None:
+    make_stub(tmp_path / "log", sys.executable)
+    found = compare(folder, tmp_path / "out", "--trials", "2")
+    assert found["dataset"] == "data" and found["skipped"] == [] and found["reference"] == "umpteen recipe"
+    assert [result["method"] for result in found["results"]] == [
+        "popularity",
+        "tfidf-knn",
+        "xr-linear",
+        "umpteen recipe",
+    ]
+    for result in found["results"]:
+        wanted = {"metrics", "intervals", "differences", "train_seconds", "predict_seconds", "parameters"}
+        assert wanted | {"settings", "trials", "method"} <= set(result)
+        assert set(result["metrics"]) == set(result["intervals"]) >= {"P@1", "PSP@5", "R@10"}
+        assert len(result["trials"]) == (1 if result["method"] == "popularity" else 2)
+        assert result["trials"][0]["settings"] == result["settings"]
+        assert result["trials"][0]["metrics"]["nDCG@5"] >= result["trials"][-1]["metrics"]["nDCG@5"]
+    popular, _, linear, ours = found["results"]
+    assert ours["differences"] == {} and ours["ours"]
+    one = popular["differences"]["P@1"]
+    assert one["value"] == pytest.approx(popular["metrics"]["P@1"] - ours["metrics"]["P@1"])
+    assert one["interval"][0] <= one["value"] <= one["interval"][1] and 0 < one["p"] <= 1
+    assert (linear["train_seconds"], linear["predict_seconds"], linear["parameters"]) == (1.5, 0.5, 7)
+    page = (tmp_path / "out" / "index.html").read_text()
+    for result in found["results"]:
+        assert page.count(result["method"]) >= 4  # both figures, the table, the trials
+    assert page.count("<svg") == 2 and "http" not in page
+    assert json.loads((tmp_path / "out" / "results.json").read_text()) == found
+
+
+def test_a_peer_that_cannot_be_had_is_left_out_with_the_reason(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UMPTEEN_PEER_PYTHON", str(tmp_path / "nowhere"))
+    outcome = command(
+        *("compare", folder / "data", "--recipe", folder / "recipe.toml", "--output", tmp_path / "out"),
+        *("--trials", "1", "--peers", "xr-linear"),
+    )
+    assert outcome.code == 0, outcome.err
+    assert "xr-linear is left out" in outcome.err and "UMPTEEN_PEER_PYTHON" in outcome.err
+    assert "Traceback" not in outcome.err and "left out: xr-linear" in outcome.out
+    kept = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert [skip["method"] for skip in kept["skipped"]] == ["xr-linear"]
+    assert [result["method"] for result in kept["results"]] == ["umpteen recipe"]
+    assert "xr-linear" in (tmp_path / "out" / "index.html").read_text()
+
+
+def test_a_peer_that_breaks_is_left_out_with_its_last_words(folder: Path, tmp_path: Path) -> None:
+    make_stub(tmp_path / "log", sys.executable, body='sys.exit("the tree has no leaves")')
+    found = compare(folder, tmp_path / "out", "--trials", "1", "--peers", "xr-linear")
+    (skip,) = found["skipped"]
+    assert skip["method"] == "xr-linear" and "the tree has no leaves" in skip["reason"]
+
+
+def test_after_a_kill_between_trials_nothing_runs_twice(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, output = tmp_path / "log", tmp_path / "out"
+    make_stub(log, sys.executable)
+    options = ("compare", folder / "data", "--recipe", folder / "recipe.toml", "--output", output, "--trials", "3")
+    run = pecos._run
+
+    def interrupted(environment: Environment, job: Path) -> dict[str, Any]:
+        figures = run(environment, job)
+        if len(calls(log)) == 2:
+            raise KeyboardInterrupt
+        return figures
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pecos, "_run", interrupted)
+        assert command(*options, "--peers", "xr-linear", "--json").code == 130
+    assert len(calls(log)) == 2
+    found = compare(folder, output, "--trials", "3", "--peers", "xr-linear")
+    asked = [call["settings"] for call in calls(log)]
+    assert asked[1] == asked[2] and len(asked) == 5  # the one that was killed, again; the third; the final fit
+    assert len({json.dumps(settings) for settings in asked[:1] + asked[2:4]}) == 3
+
+    trials = (output / "trials" / "umpteen-recipe.jsonl").read_text()
+    monkeypatch.setattr("umpteen.model.train.build_run", None)
+    monkeypatch.setattr("umpteen.training.tune.build_run", None)
+    assert compare(folder, output, "--trials", "3", "--peers", "xr-linear") == found
+    assert len(calls(log)) == 5 and (output / "trials" / "umpteen-recipe.jsonl").read_text() == trials
+
+
+def test_trials_never_see_the_test_split(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "log"
+    make_stub(log, sys.executable)
+    judged = []
+    original = Judge.report
+
+    def report(self: Judge, ranking: Ranking, **more: int) -> Report:
+        judged.append(list(self.split.texts))
+        return original(self, ranking, **more)
+
+    monkeypatch.setattr(Judge, "report", report)
+    compare(folder, tmp_path / "out", "--trials", "2")
+    data = open_dataset(folder / "data")
+    assert data.test is not None
+    train, test = list(data.train.texts), list(data.test.texts)
+    *trials, final = calls(log)
+    for call in trials:
+        assert len(call["queries"]) == 6 and len(call["texts"]) == 54
+        assert sorted([*call["queries"], *call["texts"]]) == sorted(train)
+    assert final["queries"] == test and final["texts"] == train
+    ends = judged.index(test)
+    assert ends == 1 + 2 + 2 + 2 and all(
+        texts == test for texts in judged[ends:]
+    )  # once test is read, all choices are made
+    assert all(not set(texts) & set(test) for texts in judged[:ends])
+
+
+def test_data_without_a_recipe_of_its_own_gets_the_static_one(folder: Path) -> None:
+    from umpteen.compare.ours import our_methods
+    from umpteen.training.observer import Silence
+
+    quiet = {"notice": print, "observer": Silence(), "progress": lambda *_: None}
+    (method,) = our_methods(["wordnet-nouns"], ranker=False, label="static", **quiet)
+    assert method.name == "umpteen static"
+    rows = our_methods(["wordnet-nouns", "yso-titles+ranker"], ranker=True, **quiet)
+    assert [row.name for row in rows] == [
+        "umpteen wordnet-nouns",
+        "umpteen wordnet-nouns+ranker",
+        "umpteen yso-titles+ranker",
+    ]
+    assert rows[0].trials_file == rows[1].trials_file
+
+
+def test_a_ranker_is_weighed_on_validation_and_shares_trials_and_dual_encoder(folder: Path, tmp_path: Path) -> None:
+    found = compare(folder, tmp_path / "out", "--trials", "1", "--peers", "none", "--ranker")
+    plain, ranked = found["results"]
+    assert (plain["method"], ranked["method"]) == ("umpteen recipe", "umpteen recipe+ranker")
+    assert ranked["trials"] == plain["trials"] and ranked["parameters"] > plain["parameters"]
+    assert ranked["validation"]["P@1"] >= 0 and len(list((tmp_path / "out" / "trials").iterdir())) == 1
+    models = sorted(path.name for path in (tmp_path / "out" / "models").iterdir() if path.is_dir())
+    assert len(models) == 4 and sum(name.endswith("+ranker") for name in models) == 2
+
+
+def test_what_cannot_be_compared_is_refused(folder: Path, tmp_path: Path) -> None:
+    asked = ("compare", folder / "data", "--output", tmp_path / "out")
+    refused(command(*asked, "--recipe", folder / "recipe.toml", "--peers", "xr-linar"), "xr-linar", "xr-linear")
+    refused(command(*asked, "--recipe", folder / "recipe.toml", "--metric", "P@2"), "P@2", "P@1")
+    refused(command(*asked, "--recipe", "nowhere"), "nowhere")
+    bare = write_miniature(tmp_path / "bare")
+    (bare / "test.jsonl").unlink()
+    refused(command("compare", bare, "--recipe", folder / "recipe.toml", "--output", tmp_path / "out"), "no test split")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_edited_recipe_is_fitted_anew_and_not_taken_for_what_it_was(tmp_path: Path) -> None:
+    write_recipe(tmp_path, *QUICK)
+    options = ("--trials", "1", "--peers", "popularity")
+    before = compare(tmp_path, tmp_path / "out", *options)["results"][-1]
+    again = compare(tmp_path, tmp_path / "out", *options)["results"][-1]
+    assert again["train_seconds"] == before["train_seconds"]
+    write_recipe(tmp_path, *QUICK, "encoder.query.bigrams=50")
+    after = compare(tmp_path, tmp_path / "out", *options)["results"][-1]
+    assert after["parameters"] > before["parameters"]

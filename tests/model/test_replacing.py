@@ -1,0 +1,180 @@
+"""What takes a model's place, or a part's, loses nothing of others; a hostile database is one error."""
+
+import json
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+
+from miniature import files_of, part_of, trained
+from umpteen.data.dataset import open_dataset
+from umpteen.errors import DamagedModel, NotSaved
+from umpteen.model.calibrate import calibrate
+from umpteen.model.classifier import Classifier, verify
+from umpteen.model.folder import ModelFolder
+from umpteen.model.index_build import build_index
+from umpteen.model.live import compact, open_labels
+from umpteen.model.rerank import fit_ranker, remove_ranker
+from umpteen.model.writing import standing_in
+from umpteen.rerank.features import RankerSettings
+
+FEW = RankerSettings(candidates=5)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("replacing")
+    trained(home, "training.steps=2")
+    return home
+
+
+@pytest.fixture
+def model(plain: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(plain / "model", tmp_path / "model"))
+
+
+@pytest.mark.parametrize("rewrite", [lambda loaded, model: loaded.save(model), lambda loaded, model: compact(model)])
+def test_a_ranker_fitted_since_the_load_survives_a_model_that_is_written_again(
+    rewrite: Callable[[Classifier, Path], object], model: Path, plain: Path
+) -> None:
+    loaded = Classifier.load(model)
+    loaded.add_labels({"new": "a new label"})
+    fit_ranker(model, open_dataset(plain / "data"), FEW, weight=0.5)
+    rewrite(loaded, model)
+    again = Classifier.load(model)
+    assert again.ranker is not None and "new" in again.labels and again.history() == [] and verify(model) == []
+
+
+def test_a_calibration_of_scores_that_are_no_longer_the_model_s_is_not_kept(
+    model: Path, plain: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from umpteen.model import calibrate as calibrating
+
+    data, fit = open_dataset(plain / "data"), calibrating.fit_calibration
+    fit_ranker(model, data, FEW, weight=0.5)
+
+    def beside(*given: object, **options: object) -> object:
+        remove_ranker(model)
+        return fit(*given, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(calibrating, "fit_calibration", beside)
+    with pytest.raises(NotSaved, match="has another ranker by now"):
+        calibrate(model, data, unseen=True)
+    assert Classifier.load(model).calibration is None and verify(model) == []
+
+
+def test_a_model_that_came_to_stand_where_another_is_written_stays(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from umpteen.model import writing as model_writing
+
+    target, whole = tmp_path / "target", model_writing.write_labels
+
+    def meanwhile(folder: Path, labels: object) -> None:
+        shutil.copytree(model, target)
+        whole(folder, labels)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(model_writing, "write_labels", meanwhile)
+    with pytest.raises(NotSaved):
+        Classifier.load(model).save(target)
+    assert standing_in(target) == standing_in(model) and verify(target) == []
+    assert [path.name for path in tmp_path.iterdir() if "partial" in path.name] == []
+
+
+def test_a_model_nobody_expected_is_kept_aside(model: Path, tmp_path: Path) -> None:
+    Classifier.load(model).save(tmp_path / "other")
+    expected = standing_in(tmp_path / "other")
+    assert Classifier.load(model).save(tmp_path / "other", unless_changed=expected) is None
+    kept = Classifier.load(model).save(tmp_path / "other", unless_changed=None)
+    assert kept is not None and verify(kept) == [] and verify(tmp_path / "other") == []
+
+
+def test_a_model_that_cannot_be_read_is_moved_aside_with_its_history(model: Path, tmp_path: Path) -> None:
+    good = Classifier.load(model)
+    good.add_labels({"new": "a new label"})
+    manifest = (model / "manifest.json").read_bytes()
+    (model / "manifest.json").write_bytes(manifest[:-9])
+    kept = good.save(tmp_path / "copy") or Classifier.load(tmp_path / "copy").save(model)
+    assert kept is not None and verify(model) == []
+    (kept / "manifest.json").write_bytes(manifest)
+    assert "new" in open_labels(kept).labels
+
+
+def test_parts_carried_to_another_folder_get_names_of_their_own(model: Path, tmp_path: Path) -> None:
+    build_index(model, "exact", k=1)
+    Classifier.load(model).save(tmp_path / "copy")
+    assert part_of(tmp_path / "copy", "index").name != part_of(model, "index").name
+    assert verify(tmp_path / "copy") == []
+
+
+def test_the_first_load_of_a_written_model_hashes_no_large_file_again(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from umpteen.model import folder as model_folder
+
+    monkeypatch.setattr(model_folder, "ALWAYS_HASHED", 100)
+    Classifier.load(model).save(tmp_path / "copy")
+    hashed: list[str] = []
+    whole = model_folder.sha256_of
+    monkeypatch.setattr(model_folder, "sha256_of", lambda path: hashed.append(Path(path).name) or whole(path))
+    Classifier.load(tmp_path / "copy")
+    assert "vectors.safetensors" not in hashed and "labels.db" not in hashed
+
+
+HOSTILE = {
+    "note that is no text": "UPDATE versions SET note = CAST(x'ff' AS TEXT)",
+    "key that is no text": "UPDATE changes SET key = CAST(x'ff' AS TEXT)",
+    "part without JSON": "UPDATE parts SET about = 'x'",
+    "part that is a list": "UPDATE parts SET files = '[]'",
+    "part nested without end": f"UPDATE parts SET about = '{'[' * 100_000}'",
+    "part of a version that never was": "UPDATE parts SET labels_version = 7",
+    "no version at all": "DELETE FROM versions",
+    "version that is missing": "UPDATE versions SET version = 3 WHERE version = 1",
+    "text that was altered": "UPDATE changes SET text = 'other'",
+    "vector cut short": "UPDATE changes SET vector = x'0000'",
+    "vector of no numbers": "UPDATE changes SET vector = zeroblob(3)",
+    "change nobody knows": "UPDATE changes SET do = 'burn'",
+}
+
+
+@pytest.mark.parametrize("statement", HOSTILE.values(), ids=HOSTILE.keys())
+def test_whatever_stands_in_a_stranger_s_database_is_one_error(statement: str, model: Path) -> None:
+    Classifier.load(model).add_labels({"new": "a new label"})
+    build_index(model, "exact", k=1)
+    with closing(sqlite3.connect(next(model.glob("model-*.db")))) as connection:
+        connection.execute(statement)
+        connection.commit()
+    with pytest.raises(DamagedModel):
+        Classifier.load(model)
+    with suppress(DamagedModel):
+        assert verify(model) != []
+
+
+@pytest.mark.parametrize("row", [-1_000_000_000, 2_000_000_000, 10**15])
+def test_a_row_that_no_vector_has_costs_no_memory(row: int, model: Path) -> None:
+    database = files_of(model) / "labels.db"
+    with closing(sqlite3.connect(database)) as connection:
+        connection.execute("UPDATE labels SET row = ?, retired = 1 WHERE row = 9", (row,))
+        connection.commit()
+    reseal(model, "labels.db")
+    for read in (Classifier.load, open_labels):
+        with pytest.raises(DamagedModel, match=r"labels\.db: holds the rows"):
+            read(model)
+
+
+def reseal(model: Path, name: str) -> None:
+    """As somebody does who alters a file and knows of checksums."""
+    import hashlib
+
+    folder = ModelFolder(model)
+    content = {key: value for key, value in folder.manifest.items() if key != "checksum"}
+    file = folder.trained / name
+    content["files"][name] = {
+        "bytes": file.stat().st_size,
+        "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
+    }
+    seal = hashlib.sha256(json.dumps(content, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+    (model / "manifest.json").write_text(json.dumps({**content, "checksum": seal}))

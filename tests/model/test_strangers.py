@@ -1,0 +1,244 @@
+"""A model folder from a stranger touches nothing outside it; one that is put back or replaced loses nothing."""
+
+import json
+import os
+import shutil
+import socket
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from answers import same_answers
+from miniature import command, files_of, listing, part_of, refused, trained, write_recipe
+from umpteen.errors import DamagedModel
+from umpteen.model.classifier import Classifier, verify
+from umpteen.model.index import remove_index
+from umpteen.model.index_build import build_index
+from umpteen.model.live import open_labels
+from umpteen.model.train import train
+
+TEXTS = ["law of fish", "dog of tree"]
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("stranger")
+    trained(home, "training.steps=2")
+    return home
+
+
+@pytest.fixture
+def model(plain: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(plain / "model", tmp_path / "model"))
+
+
+def database_of(model: Path) -> Path:
+    return next(model.glob("model-*.db"))
+
+
+def test_links_are_refused_everywhere_and_what_they_lead_to_is_left_alone(model: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    for name in (".profile", "part.json", "letter.txt", "lock.lock"):
+        (home / name).write_text("mine")
+    encoder = files_of(model) / "encoder" / "query"
+    places: dict[Path, Callable[[Path], None]] = {
+        model / "catalogue": lambda place: place.symlink_to(home),
+        model / "index": lambda place: place.symlink_to(home),
+        model / "index-00000000": lambda place: place.symlink_to(home),
+        model / ".model-00000000.partial": lambda place: place.symlink_to(home),
+        encoder / "more": lambda place: place.symlink_to(home / "letter.txt"),
+        model / "pipe": lambda place: os.mkfifo(place),
+    }
+    before = listing(home)
+    for place, make in places.items():
+        make(place)
+        for asked in (
+            ["labels", "add", model, "k", "a text"],
+            ["labels", "list", model],
+            ["index", "build", model, "--kind", "exact"],
+            ["predict", model, "fish"],
+            ["verify", model],
+        ):
+            refused(command(*asked), place.name, "is a link or no file")
+        assert listing(home) == before
+        place.unlink()
+    assert command("verify", model).code == 0 and open_labels(model).labels.version == 0
+
+
+def test_a_database_or_manifest_that_is_a_link_is_refused(model: Path, tmp_path: Path) -> None:
+    for file in (database_of(model), model / "manifest.json"):
+        elsewhere = tmp_path / file.name
+        file.rename(elsewhere)
+        file.symlink_to(elsewhere)
+        before = elsewhere.read_bytes()
+        with pytest.raises(DamagedModel):
+            Classifier.load(model)
+        refused(command("labels", "add", model, "k", "a text"))
+        assert elsewhere.read_bytes() == before
+        file.unlink()
+        elsewhere.rename(file)
+    Classifier.load(model)
+
+
+@pytest.mark.parametrize("name", ["../../outside", "/outside", "encoder/../../outside", "a\\b"])
+def test_a_manifest_that_names_files_elsewhere_is_refused(name: str, model: Path) -> None:
+    import hashlib
+
+    content = json.loads((model / "manifest.json").read_text())
+    content["files"][name] = {"bytes": 1, "sha256": "0"}
+    del content["checksum"]
+    seal = hashlib.sha256(json.dumps(content, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+    (model / "manifest.json").write_text(json.dumps({**content, "checksum": seal}))
+    with pytest.raises(DamagedModel, match="no file of the model"):
+        Classifier.load(model)
+
+
+@pytest.mark.parametrize("folder", ["../neighbour", "model-00000000.db", "ranker-00000000", "index-1", "/etc"])
+def test_a_part_said_to_be_elsewhere_is_refused(folder: str, model: Path) -> None:
+    build_index(model, "exact", k=1)
+    alter_index(model, lambda about: about, folder=folder)
+    for read in (Classifier.load, verify):
+        with pytest.raises(DamagedModel, match="do not use this model"):
+            read(model)
+    remove_index(model)
+    Classifier.load(model)
+
+
+def alter_index(model: Path, change: Callable[[dict[str, Any]], dict[str, Any]], folder: str | None = None) -> None:
+    """As somebody could who makes a folder to do harm."""
+    with closing(sqlite3.connect(database_of(model))) as connection:
+        (about, where) = connection.execute("SELECT about, folder FROM parts WHERE name = 'index'").fetchone()
+        connection.execute(
+            "UPDATE parts SET about = ?, folder = ? WHERE name = 'index'",
+            (json.dumps(change(json.loads(about))), folder or where),
+        )
+        connection.commit()
+
+
+def test_a_milvus_address_in_a_folder_is_not_believed_and_hears_nothing(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_index(model, "milvus", recall=0.9, k=1)
+    expected = Classifier.load(model, index=False).predict(TEXTS, 3)
+    monkeypatch.setenv("UMPTEEN_MILVUS_TOKEN", "root:secret")
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        listener.setblocking(False)
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        alter_index(model, lambda about: {**about, "uri": address})
+        classifier = Classifier.load(model)
+        same_answers(classifier.predict(TEXTS, 3), expected)
+        assert f"UMPTEEN_MILVUS_URI={address}" in classifier.index.absence.reason  # type: ignore[attr-defined]
+        classifier.index.close()
+        left = remove_index(model)
+        assert left is not None and "is not believed" in left
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+    assert Classifier.load(model).index.kind == "exact"
+
+
+def test_a_path_as_milvus_address_touches_nothing_there(model: Path, tmp_path: Path) -> None:
+    target = tmp_path / "precious.db"
+    for file in (target, tmp_path / "precious.db.lock"):
+        file.write_text("mine")
+    build_index(model, "milvus", recall=0.9, k=1)
+    for uri in (str(target), "../../precious.db", "milvus/../../../precious.db"):
+        alter_index(model, lambda about, uri=uri: {**about, "uri": uri})  # type: ignore[misc]
+        classifier = Classifier.load(model)
+        assert len(classifier.predict(TEXTS, 3)) == 2
+        classifier.index.close()
+        assert target.read_text() == (tmp_path / "precious.db.lock").read_text() == "mine"
+
+
+def test_removing_an_index_drops_no_collection_but_the_model_s_own(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_index(model, "milvus", recall=0.9, k=1)
+    monkeypatch.setenv("UMPTEEN_MILVUS_URI", str(tmp_path / "somebody.db"))
+    alter_index(model, lambda about: {**about, "uri": str(tmp_path / "somebody.db"), "collection": "customers"})
+    assert remove_index(model) == "the collection customers is left alone: it is not one of umpteen's"
+    assert not (tmp_path / "somebody.db").exists()
+
+
+def test_labels_put_back_under_a_model_in_use_are_taken_as_they_are_and_the_next_change_lasts(
+    model: Path, tmp_path: Path
+) -> None:
+    served = Classifier.load(model)
+    served.add_labels({"one": "a first label"})
+    backup = shutil.copyfile(database_of(model), tmp_path / "backup.db")
+    served.add_labels({"two": "a second label"})
+    served.add_labels({"three": "a third label"})
+
+    shutil.copyfile(backup, database_of(model))
+    assert served.add_labels({"four": "a fourth label"}) == 2
+    assert [key in served.labels for key in ("one", "two", "three", "four")] == [True, False, False, True]
+    again = Classifier.load(model)
+    assert again.labels == served.labels and verify(model) == []
+
+    beside = Classifier.load(model)
+    served.add_labels({"five": "a fifth label"})
+    shutil.copyfile(backup, database_of(model))
+    assert beside.refresh() and "four" not in beside.labels
+    served.refresh()
+    assert served.version == 1 and served.labels == beside.labels
+
+
+def test_a_change_made_while_another_model_takes_the_folder_is_in_that_model_or_refused(
+    model: Path, tmp_path: Path
+) -> None:
+    """Whoever had the old one open when the manifest was replaced."""
+    old = Classifier.load(model)
+    other = Classifier.load(model)
+    other.retire_labels([other.labels.keys[0]])
+    other.save(tmp_path / "other")
+    Classifier.load(tmp_path / "other").save(model)
+    old.add_labels({"new": "a new label"})
+    now = Classifier.load(model)
+    assert "new" in now.labels and now.labels == old.labels and now.labels.count() == 10
+    assert verify(model) == []
+
+
+def test_labels_changed_while_a_new_model_was_trained_are_kept_aside(plain: Path, tmp_path: Path) -> None:
+    model = Path(shutil.copytree(plain / "model", tmp_path / "model"))
+    told: list[str] = []
+
+    class Changes:
+        def started(self, step: int, steps: int) -> None:
+            command("labels", "add", model, "meanwhile", "a label of the old model")
+
+        def stepped(self, record: dict[str, Any]) -> None: ...
+        def evaluated(self, record: dict[str, Any]) -> None: ...
+        def notice(self, message: str) -> None:
+            told.append(message)
+
+    recipe = write_recipe(plain, "training.steps=1", "seed=7")
+    train(recipe, output=model, overwrite=True, observer=Changes())
+    (kept,) = tmp_path.glob("model.kept-*")
+    assert "meanwhile" in Classifier.load(kept).labels and verify(kept) == []
+    assert "meanwhile" not in Classifier.load(model).labels and verify(model) == []
+    assert any(str(kept) in line for line in told)
+
+    train(recipe, output=model, overwrite=True)
+    assert len(list(tmp_path.iterdir())) == 2  # nothing had changed, so nothing more was kept
+
+
+def test_somebody_s_files_in_a_model_folder_are_never_swept(model: Path) -> None:
+    mine = ["index-0badcafe", "model-0badcafe", "calibration", "ranker-0badcafe.bak", ".index-0badcafe.mine"]
+    for name in mine:
+        (model / name).mkdir()
+        (model / name / "letter.txt").write_text("mine")
+    (model / "model-0badcafe.db").write_text("no database")
+    (model / "index-0badcafe" / "part.json").write_text('{"umpteen": "calibration"}')
+    build_index(model, "exact", k=1)
+    first = part_of(model, "index")
+    build_index(model, "exact", k=1)
+    remove_index(model)
+    assert not first.exists()
+    assert all((model / name / "letter.txt").read_text() == "mine" for name in mine)
+    assert (model / "model-0badcafe.db").exists()

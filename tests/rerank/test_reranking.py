@@ -1,0 +1,216 @@
+"""`umpteen ranker fit` and `remove`: the model folder gets a ranker whole or stays as it was."""
+
+import json
+import shutil
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from miniature import KEYS, command, files_of, flip_a_byte, listing, part_of, refused, trained
+from umpteen.data.dataset import Dataset, open_dataset
+from umpteen.errors import BadInput, DamagedModel
+from umpteen.model import rerank as reranking
+from umpteen.model.classifier import Classifier, verify
+from umpteen.model.rerank import fit_ranker, remove_ranker
+from umpteen.rerank import fit as fitting
+from umpteen.rerank.features import RankerSettings
+from umpteen.rerank.ranker import Ranker
+
+SETTINGS = RankerSettings(candidates=7)
+TEXTS = ["law of fish and tax", "the dog in the tree", "network of book 7"]
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with data/ and a model/ that has no ranker."""
+    folder = tmp_path_factory.mktemp("plain")
+    trained(folder)
+    return folder
+
+
+@pytest.fixture
+def home(plain: Path, tmp_path: Path) -> Path:
+    shutil.copytree(plain, tmp_path, dirs_exist_ok=True)
+    return tmp_path
+
+
+def data_of(home: Path) -> Dataset:
+    return open_dataset(home / "data")
+
+
+def test_a_fitted_model_ranks_as_its_parts_say_and_is_whole(home: Path) -> None:
+    before = listing(home / "model")
+    ranker, trials = fit_ranker(home / "model", data_of(home), SETTINGS)
+    assert verify(home / "model") == []
+    assert not (home / "model.ranker").exists()
+    after, alters = listing(home / "model"), {"README.md", f"{files_of(home / 'model').name}.db"}
+    assert all(after[name] == content for name, content in before.items() if name not in alters)
+    assert "## Ranker" in (home / "model" / "README.md").read_text()
+
+    best = max(trials, key=lambda trial: trial.mean)
+    assert (ranker.weight, ranker.rare) == (best.weight, best.rare) and trials[0].weight == 0.0
+
+    with_it, without = Classifier.load(home / "model"), Classifier.load(home / "model", ranker=False)
+    assert with_it.ranker is not None and without.ranker is None
+    dense = without.rank(TEXTS, 10)
+    vectors = np.zeros((len(TEXTS), 0), dtype=np.float32)
+    margins = ranker.margins(TEXTS, vectors, dense.rows)
+    np.testing.assert_allclose(with_it.ranker.margins(TEXTS, vectors, dense.rows), margins, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(with_it.ranker.scores(margins, dense.rows), ranker.scores(margins, dense.rows))
+    fused = with_it.rank(TEXTS, 10)
+    np.testing.assert_array_equal(fused.rows, ranker.rerank(TEXTS, vectors, dense).rows)
+    np.testing.assert_array_equal(fused.rows[:, 7:], dense.rows[:, 7:])  # beyond the candidates
+    np.testing.assert_array_equal(with_it.rank(TEXTS, 3).rows, fused.rows[:, :3])
+
+
+def test_a_classifier_saved_again_keeps_its_ranker(home: Path) -> None:
+    fit_ranker(home / "model", data_of(home), RankerSettings(candidates=7, characters=(2, 3), dense=0.5), weight=0.4)
+    loaded = Classifier.load(home / "model")
+    loaded.save(home / "again")
+    again = Classifier.load(home / "again")
+    assert verify(home / "again") == []
+    np.testing.assert_array_equal(again.rank(TEXTS, 5).rows, loaded.rank(TEXTS, 5).rows)
+    np.testing.assert_allclose(again.rank(TEXTS, 5).scores, loaded.rank(TEXTS, 5).scores, rtol=1e-5, atol=1e-6)
+    assert "by hand" in (home / "again" / "README.md").read_text()
+
+
+def test_a_flipped_byte_of_the_ranker_is_found(home: Path) -> None:
+    fit_ranker(home / "model", data_of(home), SETTINGS)
+    flip_a_byte(part_of(home / "model", "ranker") / "weights.safetensors")
+    assert "weights.safetensors" in verify(home / "model")[0]
+    flip_a_byte(part_of(home / "model", "ranker") / "weights.safetensors")
+    assert verify(home / "model") == []
+    flip_a_byte(part_of(home / "model", "ranker") / "vocabulary.json")
+    with pytest.raises(DamagedModel, match=r"vocabulary\.json"):
+        Classifier.load(home / "model")
+
+
+def test_a_neighbour_named_like_the_unfinished_fit_is_refused_and_left_alone(home: Path) -> None:
+    (home / "model.ranker").mkdir()
+    (home / "model.ranker" / "thesis.txt").write_text("mine")
+    with pytest.raises(BadInput, match=r"model\.ranker is in the way.*move it away"):
+        fit_ranker(home / "model", data_of(home), SETTINGS)
+    assert listing(home / "model.ranker") == {"thesis.txt": b"mine"}
+
+
+def test_a_killed_fit_leaves_the_model_alone_goes_on_and_ends_the_same(home: Path) -> None:
+    before = listing(home / "model")
+    with mock.patch.object(fitting, "_SMALLEST_BLOCK", 4):
+        real, solved = fitting.solve_block, []
+
+        def dies(*arguments: object) -> object:
+            if len(solved) == 1:
+                raise KeyboardInterrupt
+            solved.append(arguments)
+            return real(*arguments)  # type: ignore[arg-type]
+
+        with mock.patch.object(fitting, "solve_block", dies), pytest.raises(KeyboardInterrupt):
+            fit_ranker(home / "model", data_of(home), SETTINGS)
+        assert listing(home / "model") == before and (home / "model.ranker").is_dir()
+        shutil.copytree(home / "model", home / "other")
+        with mock.patch.object(reranking, "encode_texts", wraps=reranking.encode_texts) as encoded:
+            resumed, _ = fit_ranker(home / "model", data_of(home), SETTINGS)
+        assert encoded.call_count == 1  # validation only: the candidates were there
+        straight, _ = fit_ranker(home / "other", data_of(home), SETTINGS)
+    assert (resumed.weights != straight.weights).nnz == 0 and resumed.weight == straight.weight
+    assert listing(part_of(home / "model", "ranker")) == listing(part_of(home / "other", "ranker"))
+
+
+def test_what_was_begun_with_other_settings_is_not_used(home: Path) -> None:
+    with mock.patch.object(reranking, "fit_weights", side_effect=KeyboardInterrupt) as dies:
+        for settings, found in ((SETTINGS, False), (SETTINGS, True), (RankerSettings(candidates=6), False)):
+            old = home / "model.ranker" / "weights-000000000000.safetensors"
+            dies.side_effect = [KeyboardInterrupt]
+            with pytest.raises(KeyboardInterrupt):
+                fit_ranker(home / "model", data_of(home), settings)
+            assert old.exists() == found
+            old.write_bytes(b"old")
+
+
+def test_removing_brings_the_old_model_back(home: Path) -> None:
+    before = listing(home / "model")
+    fit_ranker(home / "model", data_of(home), SETTINGS)
+    remove_ranker(home / "model")
+    assert verify(home / "model") == []
+    after = listing(home / "model")
+    assert after.keys() == before.keys()
+    assert all(after[name] == before[name] for name in before if not name.endswith(".db") or "/" in name)
+    refused(command("ranker", "remove", home / "model"), "no ranker")
+
+
+def test_filtered_pairs_are_no_candidates_and_no_positives(home: Path) -> None:
+    data = data_of(home)
+    kept: list[np.ndarray] = []
+    real = reranking.fit_weights
+
+    def look(samples: reranking.Samples, *arguments: object, **named: object) -> object:
+        kept.append(samples.matrix("relevant").toarray())
+        for sample in samples.of_labels(0, len(data.labels)):
+            filtered = train.filtered.matrix.toarray() > 0
+            assert filtered.any()
+            assert not filtered[sample.negatives, sample.label].any()
+            assert not filtered[sample.positives, sample.label].any()
+            assert not (train.relevance.matrix.toarray()[sample.negatives, sample.label] > 0).any()
+        return real(samples, *arguments, **named)  # type: ignore[arg-type]
+
+    train = data.with_validation(0.1, 0).train
+    with mock.patch.object(reranking, "fit_weights", look):
+        fit_ranker(home / "model", data, SETTINGS)
+    assert kept[0].shape == (len(train), len(data.labels))
+
+
+def test_the_command_fits_judges_and_predicts(home: Path) -> None:
+    outcome = command(
+        "ranker", "fit", home / "model", "--data", home / "data", "--candidates", "7", "--jobs", "1", "--json"
+    )
+    assert outcome.code == 0, outcome.err
+    told = json.loads(outcome.out)
+    assert told["candidates"] == 7 and len(told["trials"]) == 1 + len(reranking.WEIGHTS) * len(reranking.RARES)
+    chosen = max(told["trials"], key=lambda trial: sum(trial["metrics"].values()))
+    assert told["weight"] == chosen["weight"]
+
+    def judged(*flags: str) -> dict[str, float]:
+        judged = command("evaluate", home / "model", home / "data", "--json", "--at", "1", "--at", "5", *flags)
+        assert judged.code == 0, judged.err
+        metrics: dict[str, float] = json.loads(judged.out)["metrics"]
+        return metrics
+
+    classifier, data = Classifier.load(home / "model"), data_of(home)
+    assert data.test is not None
+    ranking = classifier.rank(list(data.test.texts), 5, excluding=data.test.filtered.matrix)
+    first = np.mean([row in data.test.relevance.of(query) for query, row in enumerate(ranking.rows[:, 0])])
+    assert judged()["P@1"] == pytest.approx(100 * first)
+
+    fit_ranker(home / "model", data_of(home), SETTINGS, weight=0.5, rare=0.1)  # over the first one
+    dense = json.loads(command("predict", home / "model", TEXTS[0], "--json", "--no-ranker").out)
+    fused = json.loads(command("predict", home / "model", TEXTS[0], "--json").out)
+    assert [label["score"] for label in dense["labels"]] != [label["score"] for label in fused["labels"]]
+    assert {label["key"] for label in fused["labels"]} <= set(KEYS)
+    assert judged("--no-ranker").keys() == judged().keys()
+
+
+def test_what_cannot_be_is_refused(home: Path) -> None:
+    model, data = home / "model", home / "data"
+    refused(command("ranker", "fit", model, "--data", data), "100 candidates", "10 labels", "--candidates 10")
+    refused(command("ranker", "fit", model, "--data", data, "--candidates", "5", "--set", "costs=1"), "costs", "cost")
+    few = ("--candidates", "5", "--jobs", "1")
+    refused(command("ranker", "fit", model, "--data", data, *few, "--set", "min_texts=1000"), "no n-gram")
+    other = home / "other-data"
+    shutil.copytree(data, other)
+    with (other / "train.jsonl").open("a") as file:
+        file.write(json.dumps({"text": "one more", "labels": [KEYS[0]], "ignore": []}) + "\n")
+    refused(command("ranker", "fit", model, "--data", other, *few), "not what the model was trained on", "--weight")
+
+
+def test_a_model_fitted_on_everything_needs_a_weight(tmp_path: Path) -> None:
+    model = trained(tmp_path, "data.fit_on=train+validation")
+    asked = ("ranker", "fit", model, "--data", tmp_path / "data", "--candidates", "5", "--jobs", "1")
+    refused(command(*asked), "fitted on validation", "--weight")
+    outcome = command(*asked, "--weight", "0.35")
+    assert outcome.code == 0, outcome.err
+    ranker = Classifier.load(model).ranker
+    assert isinstance(ranker, Ranker) and ranker.weight == 0.35 and ranker.rare == reranking.USUAL_RARE
+    fitted, trials = fit_ranker(model, open_dataset(tmp_path / "data"), SETTINGS, weight=0.35, rare=0.1)
+    assert fitted.rare == 0.1 and trials == []

@@ -1,0 +1,334 @@
+"""Labels in Milvus, embedded or behind an address: right answers, keys and versions kept, absences survived."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event, Thread
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from retrieval.index_cases import Truth, change, clustered, recall, scores_are_inner_products, with_twins
+
+from umpteen.errors import BadInput, InUse
+from umpteen.search import milvus_connection
+from umpteen.search.certificate import tune
+from umpteen.search.index import Effort, LiveVectors
+from umpteen.search.milvus import AUTO, HNSW, IVF_FLAT, MilvusCollection, MilvusIndex
+from umpteen.search.milvus_connection import MilvusAway, MilvusConnection
+from umpteen.search.milvus_places import FallbackIndex
+
+COUNT = 600
+NOBODY = "http://127.0.0.1:9"  # the discard port, where nobody listens
+
+
+@dataclass
+class Keys:
+    """A catalogue: more keys than rows do no harm."""
+
+    version: int = 3
+    active: NDArray[np.bool_] = field(default_factory=lambda: np.ones(COUNT, dtype=np.bool_))
+    keys: list[str] = field(default_factory=lambda: [f"key-{row}" for row in range(2 * COUNT)])
+
+
+@pytest.fixture
+def connection(tmp_path: Path) -> Iterator[MilvusConnection]:
+    opened = MilvusConnection(str(tmp_path / "labels.db"))
+    yield opened
+    opened.close()
+
+
+def all_is_told(index: MilvusIndex | FallbackIndex, catalogue: Keys, version: int) -> None:
+    """The catalogue has a new version, and the index holds all of it."""
+    catalogue.version, catalogue.active = version, index.labels.active
+    index.remove(np.empty(0, dtype=np.int64))
+
+
+def entities(index: MilvusIndex, expression: str) -> list[dict[str, object]]:
+    fields = ["row", "key", "version", "retired"]
+    found = index.collection.query(expression, fields)
+    return [{name: one[name] for name in fields} for one in found]
+
+
+@pytest.mark.parametrize(("lengths", "structure"), [(0.0, HNSW), (0.8, IVF_FLAT)], ids=["unit", "stretched"])
+def test_it_finds_what_a_full_sort_finds_before_and_after_changes(
+    lengths: float, structure: str, connection: MilvusConnection, tmp_path: Path
+) -> None:
+    base = with_twins(clustered(COUNT, 1, lengths=lengths))
+    queries = clustered(40, 2)
+    index = MilvusIndex.build(connection, "labels", LiveVectors(base), Keys())
+    assert index.collection.structure == structure
+    tuned = tune(index, queries, 10, 0.95)
+    assert tuned.recalls.mean() >= 0.95
+    index.effort = index.efforts(10)[-1]  # all of it: how the engine divides its lists is chance
+    found = index.search(queries, 10)
+    assert recall(found, queries, Truth(base)) >= 0.95
+    settings = index.save(tmp_path)
+
+    catalogue = Keys(3)
+    again = MilvusIndex.open(LiveVectors(base), settings, connection, lambda: catalogue, 3)
+    truth = Truth(base)
+    change(again, truth, lengths=lengths)
+    all_is_told(again, catalogue, 4)
+    for _ in range(2):  # before Milvus has heard of it, and after
+        found = again.search(queries, 10)
+        assert recall(found, queries, truth) >= 0.95
+        scores_are_inner_products(found, queries, truth)
+        again.catch_up()
+    assert again.waiting() == 0 and again.collection.version() == 4
+
+
+def test_milvus_holds_keys_versions_and_who_is_retired(connection: MilvusConnection) -> None:
+    base = clustered(40, 3)
+    catalogue = Keys(3)
+    index = MilvusIndex.build(connection, "labels", LiveVectors(base), catalogue)
+    index._catalogue = lambda: catalogue
+    index.remove(np.array([7]))
+    index.add(np.array([5, 40]), clustered(2, 4).numpy())
+    all_is_told(index, catalogue, 4)
+    index.catch_up()
+    assert entities(index, "row in [5, 6, 7, 40]") == [
+        {"row": 5, "key": "key-5", "version": 4, "retired": False},
+        {"row": 6, "key": "key-6", "version": 3, "retired": False},
+        {"row": 7, "key": "key-7", "version": 4, "retired": True},
+        {"row": 40, "key": "key-40", "version": 4, "retired": False},
+    ]
+    assert 7 not in index.collection.search(base[7:8], 41, 64, filtered=True)
+    index.add(np.array([7]), base[7:8].numpy())
+    assert index.search(base[7:8], 1).rows.tolist() == [[7]]
+
+
+def test_what_a_crash_left_unmarked_is_written_again(
+    connection: MilvusConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = clustered(40, 5)
+    index = MilvusIndex.build(connection, "labels", LiveVectors(base), Keys(3))
+    settings = index.save(tmp_path)
+    new = clustered(2, 6).numpy()
+    catalogue = Keys(4, np.ones(41, dtype=np.bool_))
+
+    def crashing(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    for interrupted in ("mark", "write"):  # rows written but no marker, then nothing written at all
+        later = MilvusIndex.open(LiveVectors(base), settings, connection, lambda: catalogue, 3)
+        later.add(np.array([0, 40]), new)
+        with monkeypatch.context() as patch:
+            patch.setattr(MilvusCollection, interrupted, crashing)
+            with pytest.raises(KeyboardInterrupt):
+                later.catch_up()
+        assert later.waiting() == 2 and later.collection.version() == 3
+
+    after = MilvusIndex.open(LiveVectors(base), settings, connection, lambda: catalogue, 3)
+    after.add(np.array([0, 40]), new)
+    after.catch_up()
+    assert after.collection.version() == 4 and after.waiting() == 0
+    assert [one["row"] for one in entities(after, "row in [0, 40]")] == [0, 40]
+    assert after.search(torch.from_numpy(new), 1).rows.tolist() == [[0], [40]]
+
+
+def test_the_marker_never_names_a_version_whose_rows_are_not_there(
+    connection: MilvusConnection, tmp_path: Path
+) -> None:
+    base = clustered(40, 5)
+    settings = MilvusIndex.build(connection, "labels", LiveVectors(base), Keys(3)).save(tmp_path)
+    catalogue = Keys(3, np.ones(40, dtype=np.bool_))
+    index = MilvusIndex.open(LiveVectors(base), settings, connection, lambda: catalogue, 3)
+    index.add(np.array([1]), base[3:4].numpy())
+
+    def caught_up() -> tuple[int | None, int, int]:
+        index.catch_up()
+        return index.collection.version(), index.waiting(), len(entities(index, "row >= 0 and version == 4"))
+
+    catalogue.version, catalogue.active = 4, np.arange(41) != 7  # the catalogue is there, and the index not told yet
+    assert caught_up() == (3, 1, 0)
+    index.add(np.array([0, 40]), clustered(2, 6).numpy())  # half of it
+    assert caught_up() == (3, 3, 0)
+    index.remove(np.array([7]))
+    assert caught_up() == (4, 0, 4)
+
+
+def test_a_collection_that_never_was_complete_is_written_whole(connection: MilvusConnection) -> None:
+    labels = LiveVectors(clustered(40, 7))
+    collection = MilvusCollection.create(connection, "labels", labels.dimension, HNSW, 1)
+    assert collection.version() is None
+    index = MilvusIndex(collection, labels, Effort(1, 16, 10), lambda: Keys(2), 2)
+    index.catch_up()
+    assert collection.version() == 2 and len(entities(index, "row >= 0")) == 40
+
+
+def test_an_embedded_engine_without_the_structure_takes_what_it_has(
+    connection: MilvusConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = MilvusCollection._create
+
+    def older(connection: MilvusConnection, name: str, dimension: int, structure: str, lists: int) -> MilvusCollection:
+        if structure == HNSW:
+            raise MilvusAway("local mode only support FLAT AUTOINDEX")
+        return create(connection, name, dimension, structure, lists)
+
+    monkeypatch.setattr(MilvusCollection, "_create", older)
+    collection = MilvusCollection.create(connection, "labels", 24, HNSW, 1)
+    assert collection.structure == AUTO
+    index = MilvusIndex(collection, LiveVectors(clustered(40, 8)), Effort(1, 0, 10), lambda: Keys(2), 2)
+    index.catch_up()
+    assert index.efforts(10) == [Effort(10, 0, 16)]
+    assert tune(index, clustered(10, 9), 10, 0.9).effort == Effort(10, 0, 16)
+
+
+def test_the_embedded_engine_belongs_to_one_process(connection: MilvusConnection) -> None:
+    connection.connect()
+    program = (
+        "import sys; from umpteen.search.milvus_connection import *\n"
+        "try: MilvusConnection(sys.argv[1]).connect()\n"
+        "except milvus_engine.InUse as error: print(error)"
+    )
+    other = subprocess.run([sys.executable, "-c", program, connection.uri], capture_output=True, text=True, check=True)
+    assert "belongs to one process" in other.stdout and "single worker" in other.stdout
+    assert other.stderr == ""
+    again = MilvusConnection(connection.uri)  # the same process may
+    again.connect()
+    again.close()
+    connection.connect()
+
+
+def test_who_cannot_be_reached_is_named_after_patient_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(milvus_connection.time, "sleep", waits.append)
+    with pytest.raises(MilvusAway, match=r"127\.0\.0\.1:9.*is it running.*UMPTEEN_MILVUS_TOKEN"):
+        MilvusConnection(NOBODY, timeout=1).connect(attempts=4)
+    assert waits == [0.5, 1.0, 2.0]
+    with pytest.raises(BadInput, match="127"):
+        MilvusIndex.build(MilvusConnection(NOBODY, timeout=1), "labels", LiveVectors(clustered(9, 1)), Keys())
+
+
+def eventually(claim: Callable[[], bool], seconds: float = 15) -> bool:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if claim():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+class Server:
+    """Milvus behind an address; what it holds survives its absences."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.port = 0
+
+    def start(self) -> str:
+        from milvus_lite.adapter.grpc.server import start_server_in_thread
+
+        self._server, self._engine, self.port = start_server_in_thread(str(self._folder), port=self.port)
+        return f"http://127.0.0.1:{self.port}"
+
+    def stop(self) -> None:
+        self._server.stop(grace=0).wait()
+        self._engine.close()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    made = Server(tmp_path / "server.db")
+    yield made
+    made.stop()
+
+
+def test_exact_search_answers_while_milvus_is_away_and_milvus_when_it_is_back(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(milvus_connection.TOKEN, "somebody:secret")
+    connection = MilvusConnection(server.start(), timeout=2)
+    base = clustered(COUNT, 1)
+    queries = clustered(20, 2)
+    built = MilvusIndex.build(connection, "labels", LiveVectors(base), Keys(3))
+    built.effort = Effort(10, 200, 20)
+    settings = built.save(tmp_path)
+    assert "secret" not in str(settings)
+
+    catalogue = Keys(3)
+    milvus = MilvusIndex.open(LiveVectors(base), settings, connection, lambda: catalogue, 3)
+    index = FallbackIndex(milvus, first_wait=0.05)
+    truth = Truth(base)
+    assert recall(index.search(queries, 10), queries, truth) >= 0.95 and index.absence is None
+
+    server.stop()
+    found = index.search(queries, 10)
+    assert found.rows.tolist() == truth.search(queries, 10)
+    assert index.absence is not None and f"127.0.0.1:{server.port}" in index.absence.reason
+    change(index, truth)
+    all_is_told(index, catalogue, 4)
+    assert index.search(queries, 10).rows.tolist() == truth.search(queries, 10)
+    assert index.waiting() > 0
+
+    server.start()
+    assert eventually(lambda: index.absence is None and index.waiting() == 0)
+    assert milvus.collection.version() == 4
+    seen: list[object] = []
+    with monkeypatch.context() as patch:
+        patch.setattr("umpteen.search.milvus_places.exact_search", lambda *asked: seen.append(asked))
+        assert recall(index.search(queries, 10), queries, truth) >= 0.95 and seen == []
+    index.close()
+
+
+def test_an_index_that_is_away_from_the_start_serves_all_the_same() -> None:
+    base = clustered(50, 1)
+    settings = {"collection": "labels", "structure": HNSW, "effort": Effort(10, 20, 20).to_dict()}
+    milvus = MilvusIndex.open(LiveVectors(base), settings, MilvusConnection(NOBODY, timeout=1), Keys, 3)
+    index = FallbackIndex(milvus)
+    assert index.absence is None and index._keeper is None  # nobody has asked it for anything
+    assert index.search(base[:3], 2).rows[:, 0].tolist() == [0, 1, 2]
+    assert index.absence is not None and index._keeper is not None
+    index.close()
+    assert not index._keeper.is_alive()
+
+
+def test_an_index_can_be_closed_while_its_thread_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = Event()
+
+    class Slow(Thread):
+        def start(self) -> None:
+            begun.set()
+            time.sleep(0.1)
+            super().start()
+
+    monkeypatch.setattr("umpteen.search.milvus_places.Thread", Slow)
+    collection = MilvusCollection(MilvusConnection(NOBODY, timeout=1), "labels", HNSW)
+    index = FallbackIndex(MilvusIndex(collection, LiveVectors(clustered(40, 1)), Effort(1, 16, 10), Keys, 3))
+    with ThreadPoolExecutor(1) as thread:
+        searching = thread.submit(index.search, clustered(1, 2), 3)
+        assert begun.wait(15)
+        index.close()
+        assert searching.result().width == 3
+    assert index._keeper is not None and not index._keeper.is_alive()
+
+
+def test_who_only_changes_labels_never_touches_milvus(tmp_path: Path) -> None:
+    base = clustered(50, 1)
+    settings = {"collection": "labels", "structure": HNSW, "effort": Effort(10, 20, 20).to_dict()}
+    connection = MilvusConnection(str(tmp_path / "labels.db"))
+    index = FallbackIndex(MilvusIndex.open(LiveVectors(base), settings, connection, Keys, 3))
+    index.add(np.array([50]), base[:1].numpy())
+    index.remove(np.array([3]))
+    index.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_second_process_is_told_and_not_answered_from_elsewhere(
+    connection: MilvusConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def in_use(_: str) -> None:
+        raise InUse("another one has it open")
+
+    monkeypatch.setattr("umpteen.search.milvus_connection.own", in_use)
+    collection = MilvusCollection(connection, "labels", HNSW)
+    index = MilvusIndex(collection, LiveVectors(clustered(40, 1)), Effort(1, 16, 10), Keys, 3)
+    with pytest.raises(InUse):
+        FallbackIndex(index).search(clustered(1, 2), 3)
