@@ -12,7 +12,7 @@ import random
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from itertools import count, pairwise
 from multiprocessing.connection import Connection, wait
@@ -26,6 +26,7 @@ from umpteen.encoders.folder import DEFAULT_MODEL
 from umpteen.encoders.static import StaticEncoder
 from umpteen.encoders.towers import Towers
 from umpteen.errors import BadInput, UmpteenError
+from umpteen.files.progress import Progress
 from umpteen.model.changes import Add, Change, Rename, Retire, Step
 from umpteen.model.classifier import Classifier, verify
 from umpteen.model.live import open_labels
@@ -34,8 +35,6 @@ FIRST_LABELS, MOST_LABELS = 50, 500
 MOST_AT_ONCE = 20  # labels in a change
 LONGEST_LIFE = 1.0  # seconds from the child's first change to its end
 PATIENCE = 120.0  # seconds until a child begins
-
-Progress = Callable[[str, int, int], None]
 
 
 def run(

@@ -1,7 +1,7 @@
 """Titles drawn from a model's own vocabulary: a dataset of any number of labels, in umpteen's native format."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
@@ -12,13 +12,12 @@ from tokenizers import Tokenizer
 from umpteen.encoders.folder import locate
 from umpteen.encoders.tokenizer import TOKENIZER_FILE
 from umpteen.errors import BadInput
+from umpteen.files.progress import Progress
 
 SHORTEST, LONGEST = 5, 15  # word pieces in a title
 REPEATED = 100  # one label in so many has the title of an earlier one, as in real catalogues
 POSITIVES = 5  # of a query, the first of which it shares words with
 AT_ONCE = 10_000  # titles drawn together
-
-Progress = Callable[[str, int, int], None]
 
 
 def write_titles(

@@ -26,6 +26,7 @@ from umpteen.encoders.encode import micro_batches
 from umpteen.encoders.towers import Towers
 from umpteen.encoders.transformer import TransformerEncoder
 from umpteen.errors import BadInput
+from umpteen.files.progress import Progress
 from umpteen.objectives import Pairs, Scores, Targets, decoupled_softmax
 from umpteen.parallel.meter import Meter
 from umpteen.training.inputs import TrainingData
@@ -38,8 +39,6 @@ TOKENS = 10  # of each text: eight word pieces between two special tokens
 POSITIVES = 5  # of a query
 TEMPERATURE = 0.05
 LOSS_SIZES = (8, 32)  # times the labels: the loss alone, where it is large enough to be seen
-
-Progress = Callable[[str, int, int], None]
 
 
 class Case(NamedTuple):

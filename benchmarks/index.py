@@ -23,6 +23,7 @@ from umpteen.data.labels import LabelCatalogue
 from umpteen.encoders.encode import encode_texts
 from umpteen.encoders.static import StaticEncoder
 from umpteen.errors import BadInput
+from umpteen.files.progress import Progress
 from umpteen.model.catalogue import LiveCatalogue
 from umpteen.model.changes import Add
 from umpteen.model.live_labels import LiveLabels
@@ -35,8 +36,6 @@ from umpteen.search.index import Effort, LiveVectors
 
 DATA, MODEL = "wordnet-nouns", "all-MiniLM-L6-v2"
 K = 10
-
-Progress = Callable[[str, int, int], None]
 
 
 def run(

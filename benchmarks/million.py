@@ -20,9 +20,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from benchmarks.generated import Progress, write_titles
+from benchmarks.generated import write_titles
 from umpteen.config.recipes import resolve
 from umpteen.errors import BadInput
+from umpteen.files.progress import Progress
 from umpteen.objectives.tiles import even_tile
 from umpteen.parallel.threads import spread
 from umpteen.training.build import build_run

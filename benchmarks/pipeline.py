@@ -27,6 +27,7 @@ from umpteen.encoders.towers import Towers
 from umpteen.encoders.transformer import TransformerEncoder
 from umpteen.errors import BadInput
 from umpteen.evaluation.judge import Judge
+from umpteen.files.progress import Progress
 from umpteen.search.exact import top_k
 
 MODEL = "all-MiniLM-L6-v2"
@@ -35,8 +36,6 @@ MAX_LENGTH = 64  # tokens
 BATCH_SIZE = 32  # texts, sentence-transformers' own default
 STATIC_BIGRAMS = 100_000  # as in the demo's recipe, whose dropout on the vectors is:
 STATIC_DROPOUT = 0.3
-
-Progress = Callable[[str, int, int], None]
 
 
 def run(

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -21,6 +21,7 @@ from umpteen.data.dataset import open_dataset
 from umpteen.data.tokens import CHUNK, TokenTable, tokenise
 from umpteen.encoders.tokenizer import TextTokenizer
 from umpteen.errors import BadInput
+from umpteen.files.progress import Advance, Progress
 
 MEMORY_LIMIT = 2_000_000_000  # bytes
 MODEL = "all-MiniLM-L6-v2"
@@ -28,8 +29,6 @@ LABELS = 1_000
 LABELS_PER_DOCUMENT = 3
 WRITTEN_AT_ONCE = 1_000  # documents
 SAMPLED = 2_000  # documents compared with a table that was never interrupted
-
-Progress = Callable[[str, int, int], None]
 
 
 def run(
@@ -147,7 +146,7 @@ def _peak_memory() -> int:
 def _child(data: str, cache: str, max_length: str) -> None:
     """Reads and tokenises, reporting each step as a line of JSON."""
 
-    def report(stage: str) -> Callable[[int, int], None]:
+    def report(stage: str) -> Advance:
         def tell(done: int, total: int) -> None:
             told = {"stage": stage, "done": done, "total": total, "peak_memory": _peak_memory()}
             print(json.dumps(told), flush=True)

@@ -4,7 +4,7 @@ in turns from a process of their own; MiniLM with requests gathered into batches
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -19,14 +19,13 @@ from umpteen.encoders.static import StaticEncoder
 from umpteen.encoders.towers import Towers
 from umpteen.encoders.transformer import TransformerEncoder
 from umpteen.errors import BadInput
+from umpteen.files.progress import Progress
 from umpteen.model.classifier import Classifier
 
 DATASET = "wordnet-nouns"
 MODEL = "all-MiniLM-L6-v2"
 CLIENTS = 32
 K = 5
-
-Progress = Callable[[str, int, int], None]
 
 
 def run(

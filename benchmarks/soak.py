@@ -9,7 +9,6 @@ import json
 import random
 import re
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,6 +21,7 @@ from benchmarks.load import Connection, connect, request_bytes
 from benchmarks.serve import static_model
 from umpteen.data.dataset import open_dataset
 from umpteen.errors import BadInput
+from umpteen.files.progress import Progress
 from umpteen.model.classifier import Classifier
 
 DATASET = "wordnet-nouns"
@@ -29,8 +29,6 @@ TOKEN = "of-the-soak"
 FLAT = 0.01  # of the memory: what it may grow by and still be flat
 _SETTLED = 0.25  # of the time; until then caches fill
 _KEPT = 20  # added labels that are there at the same time
-
-Progress = Callable[[str, int, int], None]
 
 
 def run(

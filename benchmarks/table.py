@@ -12,10 +12,11 @@ from typing import Any
 
 import torch
 
-from benchmarks.generated import Progress, write_titles
+from benchmarks.generated import write_titles
 from benchmarks.million import MODEL, Case, in_its_own_process, peak_memory
 from umpteen.config.recipes import resolve
 from umpteen.errors import BadInput
+from umpteen.files.progress import Progress
 from umpteen.model.train import train
 
 RECIPE = f"""\

@@ -10,6 +10,7 @@ import numpy as np
 from scipy.stats import t as student
 
 from umpteen.errors import BadFile, BadInput
+from umpteen.files.progress import Notice
 from umpteen.files.storage import write_atomically
 
 Figures = dict[str, Any]  # {"mean": …, "interval": [low, high] or None for a single seed}
@@ -37,7 +38,7 @@ def finish_runs(
     output: Path,
     runs: Sequence[tuple[str, int]],
     make: Callable[[str, int], dict[str, Any]],
-    notice: Callable[[str], None],
+    notice: Notice,
     *,
     what: str = "run",
 ) -> list[dict[str, Any]]:

@@ -24,10 +24,10 @@ from typing import Any, TypeVar
 from lab.comparison import Figures, Outcomes, claim_folder, finish_runs, verdict, written
 from umpteen.errors import BadInput, Stopped
 from umpteen.evaluation.figures import Panel, draw
+from umpteen.files.progress import Notice, Progress
 from umpteen.files.storage import write_atomically
 from umpteen.version import __version__
 
-Progress = Callable[[str, int, int], None]
 Choice = TypeVar("Choice")
 
 SIZES = ("tiny", "small", "paper")
@@ -43,7 +43,7 @@ class Setup:
     source: str | None = None  # a dataset folder or the name of a bundled one; None: the experiment's own choice
     encoder: str | None = None  # None: the size's own
     seeds: int = 3
-    notice: Callable[[str], None] = lambda message: None
+    notice: Notice = lambda message: None
     progress: Progress = lambda name, done, total: None
     model: str | None = None  # generation: the folder of a causal language model; None: a small one made in the run
 

@@ -4,7 +4,7 @@ Everything random follows from (seed, step), so that a stopped fine-tuning goes 
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from torch.optim import AdamW
 
 from lab.generation_model import Example, Writer
 from umpteen.errors import Diverged, Stopped
+from umpteen.files.progress import Advance
 from umpteen.parallel.children import stop_request
 from umpteen.training.checkpoint import TrainState, load_best, load_checkpoint, save_best, save_checkpoint
 from umpteen.training.optimizer import learning_rate_factor, make_optimizer, set_learning_rate
@@ -40,7 +41,7 @@ def fine_tune(
     seed: int,
     workspace: Path,
     recipe: dict[str, Any],
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Advance = lambda done, total: None,
 ) -> TrainState:
     """Learns until the epochs are over or validation no longer improves; the model then has its best weights.
 

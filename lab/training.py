@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lab.cutting import cut
-from lab.experiment import Progress, Setup, chosen
+from lab.experiment import Setup, chosen
 from umpteen.config import recipes
 from umpteen.config.settings import RunConfig
 from umpteen.data.dataset import Dataset, open_dataset, write_native
 from umpteen.encoders.encode import encode_tokens
 from umpteen.errors import BadInput
 from umpteen.evaluation.judge import Judge
+from umpteen.files.progress import Progress
 from umpteen.search.ranking import Ranking
 from umpteen.training.build import Run, build_judge, build_run
 from umpteen.training.checkpoint import TrainState

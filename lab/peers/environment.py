@@ -9,12 +9,13 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from umpteen.compare.methods import Unavailable
 from umpteen.data.prepared import cache_folder
+from umpteen.files.progress import Notice
 from umpteen.files.storage import locked_file, write_atomically
 
 PYTHON = "UMPTEEN_PEER_PYTHON"  # the interpreter that environments are made from, where ours is too new for a peer
@@ -42,7 +43,7 @@ class Environment:
     def is_ready(self) -> bool:
         return (self.folder / _READY).is_file() and self.interpreter.exists()
 
-    def make(self, notice: Callable[[str], None]) -> None:
+    def make(self, notice: Notice) -> None:
         """Makes the environment unless it is there; raises Unavailable if it cannot be."""
         if self.is_ready:
             return
@@ -51,7 +52,7 @@ class Environment:
             if not self.is_ready:
                 self._install(notice)
 
-    def _install(self, notice: Callable[[str], None]) -> None:
+    def _install(self, notice: Notice) -> None:
         notice(f"installing {', '.join((*self.alone, *self.needs))} into {self.folder}, once …")
         shutil.rmtree(self.folder, ignore_errors=True)
         python = os.environ.get(PYTHON) or sys.executable

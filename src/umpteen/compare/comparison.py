@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from umpteen.compare.methods import Method, Notice, Outcome, Task, Unavailable
+from umpteen.compare.methods import Method, Outcome, Task, Unavailable
 from umpteen.compare.page import write_page
 from umpteen.data.dataset import Dataset
 from umpteen.errors import BadFile, BadInput
 from umpteen.evaluation.significance import paired_differences
+from umpteen.files.progress import Notice, Progress
 from umpteen.files.storage import write_atomically
 from umpteen.search.ranking import Ranking
-from umpteen.training.build import Progress
 from umpteen.training.tune import Candidate, search
 
 Skipped = dict[str, str]  # method, reason

@@ -18,6 +18,7 @@ from umpteen.data.dataset import Dataset, Split
 from umpteen.errors import BadInput
 from umpteen.evaluation.baselines import TfidfNeighbours, popularity
 from umpteen.evaluation.judge import Judge
+from umpteen.files.progress import Notice
 from umpteen.search.ranking import Ranking
 from umpteen.training.tune import Candidate, grid
 
@@ -93,9 +94,6 @@ class Method(Protocol):
     def finish(self, task: Task, settings: tuple[str, ...], folder: Path) -> Outcome:
         """The final fit with the chosen settings; what `folder` holds of an interrupted one is gone on with."""
         ...
-
-
-Notice = Callable[[str], None]
 
 
 class Unavailable(Exception):

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from umpteen.compare.methods import BASELINES, PEERS, Method, Notice, Outcome, Task, Unavailable, peers
+from umpteen.compare.methods import BASELINES, PEERS, Method, Outcome, Task, Unavailable, peers
 from umpteen.config.recipes import path_of, resolve
 from umpteen.config.settings import RunConfig
 from umpteen.errors import BadInput
+from umpteen.files.progress import Notice, Progress
 from umpteen.files.storage import atomic_folder, write_atomically
 from umpteen.model.classifier import RANKER, Classifier
 from umpteen.model.rerank import fit_ranker
@@ -20,7 +21,6 @@ from umpteen.model.train import train
 from umpteen.parallel.world import cores
 from umpteen.rerank.features import RankerSettings
 from umpteen.rerank.ranker import Ranker
-from umpteen.training.build import Progress
 from umpteen.training.observer import Observer
 from umpteen.training.tune import Candidate, candidates, grid, identify, usual_choices
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from umpteen.data.labels import LabelCatalogue, Relevance
 from umpteen.data.prepared import content_fingerprint, open_prepared, prepare
 from umpteen.data.texts import Texts
 from umpteen.errors import BadInput
+from umpteen.files.progress import Advance
 from umpteen.files.storage import atomic_folder, can_hold
 
 BUNDLED = Path(__file__).parent / "bundled"
@@ -120,9 +121,7 @@ class Dataset:
         return replace(self, train=joined, validation=None, validation_was_taken=False)
 
 
-def open_dataset(
-    source: str | Path, *, cache: Path | None = None, progress: Callable[[int, int], None] | None = None
-) -> Dataset:
+def open_dataset(source: str | Path, *, cache: Path | None = None, progress: Advance | None = None) -> Dataset:
     """A folder in any known format, or a bundled dataset by name; read once, memory-mapped ever after.
 
     `cache` is where the binary copy goes: by default $UMPTEEN_CACHE, else $XDG_CACHE_HOME/umpteen, else
@@ -161,7 +160,7 @@ def _locate(source: str | Path) -> Path:
 ROWS_BETWEEN_REPORTS = 1024
 
 
-def write_native(dataset: Dataset, folder: Path, progress: Callable[[int, int], None] | None = None) -> None:
+def write_native(dataset: Dataset, folder: Path, progress: Advance | None = None) -> None:
     """labels.jsonl, dataset.toml, and one .jsonl for each split: all of them, or nothing at all."""
     if not can_hold(folder):
         raise BadInput(f"{folder} is there already and not empty; name a new folder")

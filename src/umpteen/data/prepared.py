@@ -25,6 +25,7 @@ from scipy.sparse import coo_array, csr_array
 from umpteen.data.labels import Relevance
 from umpteen.data.texts import Texts, TextsWriter
 from umpteen.errors import BadFile, BadInput, NotSaved
+from umpteen.files.progress import Advance
 from umpteen.files.storage import atomic_folder, locked_file
 
 PREPARED_VERSION = 1
@@ -295,9 +296,7 @@ def cache_folder(cache: Path | None = None) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "umpteen"
 
 
-def prepare(
-    folder: Path, form: Format, *, cache: Path | None = None, progress: Callable[[int, int], None] | None = None
-) -> Path:
+def prepare(folder: Path, form: Format, *, cache: Path | None = None, progress: Advance | None = None) -> Path:
     """The prepared copy of a folder: made now, or found as it was made if no source file has changed since."""
     folder = folder.resolve()
     files = [(path.relative_to(folder).as_posix(), path.stat()) for path in form.sources(folder)]
@@ -322,7 +321,7 @@ def prepare(
     return target
 
 
-def _counter(total: int, progress: Callable[[int, int], None] | None) -> Callable[[int], None]:
+def _counter(total: int, progress: Advance | None) -> Callable[[int], None]:
     """Turns bytes read into calls of progress(done, total)."""
     done = 0
 

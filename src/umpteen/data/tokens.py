@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain, pairwise
 from pathlib import Path
@@ -22,6 +22,7 @@ from torch import Tensor
 from umpteen.data.prepared import cache_folder
 from umpteen.data.texts import Texts
 from umpteen.errors import NotSaved
+from umpteen.files.progress import Advance
 from umpteen.files.storage import locked_file, write_atomically
 
 LENGTHS = np.dtype(np.int32)
@@ -164,8 +165,6 @@ SMALL = 20_000  # fewer texts are tokenised in memory faster than a table is loo
 
 IDS_FILE, LENGTHS_FILE, RECORD_FILE = "ids.bin", "lengths.bin", "record.json"
 
-Progress = Callable[[int, int], None]
-
 
 class Tokenizer(Protocol):
     """Texts to ragged lists of ids below `vocabulary_size`; equal fingerprints give equal ids."""
@@ -181,7 +180,7 @@ def tokenise(
     texts: Texts,
     tokenizer: Tokenizer,
     cache: Path | None = None,
-    progress: Progress | None = None,
+    progress: Advance | None = None,
     *,
     chunk: int = CHUNK,
     small: int = SMALL,
@@ -226,7 +225,7 @@ def _open(folder: Path, identity: dict[str, Any], texts: int) -> TokenTable | No
 
 
 def _write(
-    folder: Path, identity: dict[str, Any], texts: Texts, tokenizer: Tokenizer, chunk: int, progress: Progress | None
+    folder: Path, identity: dict[str, Any], texts: Texts, tokenizer: Tokenizer, chunk: int, progress: Advance | None
 ) -> None:
     """Tokenise on from where the record of the partial table stands, then put the table in place."""
     partial = folder.with_suffix(".partial")
@@ -251,7 +250,7 @@ def _write(
 
 
 def _tokenised(
-    texts: Texts, tokenizer: Tokenizer, first: int, chunk: int, progress: Progress | None
+    texts: Texts, tokenizer: Tokenizer, first: int, chunk: int, progress: Advance | None
 ) -> Iterator[list[list[int]]]:
     """Chunk by chunk from the text `first` on; progress hears of a chunk once the caller is done with it."""
     ends = np.cumsum(texts.byte_lengths())

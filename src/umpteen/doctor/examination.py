@@ -12,13 +12,12 @@ from umpteen.doctor.sample import Sample, draw_sample
 from umpteen.encoders.backbone import Precision
 from umpteen.encoders.folder import DEFAULT_MODEL, locate
 from umpteen.encoders.towers import Towers
+from umpteen.files.progress import Progress
 from umpteen.parallel.shard import Shard
 from umpteen.parallel.world import World
 from umpteen.training.build import build_towers, pick_device
 
 SPARE_LABELS = 32  # beyond the k of SoftTop-k: some may be filtered
-
-Progress = Callable[[str, int, int], None]
 
 
 class Examination:

@@ -17,9 +17,8 @@ from umpteen.data.tokens import TokenTable, tokenise
 from umpteen.encoders.encoder import Encoder
 from umpteen.encoders.table import FusedEncoder, LabelTable
 from umpteen.errors import BadInput
+from umpteen.files.progress import Advance
 from umpteen.parallel.threads import spread
-
-Progress = Callable[[int, int], None]
 
 NEW = -1  # in place of the row of a label that the tower was not trained with
 _SMALLEST_BUDGET = 256  # padded tokens; fewer do not fill a core
@@ -40,7 +39,7 @@ def micro_batches(lengths: NDArray[np.int64], token_budget: int) -> list[NDArray
 
 
 def encode_tokens(
-    encoder: Encoder, table: TokenTable, token_budget: int | None = None, progress: Progress | None = None
+    encoder: Encoder, table: TokenTable, token_budget: int | None = None, progress: Advance | None = None
 ) -> Tensor:
     """The vectors of all rows of a token table, in its order, without a graph and with dropout off.
 
@@ -89,7 +88,7 @@ def _suitable_budget(encoder: Encoder, table: TokenTable) -> int:
     return min(encoder.token_budget, max(_SMALLEST_BUDGET, int(table.lengths.sum()) // 3))
 
 
-def label_tokens(tower: Encoder, texts: Texts, rows: NDArray[np.int64], progress: Progress | None = None) -> TokenTable:
+def label_tokens(tower: Encoder, texts: Texts, rows: NDArray[np.int64], progress: Advance | None = None) -> TokenTable:
     """What a label tower takes for labels of these texts and rows; texts are tokenised once, into the cache."""
     return _with_rows(tower, rows, lambda: tokenise(texts, tower.tokenizer, progress=progress))
 
@@ -111,7 +110,7 @@ def encode_texts(
     encoder: Encoder,
     texts: Sequence[str],
     token_budget: int | None = None,
-    progress: Progress | None = None,
+    progress: Advance | None = None,
     *,
     rows: NDArray[np.int64] | None = None,
 ) -> Tensor:

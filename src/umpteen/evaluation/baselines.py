@@ -1,12 +1,13 @@
 """What users would otherwise run: the most frequent labels, and the labels of the most similar training texts."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from scipy.sparse import csr_array
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from umpteen.errors import BadInput
+from umpteen.files.progress import Advance
 from umpteen.search.ranking import NO_LABEL, Ranking
 
 # Chosen on a tenth of the training queries (seed 0, at most 1,500) of wordnet-nouns, eurlex-titles and debian-related,
@@ -55,7 +56,7 @@ class TfidfNeighbours:
         *,
         excluding: csr_array | None = None,
         neighbours: int = NEIGHBOURS,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Advance | None = None,
     ) -> Ranking:
         """The k best labels of each text, but for those excluded for it."""
         labels = self._relevant.shape[1]
@@ -85,7 +86,7 @@ def tfidf_neighbours(
     *,
     excluding: csr_array | None = None,
     neighbours: int = NEIGHBOURS,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Advance | None = None,
 ) -> Ranking:
     """Nearest neighbours among the training texts, fitted and asked at once."""
     _check_k(k, train.shape[1])

@@ -4,7 +4,7 @@ A figure is one or more panels. Everything is drawn on a canvas of its own, so t
 is left alone, and the same numbers give the same bytes.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from io import BytesIO
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from umpteen.files.progress import Notice
 from umpteen.files.storage import write_atomically
 
 # Apart in hue and in lightness, so that they stay apart in grey and for the colour-blind.
@@ -156,9 +157,7 @@ class Points:
 Panel = Lines | Dots | Points
 
 
-def draw(
-    stem: Path, panels: Sequence[Panel], *, title: str, notice: Callable[[str], None], columns: int = 2
-) -> list[Path]:
+def draw(stem: Path, panels: Sequence[Panel], *, title: str, notice: Notice, columns: int = 2) -> list[Path]:
     """STEM.svg and STEM.png with the panels side by side, `columns` in a row, under one title and over one legend."""
     if find_spec("matplotlib") is None:
         notice("no figure: matplotlib is not installed (pip install 'umpteen[plots]'); the numbers are complete")
@@ -222,7 +221,7 @@ def draw_curves(
     title: str,
     x: str,
     y: str,
-    notice: Callable[[str], None],
+    notice: Notice,
     limits: tuple[float, float] | None = None,
 ) -> list[Path]:
     """A figure of one panel of curves."""

@@ -4,7 +4,7 @@ Real catalogues are full of them. As mined negatives they teach the model to for
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from umpteen.data.labels import LabelCatalogue
 from umpteen.data.tokens import tokenise
 from umpteen.encoders.encode import encode_tokens
 from umpteen.errors import BadInput
+from umpteen.files.progress import Advance
 from umpteen.model.classifier import Classifier
 from umpteen.model.evaluate import in_rows_of
 from umpteen.parallel.shard import Shard
@@ -92,7 +93,7 @@ def audit_negatives(
     *,
     shortlist: int = 100,
     margin: float = 0.0,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Advance | None = None,
 ) -> Audit:
     """The suspects among each query's `shortlist` best labels that are neither relevant nor filtered.
 

@@ -7,7 +7,7 @@ Test data is never looked at.
 import os
 import shutil
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +23,7 @@ from umpteen.config.settings import RunConfig
 from umpteen.data.dataset import Dataset, Split, open_dataset, write_native
 from umpteen.errors import BadInput, NotSaved
 from umpteen.evaluation.figures import Curve, Lines, draw
+from umpteen.files.progress import Notice, Progress
 from umpteen.files.storage import open_workspace
 from umpteen.model.classifier import Classifier
 from umpteen.model.evaluate import in_rows_of
@@ -31,7 +32,6 @@ from umpteen.model.rerank import fit_ranker
 from umpteen.model.store import Part
 from umpteen.model.train import train
 from umpteen.rerank.ranker import Ranker
-from umpteen.training.build import Progress
 from umpteen.training.observer import Observer, Silence
 from umpteen.version import __version__
 
@@ -279,7 +279,7 @@ def _write(
     calibration: Calibration,
     held_out: HeldOut,
     probabilities: NDArray[np.float32],
-    notice: Callable[[str], None],
+    notice: Notice,
 ) -> None:
     with model.adding(CALIBRATION) as part:
         calibration.save(part.folder)
@@ -294,7 +294,7 @@ def _draw(
     calibration: Calibration,
     held_out: HeldOut,
     probabilities: NDArray[np.float32],
-    notice: Callable[[str], None],
+    notice: Notice,
 ) -> None:
     panels = []
     for depth, title in ((1, "the best label of each text"), (5, "the best five")):

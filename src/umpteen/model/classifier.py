@@ -18,6 +18,7 @@ from umpteen.encoders.encode import encode_texts
 from umpteen.encoders.towers import Towers
 from umpteen.errors import BadInput
 from umpteen.evaluation.report import Report
+from umpteen.files.progress import Advance
 from umpteen.model.catalogue import Encoded
 from umpteen.model.changes import Add, Change, Rename, Retire, VersionSummary
 from umpteen.model.folder import RANKER as RANKER
@@ -34,8 +35,6 @@ from umpteen.search.ranking import NO_LABEL, Ranking
 
 USUAL_K = 5  # labels a text
 _UNTIL_NEXT_TRY = 60.0  # seconds, to load a model that took this one's place and is damaged
-
-Progress = Callable[[int, int], None]
 
 
 class Prediction(NamedTuple):
@@ -87,7 +86,7 @@ class Classifier:
         cls,
         towers: Towers,
         labels: LabelCatalogue,
-        progress: Progress | None = None,
+        progress: Advance | None = None,
         *,
         rows: NDArray[np.int64] | None = None,
     ) -> Self:
@@ -134,7 +133,7 @@ class Classifier:
         min_probability: float | None = None,
         precision: float | None = None,
         rule: str | None = None,
-        progress: Progress | None = None,
+        progress: Advance | None = None,
     ) -> tuple[Ranking, NDArray[np.float32] | None]:
         """What `predict` gives as label rows and scores, and their probabilities if the model is calibrated."""
         if self.calibration is None:
@@ -150,7 +149,7 @@ class Classifier:
         return Ranking(rows, np.where(given, ranking.scores, np.float32(-np.inf)), ranking.labels), probabilities
 
     def rank(
-        self, texts: Sequence[str], k: int, excluding: csr_array | None = None, progress: Progress | None = None
+        self, texts: Sequence[str], k: int, excluding: csr_array | None = None, progress: Advance | None = None
     ) -> Ranking:
         """The k best labels of each text as rows and scores; pairs stored in `excluding` are never returned.
 

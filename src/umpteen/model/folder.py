@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 from safetensors import SafetensorError, safe_open
 
 from umpteen.errors import BadFile, BadInput, DamagedModel, NotSaved, UmpteenError
+from umpteen.files.progress import Advance
 from umpteen.files.storage import atomic_folder, is_taken, sha256_of, unfinished_target
 from umpteen.model.store import Part, Replaced, Store, digest_of, drop_part, is_database, read_parts, write_part
 from umpteen.version import __version__
@@ -35,7 +36,6 @@ _SETTLED = 100_000_000  # nanoseconds
 _ID = re.compile(r"[0-9a-f]{8}")
 _OURS = re.compile(rf"(model|{RANKER}|{INDEX}|{CALIBRATION})-({_ID.pattern})(\.db)?")
 
-Progress = Callable[[int, int], None]
 Files = dict[str, dict[str, Any]]  # size and SHA-256 by name
 Result = TypeVar("Result")
 
@@ -150,12 +150,12 @@ class ModelFolder:
         *,
         every_byte: bool,
         only: tuple[str, ...] = ("",),
-        progress: Progress | None = None,
+        progress: Advance | None = None,
     ) -> list[str]:
         """What is not as the manifest and the parts say, one line for each file whose path begins with one of `only`.
 
         Small files are hashed, large ones if they have changed since they last were or if every byte is to be looked
-        at; else these are judged by size and header. Progress counts bytes.
+        at; else these are judged by size and header. Advance counts bytes.
         """
         groups = [(self.trained, self.manifest["files"], "copy the model again, or train it again")]
         groups += [
@@ -295,7 +295,7 @@ def refuse_links(folder: Path) -> None:
             )
 
 
-def verify(path: Path | str, progress: Progress | None = None) -> list[str]:
+def verify(path: Path | str, progress: Advance | None = None) -> list[str]:
     """Every byte of a model folder, its database included: one line for each problem."""
 
     def look(folder: ModelFolder, connection: Connection) -> list[str]:

@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from umpteen.data.dataset import Dataset
 from umpteen.data.text_files import BadRow, InputRows
 from umpteen.encoders.encode import encode_texts
 from umpteen.errors import BadFile, BadInput, NotSaved
+from umpteen.files.progress import Advance, Progress
 from umpteen.model.catalogue import LiveCatalogue
 from umpteen.model.classifier import Classifier
 from umpteen.model.folder import INDEX, ModelFolder
@@ -72,7 +73,6 @@ def _some(rows: "np.ndarray[tuple[int], np.dtype[np.int64]]", count: int, seed: 
 
 USUAL_K = 10
 
-Progress = Callable[[str, int, int], None]
 Kind = ExactIndex | FaissIndex | MilvusIndex
 
 
@@ -135,7 +135,7 @@ def build_index(
 
 @contextmanager
 def _made(
-    kind: str, folder: Path, classifier: Classifier, uri: str | None, progress: Callable[[int, int], None]
+    kind: str, folder: Path, classifier: Classifier, uri: str | None, progress: Advance
 ) -> Iterator[tuple[Kind, dict[str, Any]]]:
     """An index of this kind over the labels as they are, and what to remember of where it is."""
     labels = _vectors_of(classifier)

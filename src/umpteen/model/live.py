@@ -12,10 +12,11 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from umpteen.calibration.calibration import Calibration
-from umpteen.encoders.encode import Progress, encode_texts
+from umpteen.encoders.encode import encode_texts
 from umpteen.encoders.towers import Towers
 from umpteen.errors import BadInput, DamagedModel, UmpteenError
 from umpteen.evaluation.report import Report
+from umpteen.files.progress import Advance
 from umpteen.model.catalogue import LiveCatalogue
 from umpteen.model.changes import Change
 from umpteen.model.folder import (
@@ -371,7 +372,7 @@ def change_labels(
     changes: Callable[[LiveLabels], Sequence[Change]],
     *,
     note: str = "",
-    progress: Progress | None = None,
+    progress: Advance | None = None,
 ) -> LiveCatalogue:
     """Makes the changes that follow from the labels there are, as one version; the encoder is loaded only if needed."""
 

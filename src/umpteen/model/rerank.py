@@ -4,7 +4,7 @@ While it is fitted, MODEL.ranker holds what is done; the ranker becomes a part o
 """
 
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
@@ -17,6 +17,7 @@ from umpteen.data.dataset import Dataset, Split
 from umpteen.encoders.encode import encode_texts
 from umpteen.errors import BadInput
 from umpteen.evaluation.judge import Judge
+from umpteen.files.progress import Progress
 from umpteen.files.storage import Workspace, open_workspace, write_atomically
 from umpteen.model.card import with_ranker
 from umpteen.model.classifier import RANKER, Classifier
@@ -29,8 +30,6 @@ from umpteen.rerank.fit import TEXTS_AT_A_TIME, Samples, fit_weights
 from umpteen.rerank.ranker import LATER, Ranker, fuse
 from umpteen.search.exact import top_k
 from umpteen.version import __version__
-
-Progress = Callable[[str, int, int], None]
 
 RULE = ("P@1", "P@5", "PSP@5")  # what has the greatest mean of these on validation is taken
 # The last ones are for vectors without length 1, whose scores are many times those of the ranker.

@@ -12,13 +12,14 @@ from umpteen.encoders.static import StaticEncoder
 from umpteen.encoders.table import row_tables
 from umpteen.errors import BadInput
 from umpteen.evaluation.report import Report
+from umpteen.files.progress import Progress, named
 from umpteen.files.storage import Workspace, can_hold, open_workspace, write_atomically
 from umpteen.model.classifier import Classifier
 from umpteen.model.folder import MANIFEST
 from umpteen.model.writing import Standing, standing_in
 from umpteen.parallel.shard import Shard
 from umpteen.parallel.world import World, launch_name
-from umpteen.training.build import Progress, Run, Start, build_run, named
+from umpteen.training.build import Run, Start, build_run
 from umpteen.training.checkpoint import TrainState, remove_checkpoint
 from umpteen.training.observer import Observer, Silence
 

@@ -19,6 +19,7 @@ from umpteen.encoders.encode import micro_batches
 from umpteen.encoders.encoder import Encoder
 from umpteen.encoders.table import row_tables
 from umpteen.evaluation.judge import Judge
+from umpteen.files.progress import Advance
 from umpteen.objectives.scores import Scores
 from umpteen.objectives.targets import Pairs, Targets
 from umpteen.objectives.tiles import even_tile
@@ -256,7 +257,7 @@ def calibrate(
     meter: Meter,
     building: int,
     foreign: int = 0,
-    tell: Callable[[int, int], None] = lambda done, total: None,
+    tell: Advance = lambda done, total: None,
 ) -> Calibration:
     """Measures the run's parts with a batch of these queries; `foreign` bytes are the planner's, not the run's."""
     run.towers.train()

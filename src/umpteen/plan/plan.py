@@ -16,6 +16,7 @@ import torch
 from umpteen.config.settings import RunConfig
 from umpteen.data.tokens import tokenise
 from umpteen.errors import BadConfig, BadInput, UmpteenError
+from umpteen.files.progress import Progress
 from umpteen.objectives.tiles import even_tile
 from umpteen.parallel.meter import Meter, Seconds
 from umpteen.parallel.world import cores
@@ -26,8 +27,6 @@ from umpteen.training.build import Run, build_run, loop_settings, pick_device, s
 from umpteen.training.loop import LoopSettings
 
 STEPS = 20
-
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import io
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +16,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import LinearSVC
 
 from umpteen.errors import LostProcess
+from umpteen.files.progress import Advance
 from umpteen.files.storage import write_atomically
 from umpteen.rerank.features import RankerSettings
 
@@ -205,7 +206,7 @@ def fit_weights(
     settings: RankerSettings,
     *,
     jobs: int = 1,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Advance | None = None,
 ) -> tuple[csr_array, NDArray[np.float32]]:
     """Weights (labels × features) and intercepts; blocks that an earlier call finished are not solved again."""
     size = max(_SMALLEST_BLOCK, -(-labels // _MOST_BLOCKS))

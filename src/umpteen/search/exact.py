@@ -5,7 +5,6 @@ beats the k-th best, so a tile costs one product and one comparison; the few tha
 searches for queries of its own.
 """
 
-from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -15,6 +14,7 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from umpteen.errors import BadInput
+from umpteen.files.progress import Advance
 from umpteen.parallel.shard import Shard
 from umpteen.parallel.threads import spread
 from umpteen.parallel.world import World
@@ -37,7 +37,7 @@ def top_k(
     hidden: NDArray[np.int64] | None = None,
     block: int = 1024,
     tile: int = 2048,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Advance | None = None,
 ) -> Ranking:
     """The k best labels of every query by inner product in float32; of equal scores the smaller row comes first.
 

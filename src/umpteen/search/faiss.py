@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from umpteen.errors import BadInput, DamagedModel, NotSaved
+from umpteen.files.progress import Advance
 from umpteen.search.exact_index import changed_best, checked_queries, completed
 from umpteen.search.index import Effort, LiveVectors, Rows, best_of, doubling, exact_scores, with_spare
 from umpteen.search.ranking import NO_LABEL, Ranking
@@ -35,7 +36,6 @@ _WIDTH = 16  # FAISS is several times faster where halves come in such groups
 
 Vectors = NDArray[np.float32]
 Parts = Callable[[], Iterator[Vectors]]
-Progress = Callable[[int, int], None]
 
 
 # FAISS's structures, each built, searched and stored alike; positions count the vectors in the order they came.
@@ -62,7 +62,7 @@ class Structure:
 
     @classmethod
     def build(
-        cls, kind: str, vectors: Parts, count: int, dimension: int, progress: Progress | None = None
+        cls, kind: str, vectors: Parts, count: int, dimension: int, progress: Advance | None = None
     ) -> "Structure":
         """Holds all vectors; `vectors` gives them from the beginning, part by part, whenever it is called."""
         faiss = faiss_library()
@@ -224,7 +224,7 @@ class FaissIndex:
         self._position[rows] = np.arange(len(rows))
 
     @classmethod
-    def build(cls, kind: str, labels: LiveVectors, effort: Effort, progress: Progress | None = None) -> "FaissIndex":
+    def build(cls, kind: str, labels: LiveVectors, effort: Effort, progress: Advance | None = None) -> "FaissIndex":
         """An index of this kind over the labels as they are now."""
         rows = np.flatnonzero(labels.active)
 

@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from umpteen.files.progress import Advance
 from umpteen.search.exact_index import changed_best, checked_queries, completed
 from umpteen.search.index import Effort, LiveVectors, Rows, best_of, doubling, exact_scores, with_spare
 from umpteen.search.milvus_connection import MilvusAway, MilvusConnection
@@ -183,8 +184,6 @@ _ROWS_AT_A_TIME = 16_384
 _LISTS_EMBEDDED = 128  # nlist of milvus-lite
 _STEPS = 2  # of a graph's search effort that are tried in a doubling
 
-Progress = Callable[[int, int], None]
-
 
 class State(NamedTuple):
     """What one search sees, whatever is added or removed meanwhile."""
@@ -222,7 +221,7 @@ class MilvusIndex:
         name: str,
         labels: LiveVectors,
         catalogue: NamedRows,
-        progress: Progress | None = None,
+        progress: Advance | None = None,
     ) -> "MilvusIndex":
         """A new collection with all labels as they are now."""
         structure = HNSW if all_of_length_1(labels, np.flatnonzero(labels.active)) else IVF_FLAT

@@ -20,6 +20,7 @@ from pathlib import Path
 from types import FrameType
 
 from umpteen.errors import BadInput, UmpteenError
+from umpteen.files.progress import Notice
 from umpteen.service.log import Log
 from umpteen.service.metrics import SharedCounts
 from umpteen.service.server import listening_socket, serve_here
@@ -43,7 +44,7 @@ class Serving:
     at_start: Callable[[], object] = dict  # what each worker does first; it has to be importable
 
 
-def serve(asked: Serving, announce: Callable[[str], None] = lambda address: None) -> None:
+def serve(asked: Serving, announce: Notice = lambda address: None) -> None:
     """Serves until SIGINT or SIGTERM, then finishes what it took; announces its address when it answers there.
 
     A worker that cannot start, be it for a damaged model or an index that another process has to itself, is an error.

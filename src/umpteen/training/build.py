@@ -3,7 +3,7 @@
 import hashlib
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -32,6 +32,7 @@ from umpteen.encoders.tokenizer import TextTokenizer
 from umpteen.encoders.towers import Towers
 from umpteen.errors import BadConfig, BadInput
 from umpteen.evaluation.judge import Judge
+from umpteen.files.progress import Notice, Progress, named
 from umpteen.objectives.losses import decoupled_softmax, one_vs_all, soft_top_k, soft_top_k_in_pool, softmax
 from umpteen.parallel.shard import Shard
 from umpteen.parallel.world import World
@@ -139,7 +140,7 @@ def build_pool(
     objective: Objective,
     batches_per_epoch: int,
     world: World,
-    notice: Callable[[str], None],
+    notice: Notice,
 ) -> Pool | None:
     """The pool of competing labels; None when they are all in play."""
     pool, labels = config.pool, Shard(world, len(data.labels))
@@ -180,9 +181,6 @@ def _refuse_impossible_pool(pool: PoolConfig, batch_size: int, labels: int) -> N
         raise BadConfig(f"pool.negatives = {pool.negatives}: the dataset has {labels:,} labels; it must not be more")
     if pool.name == "batch" and batch_size == 1:
         raise BadConfig("training.batch_size = 1: with pool.name = batch a query alone has no negative; use more")
-
-
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -373,7 +371,3 @@ def pick_device(wish: str) -> torch.device:
         except (RuntimeError, AssertionError) as problem:
             raise BadInput(f'training.device = "{wish}" cannot be used here: {str(problem).splitlines()[0]}') from None
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def named(progress: Progress | None, name: str) -> Callable[[int, int], None] | None:
-    return None if progress is None else partial(progress, name)

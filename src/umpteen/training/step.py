@@ -21,6 +21,7 @@ from torch.optim import AdamW
 from umpteen.encoders.encoder import Encoder
 from umpteen.encoders.towers import Towers
 from umpteen.errors import BadConfig, Diverged
+from umpteen.files.progress import Notice
 from umpteen.objectives.scores import Scores
 from umpteen.objectives.targets import Pairs, Targets
 from umpteen.parallel.shard import Shard
@@ -86,7 +87,7 @@ class TrainingStep:
         *,
         world: World | None = None,
         pool: Pool | None = None,
-        notice: Callable[[str], None] = lambda message: None,
+        notice: Notice = lambda message: None,
     ) -> None:
         self.pool = pool  # None: all labels compete at every step
         self._towers = towers

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 from umpteen.config.settings import RunConfig
 from umpteen.data.dataset import open_dataset
 from umpteen.errors import BadConfig, BadFile, Diverged, Stopped
+from umpteen.files.progress import Notice, Progress
 from umpteen.files.storage import write_atomically
-from umpteen.training.build import Progress, build_run
+from umpteen.training.build import build_run
 from umpteen.training.observer import Observer
 
 # Around a recipe's own learning rate and temperature; half an order of magnitude, since both act by their logarithm.
@@ -65,7 +66,7 @@ def tune(
     trials: list[Trial],
     output: Path,
     *,
-    notice: Callable[[str], None],
+    notice: Notice,
     progress: Progress | None = None,
     observer: Observer | None = None,
 ) -> list[dict[str, Any]]:
@@ -77,7 +78,7 @@ def tune(
 def candidates(
     trials: Sequence[Trial],
     *,
-    notice: Callable[[str], None],
+    notice: Notice,
     progress: Progress | None = None,
     observer: Observer | None = None,
 ) -> list[Candidate]:
@@ -92,9 +93,7 @@ def candidates(
     return [candidate(point, config) for point, config in trials]
 
 
-def search(
-    candidates: Sequence[Candidate], output: Path, metric: str, notice: Callable[[str], None]
-) -> list[dict[str, Any]]:
+def search(candidates: Sequence[Candidate], output: Path, metric: str, notice: Notice) -> list[dict[str, Any]]:
     """Runs each candidate that is not yet in the output file; returns all trials that are there, best first."""
     done = {trial["identity"]: trial for trial in _read(output)}
     # Without a line cut short by a kill, to which the next trial would be glued.
@@ -119,9 +118,7 @@ def search(
     return sorted(done.values(), key=lambda trial: -float(trial["metrics"][metric]))
 
 
-def _run(
-    config: RunConfig, notice: Callable[[str], None], progress: Progress | None, observer: Observer | None
-) -> dict[str, Any]:
+def _run(config: RunConfig, notice: Notice, progress: Progress | None, observer: Observer | None) -> dict[str, Any]:
     metric = config.evaluation.metric
     try:
         run = build_run(config, workspace=None, progress=progress, observer=observer)

@@ -3,7 +3,6 @@
 N training queries, w the shortlist's width. Nothing of size N × labels exists: queries are searched in blocks.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from umpteen.encoders.encode import encode_tokens
 from umpteen.encoders.towers import Towers
+from umpteen.files.progress import Notice
 from umpteen.objectives.targets import Pairs
 from umpteen.parallel.shard import Shard
 from umpteen.search.exact import best_known, top_k
@@ -43,7 +43,7 @@ class Shortlist:
         settings: ShortlistSettings,
         *,
         token_budget: int | None = None,
-        notice: Callable[[str], None] = lambda message: None,
+        notice: Notice = lambda message: None,
     ) -> None:
         self._towers = towers
         self._data = data
