@@ -14,8 +14,9 @@ from small_catalogue import LABELS
 
 from answers import same_answers
 from umpteen.data.labels import LabelCatalogue
+from umpteen.encoders.rows import RowTable
 from umpteen.encoders.static import StaticEncoder
-from umpteen.encoders.table import FusedEncoder, LabelTable, RowTable
+from umpteen.encoders.table import FusedEncoder, LabelTable
 from umpteen.encoders.towers import Towers
 from umpteen.errors import BadInput
 from umpteen.model import live as live_model

@@ -14,8 +14,9 @@ from umpteen.model import live as live_model
 from umpteen.model.changes import Add, Rename, Retire
 from umpteen.model.classifier import Classifier, verify
 from umpteen.model.folder import INDEX, ModelFolder
-from umpteen.model.index import BOUND, certificate_of
+from umpteen.model.index import certificate_of
 from umpteen.model.live import compact, open_labels
+from umpteen.search.index import BOUND
 
 TEXTS = ["the fish trade", "a tax in law", "library network", "food for a dog"]
 

@@ -23,11 +23,12 @@ from umpteen.errors import BadInput, DamagedModel, InUse, NotSaved
 from umpteen.files.storage import can_hold
 from umpteen.model.classifier import Classifier, verify
 from umpteen.model.folder import ModelFolder
-from umpteen.model.index import KINDS, certificate_of, index_of, remove_index
+from umpteen.model.index import certificate_of, index_of, remove_index
 from umpteen.model.index_build import Sample, build_index, of_file, of_label_texts, sync_index
 from umpteen.model.live import change_labels, compact, open_labels
 from umpteen.model.store import Part, write_part
 from umpteen.search.faiss import FaissIndex
+from umpteen.search.kinds import KINDS
 from umpteen.search.milvus import MilvusIndex
 from umpteen.search.milvus_connection import MilvusConnection
 

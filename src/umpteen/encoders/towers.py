@@ -1,16 +1,21 @@
 """The two encoders of a dual encoder: one for queries and one for labels, or the same one for both."""
 
 import copy
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
+from umpteen.config.settings import EncoderConfig, TowerConfig
+from umpteen.data.tokens import TokenTable
 from umpteen.encoders import folder as layout
 from umpteen.encoders.encoder import Encoder
-from umpteen.encoders.static import StaticEncoder
-from umpteen.encoders.table import TEXT_FOLDER, FusedEncoder, LabelTable, row_tables
-from umpteen.errors import BadConfig, BadInput, DamagedModel
+from umpteen.encoders.kinds import Beginning, Place, build_encoder, kind_of, read_encoder
+from umpteen.encoders.rows import row_tables
+from umpteen.errors import BadConfig
+from umpteen.parallel.shard import Shard
+from umpteen.parallel.world import World
 
 QUERY_FOLDER, LABEL_FOLDER = "query", "label"
 
@@ -31,6 +36,40 @@ class Towers(nn.Module):
             )
         self.query = query
         self.label_tower = None if label is query else label
+
+    @classmethod
+    def build(cls, config: EncoderConfig, seed: int, labels: Shard | None = None) -> "Towers":
+        """The towers of a recipe; what starts at random follows from the seed.
+
+        A tower with a vector per label holds those of this process's shard of the labels.
+        """
+        labels = labels or Shard(World(), 0)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            query = build_encoder(config.query, Place(seed, labels))
+            if config.towers == "shared":
+                return cls(query)
+            return cls(query, build_encoder(config.label_tower, Place(seed + 1, labels, query.dimension)))
+
+    def start(
+        self,
+        config: EncoderConfig,
+        queries: TokenTable,
+        labels: TokenTable,
+        vectors: Callable[[], Tensor] | None = None,
+    ) -> None:
+        """New towers take what they can from the training texts, before the first step.
+
+        `vectors` gives those of this process's labels by the query tower, for a tower that starts from them.
+        """
+        Side = tuple[TowerConfig, Encoder, tuple[Encoder, TokenTable] | None]
+        sides: list[Side] = [(config.query, self.query, (self.query, queries))]
+        sides.append((config.label_tower, self.label, self.label.reading(labels)))
+        read = [reading for _, _, reading in sides if reading is not None]
+        for settings, tower, reading in sides[: 1 if self.shared else 2]:
+            reader = tower if reading is None else reading[0]
+            tokens = [table for other, table in read if reading and _alike(other, reader)]
+            kind_of(settings.kind).start(reader, settings, Beginning(tokens, vectors))
 
     @classmethod
     def separate(cls, encoder: Encoder) -> "Towers":
@@ -71,7 +110,7 @@ class Towers(nn.Module):
             return
         self.query.save(folder / QUERY_FOLDER)
         self.label.save(folder / LABEL_FOLDER)
-        if isinstance(self.label, LabelTable | FusedEncoder):
+        if self.label.rows is not None:
             layout.write_reference(folder, QUERY_FOLDER)
         else:
             layout.write_router(folder, QUERY_FOLDER, LABEL_FOLDER)
@@ -84,40 +123,19 @@ class Towers(nn.Module):
         layout.refuse_ways_out(folder)
         settings = layout.read_settings(folder)
         if settings.get("kind") != "towers":
-            return cls(_read(folder, settings)).eval()
+            return cls(read_encoder(folder, settings)).eval()
         query, label = (
-            _read(tower, layout.read_settings(tower)) for tower in (folder / QUERY_FOLDER, folder / LABEL_FOLDER)
+            read_encoder(tower, layout.read_settings(tower)) for tower in (folder / QUERY_FOLDER, folder / LABEL_FOLDER)
         )
         return cls(query, label).eval()
+
+
+def _alike(one: Encoder, other: Encoder) -> bool:
+    """Whether a token of one is the same token of the other."""
+    return one.tokenizer.fingerprint == other.tokenizer.fingerprint
 
 
 def _parameter_count(tower: Encoder) -> int:
     tables = row_tables(tower)
     counts = {name: weight.numel() for name, weight in tower.named_parameters()}
     return sum((counts | {name: table.count * table.dimension for name, table in tables.items()}).values())
-
-
-def _read(folder: Path, settings: dict[str, Any]) -> Encoder:
-    try:
-        match settings["kind"]:
-            case "static":
-                return StaticEncoder.read(folder, settings)
-            case "transformer":
-                from umpteen.encoders.transformer import TransformerEncoder
-
-                return TransformerEncoder.read(folder, settings)
-            case "table":
-                return LabelTable.read(folder, settings)
-            case "fused":
-                text = folder / TEXT_FOLDER
-                return FusedEncoder.read(folder, settings, _read(text, layout.read_settings(text)))
-            case kind:
-                raise DamagedModel(f"{folder / layout.SETTINGS_FILE}: no encoder of kind {kind!r} is known")
-    except KeyError as missing:
-        raise DamagedModel(f"{folder}: {missing} is missing; copy or save the model again") from missing
-    except BadConfig:  # the folder is whole, but this machine cannot do what it asks for
-        raise
-    except BadInput as problem:
-        raise DamagedModel(f"{problem}; copy or save the model again") from problem
-    except (AttributeError, IndexError, OverflowError, RuntimeError, TypeError, ValueError) as problem:
-        raise DamagedModel(f"{folder}: cannot be read ({problem}); copy or save the model again") from problem

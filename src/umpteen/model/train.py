@@ -8,8 +8,8 @@ import numpy as np
 from umpteen.config.recipes import read_config, to_toml
 from umpteen.config.settings import RunConfig
 from umpteen.encoders.encode import encode_texts
-from umpteen.encoders.static import StaticEncoder
-from umpteen.encoders.table import row_tables
+from umpteen.encoders.encoder import Encoder
+from umpteen.encoders.rows import row_tables
 from umpteen.errors import BadInput
 from umpteen.evaluation.report import Report
 from umpteen.files.progress import Progress, named
@@ -92,8 +92,8 @@ def train_in(
             write_atomically(folder / LAUNCHED_BY, name)
         state = run.loop.run()
         for tower in run.towers.modules():
-            if isinstance(tower, StaticEncoder):
-                tower.fold_token_weights()  # as saving will, so that the saved model gives the same vectors to the bit
+            if isinstance(tower, Encoder):
+                tower.settle()  # so that the saved model gives the same vectors to the bit
         labels, towers = run.dataset.labels, run.towers.eval()
         shard = Shard(world, len(labels))
         rows = np.arange(shard.start, shard.stop)

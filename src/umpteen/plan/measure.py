@@ -17,7 +17,7 @@ from umpteen.data.batches import draw_positives
 from umpteen.data.labels import Relevance
 from umpteen.encoders.encode import micro_batches
 from umpteen.encoders.encoder import Encoder
-from umpteen.encoders.table import row_tables
+from umpteen.encoders.rows import row_tables
 from umpteen.evaluation.judge import Judge
 from umpteen.files.progress import Advance
 from umpteen.objectives.scores import Scores

@@ -3,6 +3,8 @@
 One query, or a few, are one product with all labels and one look at its largest scores; many go tile by tile.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from umpteen.errors import BadInput
+from umpteen.files.progress import Advance
 from umpteen.search.exact import require_finite, top_k
-from umpteen.search.index import LiveVectors, best_of
+from umpteen.search.index import Effort, Engine, Indexed, LabelIndex, LiveVectors, Rows, best_of
 from umpteen.search.ranking import NO_LABEL, Ranking
 
 _FEW_QUERIES = 32
@@ -25,9 +28,12 @@ class ExactIndex:
     """All labels are looked at for every query."""
 
     kind = "exact"
+    one_process = False
+    away = None
 
     def __init__(self, base: Tensor, active: NDArray[np.bool_] | None = None) -> None:
         self.labels = LiveVectors(base, active)
+        self.effort = Effort(1, 0, 1)
 
     @classmethod
     def of(cls, labels: LiveVectors) -> "ExactIndex":
@@ -38,6 +44,12 @@ class ExactIndex:
 
     def search(self, queries: Tensor, k: int) -> Ranking:
         return exact_search(queries, self.labels, k)
+
+    def candidates(self, queries: Tensor, effort: Effort) -> Rows:
+        return exact_search(queries, self.labels, effort.rescored).rows.astype(np.int64)
+
+    def efforts(self, k: int) -> list[Effort]:
+        return [Effort(k, 0, k)]
 
     def add(self, rows: NDArray[np.int64], vectors: NDArray[np.float32]) -> None:
         self.labels = self.labels.with_rows(rows, vectors)
@@ -51,6 +63,19 @@ class ExactIndex:
     def save(self, folder: Path) -> dict[str, Any]:
         """There is nothing to write; returns what to remember."""
         return {"kind": self.kind}
+
+
+class ExactEngine(Engine):
+    """Nothing is built or kept: the labels' vectors are all there is."""
+
+    @contextmanager
+    def build(
+        self, folder: Path, indexed: Indexed, uri: str | None, progress: Advance
+    ) -> Iterator[tuple[LabelIndex, dict[str, Any]]]:
+        yield ExactIndex.of(indexed.vectors), {}
+
+    def open(self, folder: Path, about: dict[str, Any], indexed: Indexed) -> LabelIndex:
+        return ExactIndex.of(indexed.vectors)
 
 
 def exact_search(queries: Tensor, labels: LiveVectors, k: int) -> Ranking:

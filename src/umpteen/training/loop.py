@@ -14,7 +14,7 @@ from torch import nn
 from torch.optim import AdamW
 
 from umpteen.data.batches import EpochSampler
-from umpteen.encoders.table import row_tables
+from umpteen.encoders.rows import row_tables
 from umpteen.errors import BadConfig, Diverged, Stopped
 from umpteen.parallel.children import stop_request
 from umpteen.parallel.world import World
