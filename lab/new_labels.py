@@ -22,8 +22,7 @@ from umpteen.config.settings import TransformerTower
 from umpteen.data.dataset import Dataset, Split, open_dataset, write_native
 from umpteen.data.labels import LabelCatalogue
 from umpteen.encoders.encode import encode_texts
-from umpteen.encoders.kinds import Place, build_encoder
-from umpteen.encoders.towers import Towers
+from umpteen.encoders.towers import Place, Towers, build_encoder
 from umpteen.errors import BadInput
 from umpteen.evaluation.figures import Dots, Value
 from umpteen.parallel.shard import Shard

@@ -27,7 +27,7 @@ def prepare(source: str, recipe_name: str, overrides: tuple[str, ...]) -> None:
     from umpteen.config.settings import TextTower
     from umpteen.data.dataset import open_dataset
     from umpteen.data.tokens import tokenise
-    from umpteen.encoders.kinds import build_tokenizer
+    from umpteen.encoders.towers import build_tokenizer
 
     config = resolve(recipe_name, overrides, source)
     query, label = config.encoder.query, config.encoder.label_tower

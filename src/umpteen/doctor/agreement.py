@@ -19,8 +19,7 @@ from umpteen.encoders.rows import row_tables
 from umpteen.encoders.towers import Towers
 from umpteen.objectives.losses import build_objective
 from umpteen.parallel.children import run_in_world
-from umpteen.parallel.shard import Shard
-from umpteen.parallel.threads import undivided
+from umpteen.parallel.shard import Shard, undivided
 from umpteen.parallel.world import World
 from umpteen.training.build import build_optimizer, step_settings
 from umpteen.training.step import TrainingStep

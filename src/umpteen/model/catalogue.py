@@ -12,8 +12,7 @@ from umpteen.errors import BadInput, DamagedModel
 from umpteen.model.changes import Change, Step, Version, VersionSummary, steps_of
 from umpteen.model.live_labels import LiveLabels
 from umpteen.model.store import PATIENCE, Recorded, Replaced, Store, append_version, digest_of, rows_at
-from umpteen.search.exact import require_finite
-from umpteen.search.index import LiveVectors, Rows
+from umpteen.search.index import LiveVectors, Rows, require_finite
 
 Encode = Callable[[list[str]], Tensor]
 

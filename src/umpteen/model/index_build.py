@@ -21,7 +21,7 @@ from umpteen.model.live import open_labels
 from umpteen.model.live_labels import LiveLabels
 from umpteen.model.store import read_parts, write_part
 from umpteen.search.certificate import Certificate, interval, queries_per_second, tune
-from umpteen.search.exact_index import ExactIndex
+from umpteen.search.exact import ExactIndex
 from umpteen.search.index import Indexed, Later
 from umpteen.search.kinds import KINDS, engine_of
 

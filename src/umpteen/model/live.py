@@ -39,7 +39,7 @@ from umpteen.model.store import Part, Replaced
 from umpteen.model.stored_labels import LABELS, VECTORS, read_labels, read_vectors
 from umpteen.model.writing import Carried, Model, write_model
 from umpteen.rerank.ranker import Ranker
-from umpteen.search.exact_index import ExactIndex
+from umpteen.search.exact import ExactIndex
 from umpteen.search.index import BOUND, LabelIndex, try_out
 
 _UNTIL_NEXT_TRY = 5.0  # seconds, to use a part that could not be used: it may be somebody else's for now

@@ -42,7 +42,7 @@ from umpteen.model.live_labels import LiveLabels
 from umpteen.model.store import Part, Store, write_part
 from umpteen.model.stored_labels import VECTORS, write_labels
 from umpteen.rerank.ranker import Ranker
-from umpteen.search.exact import require_finite
+from umpteen.search.index import require_finite
 from umpteen.version import __version__
 
 Standing = tuple[str, int]  # a model, and the version of its labels

@@ -20,9 +20,8 @@ from umpteen.encoders.encoder import Encoder
 from umpteen.encoders.rows import row_tables
 from umpteen.evaluation.judge import Judge
 from umpteen.files.progress import Advance
-from umpteen.objectives.scores import Scores
+from umpteen.objectives.scores import Scores, even_tile
 from umpteen.objectives.targets import Pairs, Targets
-from umpteen.objectives.tiles import even_tile
 from umpteen.parallel.meter import Meter, Seconds, timed
 from umpteen.parallel.world import World
 from umpteen.plan.workload import Workload

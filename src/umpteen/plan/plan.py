@@ -17,7 +17,7 @@ from umpteen.config.settings import RunConfig
 from umpteen.data.tokens import tokenise
 from umpteen.errors import BadConfig, BadInput, UmpteenError
 from umpteen.files.progress import Progress
-from umpteen.objectives.tiles import even_tile
+from umpteen.objectives.scores import even_tile
 from umpteen.parallel.meter import Meter, Seconds
 from umpteen.parallel.world import cores
 from umpteen.plan.measure import calibrate

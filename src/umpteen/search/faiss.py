@@ -18,7 +18,7 @@ from torch import Tensor
 
 from umpteen.errors import BadInput, DamagedModel, NotSaved
 from umpteen.files.progress import Advance
-from umpteen.search.exact_index import changed_best, checked_queries, completed
+from umpteen.search.exact import changed_best, checked_queries, completed
 from umpteen.search.index import (
     Effort,
     Engine,

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from umpteen.errors import BadInput
 from umpteen.files.progress import Advance
-from umpteen.search.exact import require_finite
 from umpteen.search.ranking import NO_LABEL, Ranking
 
 Rows = NDArray[np.int64]
@@ -118,6 +117,16 @@ class LiveVectors:
         if len(np.unique(rows)) != len(rows):
             raise BadInput("a row is given twice in one change; give each once")
         require_finite("label", torch.from_numpy(vectors))
+
+
+def require_finite(what: str, vectors: Tensor) -> None:
+    """Refuses vectors that hold NaN or infinity, by the first such row."""
+    broken = (~torch.isfinite(vectors.sum(1, dtype=torch.float32))).nonzero()
+    if len(broken):
+        raise BadInput(
+            f"the vector of {what} row {int(broken[0]):,} holds NaN or infinity, so the model's weights are no use; "
+            "train it again, with a lower optimizer.learning_rate"
+        )
 
 
 _NUMBERS_AT_A_TIME = 2**23

@@ -11,7 +11,7 @@ from umpteen.search.index import Engine
 
 
 def _exact() -> Engine:
-    from umpteen.search.exact_index import ExactEngine
+    from umpteen.search.exact import ExactEngine
 
     return ExactEngine()
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from umpteen.files.progress import Advance
-from umpteen.search.exact_index import changed_best, checked_queries, completed
+from umpteen.search.exact import changed_best, checked_queries, completed
 from umpteen.search.index import Effort, LiveVectors, NamedRows, Rows, best_of, doubling, exact_scores, with_spare
 from umpteen.search.milvus_connection import MilvusAway, MilvusConnection
 from umpteen.search.ranking import NO_LABEL, Ranking

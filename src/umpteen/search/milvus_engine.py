@@ -16,7 +16,7 @@ from torch import Tensor
 
 from umpteen.errors import BadInput, InUse
 from umpteen.files.progress import Advance
-from umpteen.search.exact_index import exact_search
+from umpteen.search.exact import exact_search
 from umpteen.search.index import BOUND, Effort, Engine, Indexed, LabelIndex, Later, LiveVectors, Rows, size_of
 from umpteen.search.milvus import HNSW, MilvusCollection, MilvusIndex, all_of_length_1
 from umpteen.search.milvus_connection import MilvusAway, MilvusConnection, is_embedded
