@@ -171,7 +171,7 @@ def figures_of(held_out: HeldOut, probabilities: NDArray[np.float32], raw: Readi
     }
 
 
-def judge_calibration(calibration: Calibration, ranking: Ranking, truth: csr_array) -> dict[str, Any]:
+def evaluate_calibration(calibration: Calibration, ranking: Ranking, truth: csr_array) -> dict[str, Any]:
     """The calibration of a model on a split, from its ranking and the truth; pairs to ignore are in neither.
 
     All texts count, those without right labels, too.

@@ -33,9 +33,9 @@ def make_task(
     """The dataset with one validation split for all methods; what is wrong with it is said before anything runs."""
     held_out = replace(dataset.with_validation(fraction, seed), test=None)
     task = Task(source, dataset, held_out, metric, seed, fraction, propensity)
-    judge = task.judge_of_validation()
-    judge.require(metric)
-    judge.require_positives()
+    evaluator = task.evaluator_of_validation()
+    evaluator.require(metric)
+    evaluator.require_positives()
     if task.test.relevance.without(task.test.filtered).pairs == 0:
         raise BadInput(f"none of the {len(task.test):,} test queries of {dataset.name} has a label to find")
     return task
@@ -51,7 +51,7 @@ def compare(
     progress: Progress,
     skipped: Sequence[Skipped] = (),
 ) -> dict[str, Any]:
-    """Runs what is not finished yet, and judges all methods on test beside each other."""
+    """Runs what is not finished yet, and evaluates all methods on test beside each other."""
     tried = {method.name: method.candidates(task, trials) for method in methods}
     total = sum(len(candidates) + 1 for candidates in tried.values())
     done, left_out, threads = 0, list(skipped), torch.get_num_threads()
@@ -69,7 +69,7 @@ def compare(
         done += len(candidates) + 1
     progress("comparing", total, total)
     finished.sort(key=lambda one: methods.index(one[0]))
-    outcome = _judged(task, finished, trials) | {"skipped": left_out}
+    outcome = _evaluated(task, finished, trials) | {"skipped": left_out}
     write_atomically(output / "results.json", json.dumps(outcome, indent=1) + "\n")
     write_page(output / "index.html", outcome)
     return outcome
@@ -106,7 +106,7 @@ def _finish(
     shown = [
         {"settings": trial["settings"], "metrics": trial["metrics"], "seconds": trial["seconds"]} for trial in ranked
     ]
-    width = max(task.judge_of_test().at)
+    width = max(task.evaluator_of_test().at)
     return kept | {"trials": shown}, _read_ranking(place.with_name(f"{place.name}.npz"), width)
 
 
@@ -153,14 +153,14 @@ def _read(file: Path) -> dict[str, Any] | None:
     return content
 
 
-def _judged(task: Task, finished: list[tuple[Method, dict[str, Any], Ranking]], trials: int) -> dict[str, Any]:
-    judge = task.judge_of_test()
+def _evaluated(task: Task, finished: list[tuple[Method, dict[str, Any], Ranking]], trials: int) -> dict[str, Any]:
+    evaluator = task.evaluator_of_test()
     validated = {method.name: _on_validation(kept)[task.metric] for method, kept, _ in finished if method.is_ours}
     reference = max(validated, key=validated.__getitem__)  # by validation, never by test; of equals the first
-    terms = {method.name: judge.terms(ranking) for method, _, ranking in finished}
+    terms = {method.name: evaluator.terms(ranking) for method, _, ranking in finished}
     results = []
     for method, kept, ranking in finished:
-        report = judge.report(ranking)
+        report = evaluator.report(ranking)
         differences = {} if method.name == reference else paired_differences(terms[method.name], terms[reference])
         results.append(
             {
@@ -181,7 +181,7 @@ def _judged(task: Task, finished: list[tuple[Method, dict[str, Any], Ranking]], 
         "dataset": task.dataset.name,
         "labels": len(task.dataset.labels),
         "train_queries": len(task.dataset.with_validation_in_train().train),
-        "validation_queries": len(task.judge_of_validation().split),
+        "validation_queries": len(task.evaluator_of_validation().split),
         "test_queries": report.queries,
         "test_queries_left_out": report.queries_left_out,
         "propensity": report.propensity,

@@ -17,7 +17,7 @@ import umpteen
 from umpteen.data.dataset import Dataset, Split
 from umpteen.errors import BadInput
 from umpteen.evaluation.baselines import TfidfNeighbours, popularity
-from umpteen.evaluation.judge import Judge
+from umpteen.evaluation.evaluate import Evaluator
 from umpteen.files.progress import Notice
 from umpteen.search.ranking import Ranking
 from umpteen.training.tune import Candidate, grid
@@ -41,16 +41,16 @@ class Task:
             raise BadInput(f"{self.dataset.name} has no test split to compare on; add one (docs/data-formats.md)")
         return self.dataset.test
 
-    def judge_of_validation(self) -> Judge:
+    def evaluator_of_validation(self) -> Evaluator:
         assert self.held_out.validation is not None
-        return self._judge(self.held_out, self.held_out.validation)
+        return self._evaluator(self.held_out, self.held_out.validation)
 
-    def judge_of_test(self) -> Judge:
-        return self._judge(self.dataset, self.test)
+    def evaluator_of_test(self) -> Evaluator:
+        return self._evaluator(self.dataset, self.test)
 
-    def _judge(self, dataset: Dataset, split: Split) -> Judge:
+    def _evaluator(self, dataset: Dataset, split: Split) -> Evaluator:
         a, b = self.propensity
-        return Judge(dataset, split, a=a, b=b)
+        return Evaluator(dataset, split, a=a, b=b)
 
     def identify(self, *parts: Any) -> str:
         """One name for what follows from these parts on this data."""
@@ -123,13 +123,13 @@ class Baseline:
         return {"release": self.release} if self.release else {}
 
     def candidates(self, task: Task, trials: int) -> list[Candidate]:
-        judge = task.judge_of_validation()
-        train, k = task.held_out.train, max(judge.at)
+        evaluator = task.evaluator_of_validation()
+        train, k = task.held_out.train, max(evaluator.at)
 
         def candidate(point: tuple[str, ...]) -> Candidate:
             def run() -> dict[str, Any]:
-                outcome = self.fit(train, judge.split, _values(point), k)
-                return {"metrics": judge.report(outcome.ranking, bootstrap=0).metrics}
+                outcome = self.fit(train, evaluator.split, _values(point), k)
+                return {"metrics": evaluator.report(outcome.ranking, bootstrap=0).metrics}
 
             return Candidate(point, task.identify(self.name, point), run)
 
@@ -137,7 +137,7 @@ class Baseline:
 
     def finish(self, task: Task, settings: tuple[str, ...], folder: Path) -> Outcome:
         everything = task.dataset.with_validation_in_train().train
-        return self.fit(everything, task.test, _values(settings), max(task.judge_of_test().at))
+        return self.fit(everything, task.test, _values(settings), max(task.evaluator_of_test().at))
 
 
 def _values(settings: tuple[str, ...]) -> dict[str, Any]:

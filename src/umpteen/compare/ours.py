@@ -63,9 +63,9 @@ class Ours:
         classifier = self.fit(task, settings, folder, "train+validation")
         # An interrupted run has trained for longer than this call took.
         train_seconds = max(time.monotonic() - began, float(classifier.training["seconds"]))
-        judge = task.judge_of_test()
+        evaluator = task.evaluator_of_test()
         began = time.monotonic()
-        ranking = judge.rank(classifier.towers.query, classifier.vectors)
+        ranking = evaluator.rank(classifier.towers.query, classifier.vectors)
         return Outcome(ranking, train_seconds, time.monotonic() - began, parameters_of(classifier))
 
     def fit(self, task: Task, settings: tuple[str, ...], folder: Path, fit_on: str) -> Classifier:
@@ -86,7 +86,7 @@ class Ours:
             f"data.validation_fraction={task.fraction}",
             f"data.fit_on={fit_on}",
             f"evaluation.metric={json.dumps(task.metric)}",
-            f"evaluation.at={list(task.judge_of_validation().at)}",
+            f"evaluation.at={list(task.evaluator_of_validation().at)}",
             f"evaluation.propensity_a={a}",
             f"evaluation.propensity_b={b}",
         )
@@ -127,16 +127,16 @@ class OursWithRanker:
         """Fit on train, weigh on validation; fit on all of train with that weight; rank test."""
         weighed = self._fit(task, settings, folder, "train", None)
         assert weighed.ranker is not None
-        judge = task.judge_of_validation()
-        on_validation = judge.rank(weighed.towers.query, weighed.vectors, ranker=weighed.ranker)
-        validation = judge.report(on_validation, bootstrap=0).metrics
+        evaluator = task.evaluator_of_validation()
+        on_validation = evaluator.rank(weighed.towers.query, weighed.vectors, ranker=weighed.ranker)
+        validation = evaluator.report(on_validation, bootstrap=0).metrics
         self.ours.notice(f"{self.name}: the ranker counts {weighed.ranker.weight:g}")
 
         final = self._fit(task, settings, folder, "train+validation", weighed.ranker)
         assert final.ranker is not None
-        judge = task.judge_of_test()
+        evaluator = task.evaluator_of_test()
         began = time.monotonic()
-        ranking = judge.rank(final.towers.query, final.vectors, ranker=final.ranker)
+        ranking = evaluator.rank(final.towers.query, final.vectors, ranker=final.ranker)
         predict_seconds = time.monotonic() - began
         parameters = parameters_of(final) + int(final.ranker.weights.nnz) + len(final.ranker.intercepts)
         seconds = float(final.training["seconds"]) + self._ranker_seconds(task, settings, folder)
