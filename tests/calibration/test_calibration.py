@@ -8,9 +8,8 @@ import pytest
 from made_scores import made_held_out
 from scipy.sparse import csr_array
 
-from umpteen.calibration.calibration import FILE, Calibration, evaluate_calibration, fit_calibration
+from umpteen.calibration.calibration import FILE, Calibration, Rule, evaluate_calibration, fit_calibration
 from umpteen.calibration.curves import HeldOut
-from umpteen.calibration.thresholds import Rule
 from umpteen.errors import BadInput, DamagedModel
 from umpteen.search.ranking import Ranking
 

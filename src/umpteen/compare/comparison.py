@@ -78,7 +78,7 @@ def _finish(
     task: Task,
     method: Method,
     candidates: list[Candidate],
-    steps: list[Callable[[], None]],
+    steps: Sequence[Callable[[], None]],
     output: Path,
     notice: Notice,
 ) -> tuple[dict[str, Any], Ranking]:
@@ -121,8 +121,8 @@ def _keep(file: Path, identity: str, found: Outcome) -> tuple[dict[str, Any], Ra
     }
     buffer, ranking = io.BytesIO(), found.ranking
     # As it is, and not as a sparse matrix: that would not keep the order of equal scores.
-    arrays = {"rows": ranking.rows, "scores": ranking.scores, "labels": ranking.labels}
-    np.savez(buffer, **arrays, identity=identity, about=json.dumps(about))
+    numbers: dict[str, Any] = {"rows": ranking.rows, "scores": ranking.scores, "labels": ranking.labels}
+    np.savez(buffer, **numbers, identity=identity, about=json.dumps(about))
     write_atomically(file, buffer.getvalue())
     return about, ranking
 

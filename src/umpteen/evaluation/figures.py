@@ -216,8 +216,8 @@ def _figure(panels: Sequence[Panel], title: str, columns: int) -> Any:
     FigureCanvasAgg(figure)
     grid = figure.add_gridspec(len(heights), columns, height_ratios=heights)
     one_legend = len({tuple(panel.curves) for panel in panels if isinstance(panel, Lines)}) == 1
-    for panel, place in zip(panels, grid, strict=False):
-        axes = figure.add_subplot(place)
+    for number, panel in enumerate(panels):
+        axes = figure.add_subplot(grid[number])
         panel.draw_on(axes)
         axes.grid(color="#dddddd", linewidth=0.6, axis="x" if isinstance(panel, Dots) else "both")
         axes.set_axisbelow(True)
