@@ -7,6 +7,7 @@ is left alone, and the same numbers give the same bytes.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
@@ -150,24 +151,22 @@ class Points:
             return box.x0 < frame.x0 or box.x1 > frame.x1, box.count_overlaps(taken)
 
         for name in axes.texts:
-            trouble(name, min(_CORNERS, key=lambda corner, name=name: trouble(name, corner)))  # of equals the first
+            trouble(name, min(_CORNERS, key=partial(trouble, name)))  # of equals the first
             taken.append(name.get_window_extent())
 
 
 Panel = Lines | Dots | Points
 
 
-def render(
-    panels: Sequence[Panel], *, title: str = "", columns: int = 2, kinds: Sequence[str] = ("svg", "png")
-) -> dict[str, bytes]:
-    """The panels side by side, `columns` in a row, under one title and over one legend; nothing without matplotlib."""
+def render(panels: Sequence[Panel], *, title: str = "", kinds: Sequence[str] = ("svg", "png")) -> dict[str, bytes]:
+    """The panels side by side, two in a row, under one title and over one legend; nothing without matplotlib."""
     if find_spec("matplotlib") is None:
         return {}
     from matplotlib import rc_context
 
     # The same bytes every time: no random names, no date; and no address in what becomes part of a page.
     bare = {"svg": dict.fromkeys(("Date", "Creator", "Format", "Type")), "png": {"Software": None}}
-    figure = _figure(panels, title, min(columns, len(panels)))
+    figure = _figure(panels, title)
     images = {kind: BytesIO() for kind in kinds}
     with rc_context({"svg.hashsalt": "umpteen", "svg.fonttype": "none"}):
         for kind, image in images.items():
@@ -175,9 +174,9 @@ def render(
     return {kind: image.getvalue() for kind, image in images.items()}
 
 
-def draw(stem: Path, panels: Sequence[Panel], *, title: str, notice: Notice, columns: int = 2) -> list[Path]:
+def draw(stem: Path, panels: Sequence[Panel], *, title: str, notice: Notice) -> list[Path]:
     """STEM.svg and STEM.png of the panels."""
-    images = render(panels, title=title, columns=columns)
+    images = render(panels, title=title)
     for kind, image in images.items():
         write_atomically(stem.with_suffix(f".{kind}"), image)
     if not images:
@@ -185,18 +184,9 @@ def draw(stem: Path, panels: Sequence[Panel], *, title: str, notice: Notice, col
     return [stem.with_suffix(f".{kind}") for kind in images]
 
 
-def draw_curves(
-    stem: Path,
-    curves: Mapping[str, Curve],
-    *,
-    title: str,
-    x: str,
-    y: str,
-    notice: Notice,
-    limits: tuple[float, float] | None = None,
-) -> list[Path]:
+def draw_curves(stem: Path, curves: Mapping[str, Curve], *, title: str, x: str, y: str, notice: Notice) -> list[Path]:
     """A figure of one panel of curves."""
-    return draw(stem, [Lines(curves, x=x, y=y, limits=limits, whole_x=True)], title=title, notice=notice)
+    return draw(stem, [Lines(curves, x=x, y=y, whole_x=True)], title=title, notice=notice)
 
 
 def inline(svg: str, prefix: str) -> str:
@@ -205,11 +195,12 @@ def inline(svg: str, prefix: str) -> str:
     return re.sub(r'(\bid="|href="#|url\(#)', rf"\1{prefix}-", drawing)
 
 
-def _figure(panels: Sequence[Panel], title: str, columns: int) -> Any:
+def _figure(panels: Sequence[Panel], title: str) -> Any:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.text import Text
 
+    columns = min(2, len(panels))
     width = 6.4 if columns == 1 else 4.6 * columns
     heights = [max(panel.height for panel in panels[at : at + columns]) for at in range(0, len(panels), columns)]
     figure = Figure(figsize=(width, sum(heights) + 0.6), layout="constrained")
