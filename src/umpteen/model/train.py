@@ -99,7 +99,7 @@ def train_in(
         rows = np.arange(shard.start, shard.stop)
         encoding = named(progress, "encoding labels")
         own = encode_texts(towers.label, labels.texts[shard.rows], progress=encoding, rows=rows).float()
-        report = run.judge.report(run.judge.rank(towers.query, own, shard=shard)) if run.judge else None
+        report = run.evaluator.report(run.evaluator.rank(towers.query, own, shard=shard)) if run.evaluator else None
         vectors = shard.collect(own)
         for table in row_tables(towers).values():
             table.collect_()

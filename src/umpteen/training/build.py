@@ -23,7 +23,7 @@ from umpteen.encoders.encode import encode_texts, encode_tokens, label_tokens
 from umpteen.encoders.encoder import NEW
 from umpteen.encoders.towers import Towers
 from umpteen.errors import BadConfig, BadInput
-from umpteen.evaluation.judge import Judge
+from umpteen.evaluation.evaluate import Evaluator
 from umpteen.files.progress import Progress, named
 from umpteen.objectives.losses import Objective, build_objective, objective_kind
 from umpteen.parallel.shard import Shard
@@ -66,7 +66,7 @@ class Run:
     objective: Objective
     optimizer: AdamW
     step: TrainingStep
-    judge: Judge | None  # of the validation split; None for the final fit
+    evaluator: Evaluator | None  # of the validation split; None for the final fit
     loop: Loop
 
 
@@ -79,7 +79,7 @@ def build_run(
     progress: Progress | None = None,
     world: World | None = None,
 ) -> Run:
-    """Dataset, towers, judge and loop of a recipe; without a workspace nothing is written, and nothing can resume.
+    """Dataset, towers, evaluator and loop of a recipe; without a workspace nothing is written, and nothing can resume.
 
     Every process of the world builds the same; only the first one gets a workspace.
     """
@@ -105,10 +105,10 @@ def build_run(
     else:
         dataset = dataset.with_validation_in_train()
     objective = build_objective(config.objective, len(dataset.labels), pooled=config.pool.name != "all")
-    judge = build_judge(config.evaluation, dataset, dataset.validation) if dataset.validation else None
-    if judge:
-        judge.require(config.evaluation.metric)
-        judge.require_positives()
+    evaluator = build_evaluator(config.evaluation, dataset, dataset.validation) if dataset.validation else None
+    if evaluator:
+        evaluator.require(config.evaluation.metric)
+        evaluator.require_positives()
     device = torch.device(world.device) if world.size > 1 else pick_device(config.training.device)
     shard = Shard(world, len(dataset.labels))
     if start:
@@ -142,7 +142,7 @@ def build_run(
         step,
         optimizer,
         sampler,
-        partial(_validate, judge, towers, labels, config.training.token_budget, world) if judge else None,
+        partial(_validate, evaluator, towers, labels, config.training.token_budget, world) if evaluator else None,
         loop_settings(config, sampler.batches_per_epoch),
         everyone,
         workspace=workspace,
@@ -150,7 +150,7 @@ def build_run(
         data=dataset.fingerprint,
         world=world,
     )
-    return Run(dataset, towers, data, sampler, objective, optimizer, step, judge, loop)
+    return Run(dataset, towers, data, sampler, objective, optimizer, step, evaluator, loop)
 
 
 def _watchers(config: RunConfig, workspace: Path | None) -> list[Observer]:
@@ -162,16 +162,18 @@ def _watchers(config: RunConfig, workspace: Path | None) -> list[Observer]:
     return [log, TensorBoard(events)] if config.training.tensorboard else [log]
 
 
-def _validate(judge: Judge, towers: Towers, labels: TokenTable, token_budget: int, world: World) -> dict[str, float]:
+def _validate(
+    evaluator: Evaluator, towers: Towers, labels: TokenTable, token_budget: int, world: World
+) -> dict[str, float]:
     shard = Shard(world, len(labels))
     own = labels.take(np.arange(shard.start, shard.stop))
     vectors = encode_tokens(towers.label, own, token_budget=token_budget)
-    ranking = judge.rank(towers.query, vectors, token_budget=token_budget, shard=shard)
-    return judge.report(ranking, bootstrap=0).metrics
+    ranking = evaluator.rank(towers.query, vectors, token_budget=token_budget, shard=shard)
+    return evaluator.report(ranking, bootstrap=0).metrics
 
 
-def build_judge(config: EvaluationConfig, dataset: Dataset, split: Split) -> Judge:
-    return Judge(dataset, split, at=config.at, a=config.propensity_a, b=config.propensity_b)
+def build_evaluator(config: EvaluationConfig, dataset: Dataset, split: Split) -> Evaluator:
+    return Evaluator(dataset, split, at=config.at, a=config.propensity_a, b=config.propensity_b)
 
 
 def _refuse_sampled_rows(config: RunConfig, towers: Towers) -> None:
