@@ -16,12 +16,11 @@ from umpteen.data.text_files import BadRow, InputRows
 from umpteen.encoders.encode import encode_texts
 from umpteen.errors import BadFile, BadInput, NotSaved
 from umpteen.files.progress import Advance, Progress
-from umpteen.model.catalogue import LiveCatalogue
+from umpteen.model.catalogue import LiveCatalogue, open_labels
 from umpteen.model.classifier import Classifier
 from umpteen.model.folder import INDEX, ModelFolder
 from umpteen.model.index import BOUND, KINDS, MILVUS, index_of, open_milvus, save_certificate, size_of
-from umpteen.model.live import open_labels
-from umpteen.model.live_labels import LiveLabels
+from umpteen.model.labels import LiveLabels
 from umpteen.model.store import Part, read_parts, write_part
 from umpteen.search.certificate import Certificate, Tuned, interval, queries_per_second, tune
 from umpteen.search.exact_index import ExactIndex
