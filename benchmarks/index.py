@@ -26,7 +26,7 @@ from umpteen.errors import BadInput
 from umpteen.files.progress import Progress
 from umpteen.model.catalogue import LiveCatalogue
 from umpteen.model.changes import Add
-from umpteen.model.live_labels import LiveLabels
+from umpteen.model.labels import LiveLabels
 from umpteen.model.store import Store
 from umpteen.parallel.shard import undivided
 from umpteen.search.certificate import interval, tune

@@ -3,7 +3,7 @@
 import tomllib
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -21,22 +21,24 @@ from umpteen.evaluation.metrics import USUAL
 from umpteen.evaluation.report import USUAL_KS, Report
 from umpteen.evaluation.significance import Difference, paired_differences
 from umpteen.model.classifier import Classifier
-from umpteen.model.live_labels import TRAINED
+from umpteen.model.labels import TRAINED
 from umpteen.search.exact import top_k
 from umpteen.search.ranking import Ranking
 
 
+class How(TypedDict, total=False):
+    """How models are judged: the cut-offs k, A and B of the propensity model, and whether as published figures are."""
+
+    at: tuple[int, ...]
+    propensity: tuple[float, float] | None
+    as_published: bool
+
+
 def evaluate_model(
-    classifier: Classifier,
-    dataset: Dataset,
-    split: str = "test",
-    *,
-    at: tuple[int, ...] = USUAL_KS,
-    propensity: tuple[float, float] | None = None,
-    as_published: bool = False,
+    classifier: Classifier, dataset: Dataset, split: str = "test", **how: Unpack[How]
 ) -> tuple[Report, Ranking]:
     """The model's report and ranking on one split of a dataset; A and B are its recipe's unless given."""
-    evaluator = _evaluator(classifier, dataset, split, at, propensity, as_published)
+    evaluator = _evaluator(classifier, dataset, split, **how)
     if classifier.calibration is None:
         ranking = _rank(evaluator, classifier)
         return evaluator.report(ranking), ranking
@@ -49,13 +51,7 @@ def evaluate_model(
 
 
 def report_by_origin(
-    classifier: Classifier,
-    dataset: Dataset,
-    split: str,
-    ranking: Ranking,
-    *,
-    at: tuple[int, ...] = USUAL_KS,
-    propensity: tuple[float, float] | None = None,
+    classifier: Classifier, dataset: Dataset, split: str, ranking: Ranking, **how: Unpack[How]
 ) -> dict[str, dict[str, Any]]:
     """A ranking evaluated by seen labels alone and by unseen ones alone, which were added or renamed after training.
 
@@ -68,7 +64,7 @@ def report_by_origin(
         return {}
     found: dict[str, dict[str, Any]] = {}
     for name, group in (("seen", trained), ("unseen", ~trained)):
-        evaluator = _evaluator(classifier, dataset, split, at, propensity, False, counting=group)
+        evaluator = _evaluator(classifier, dataset, split, counting=group, **how)
         right = evaluator.split.relevance.without(evaluator.split.filtered).pairs
         report = evaluator.report(ranking) if right else None
         found[name] = {
@@ -82,19 +78,13 @@ def report_by_origin(
 
 
 def compare_models(
-    classifiers: Sequence[Classifier],
-    dataset: Dataset,
-    split: str = "test",
-    *,
-    at: tuple[int, ...] = USUAL_KS,
-    propensity: tuple[float, float] | None = None,
-    as_published: bool = False,
+    classifiers: Sequence[Classifier], dataset: Dataset, split: str = "test", **how: Unpack[How]
 ) -> tuple[list[Report], list[dict[str, Difference]]]:
     """All models' reports, and each one's but the first paired differences from the first, whose A and B all use."""
-    propensity = propensity or propensity_of_recipe(classifiers[0])
+    how["propensity"] = how.get("propensity") or propensity_of_recipe(classifiers[0])
     reports, terms = [], []
     for classifier in classifiers:
-        evaluator = _evaluator(classifier, dataset, split, at, propensity, as_published)
+        evaluator = _evaluator(classifier, dataset, split, **how)
         ranking = _rank(evaluator, classifier)
         reports.append(evaluator.report(ranking))
         terms.append(evaluator.terms(ranking))
@@ -102,26 +92,19 @@ def compare_models(
 
 
 def evaluate_ensemble(
-    classifiers: Sequence[Classifier],
-    dataset: Dataset,
-    split: str = "test",
-    *,
-    at: tuple[int, ...] = USUAL_KS,
-    propensity: tuple[float, float] | None = None,
-    as_published: bool = False,
+    classifiers: Sequence[Classifier], dataset: Dataset, split: str = "test", **how: Unpack[How]
 ) -> tuple[Report, Ranking]:
     """The report and ranking of several dual encoders whose scores are averaged; rows and A and B are the first's.
 
     The mean of inner products is the inner product of concatenated vectors, so exact search works as ever.
     """
     first = classifiers[0]
-    for classifier in classifiers:
-        if classifier.ranker is not None:
-            raise BadInput(
-                "one of the models has a ranker, and only dual encoders can be averaged; --no-ranker leaves it out"
-            )
+    if any(classifier.has_ranker for classifier in classifiers):
+        raise BadInput(
+            "one of the models has a ranker, and only dual encoders can be averaged; --no-ranker leaves it out"
+        )
     labels = torch.cat([classifier.vectors[_rows_as_in(first, classifier)] for classifier in classifiers], 1)
-    evaluator = _evaluator(first, dataset, split, at, propensity, as_published)
+    evaluator = _evaluator(first, dataset, split, **how)
     queries = [encode_texts(classifier.towers.query, evaluator.split.texts) for classifier in classifiers]
     mean = torch.cat(queries, 1).float() / len(classifiers)
     filtered = evaluator.split.filtered.matrix
@@ -143,10 +126,10 @@ def _evaluator(
     classifier: Classifier,
     dataset: Dataset,
     split: str,
-    at: tuple[int, ...],
-    propensity: tuple[float, float] | None,
-    as_published: bool,
     *,
+    at: tuple[int, ...] = USUAL_KS,
+    propensity: tuple[float, float] | None = None,
+    as_published: bool = False,
     counting: NDArray[np.bool_] | None = None,
 ) -> Evaluator:
     """The evaluator of a split; `counting` says which label rows can be right, by default all."""
@@ -202,21 +185,12 @@ def in_rows_of(classifier: Classifier, dataset: Dataset) -> Dataset:
         )
     rows[~labels.active[rows]] = -1
 
-    def in_rows(split: Split | None) -> Split | None:
-        if split is None:
-            return None
+    def in_rows(split: Split) -> Split:
         relevance, filtered = (_moved(pairs, rows, len(labels)) for pairs in (split.relevance, split.filtered))
         return Split(split.texts, relevance, filtered)
 
-    train = in_rows(dataset.train)
-    assert train is not None
-    return replace(
-        dataset,
-        labels=labels.catalogue(),
-        train=train,
-        validation=in_rows(dataset.validation),
-        test=in_rows(dataset.test),
-    )
+    validation, test = (None if split is None else in_rows(split) for split in (dataset.validation, dataset.test))
+    return replace(dataset, labels=labels.catalogue(), train=in_rows(dataset.train), validation=validation, test=test)
 
 
 def _moved(relevance: Relevance, rows: NDArray[np.int64], labels: int) -> Relevance:

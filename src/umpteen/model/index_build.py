@@ -14,11 +14,11 @@ from umpteen.data.text_files import BadRow, InputRows
 from umpteen.encoders.encode import encode_texts
 from umpteen.errors import BadFile, BadInput, NotSaved
 from umpteen.files.progress import Progress
+from umpteen.model.catalogue import open_labels
 from umpteen.model.classifier import Classifier
 from umpteen.model.folder import INDEX, ModelFolder
 from umpteen.model.index import index_of, indexed, save_certificate
-from umpteen.model.live import open_labels
-from umpteen.model.live_labels import LiveLabels
+from umpteen.model.labels import LiveLabels
 from umpteen.model.store import read_parts, write_part
 from umpteen.search.certificate import Certificate, interval, queries_per_second, tune
 from umpteen.search.exact import ExactIndex

@@ -23,7 +23,7 @@ from umpteen.model.card import with_ranker
 from umpteen.model.classifier import RANKER, Classifier
 from umpteen.model.evaluate import in_rows_of, propensity_of_recipe
 from umpteen.model.folder import CALIBRATION, CARD, ModelFolder
-from umpteen.model.live_labels import TRAINED
+from umpteen.model.labels import TRAINED
 from umpteen.model.writing import standing_in
 from umpteen.rerank.features import RankerSettings, TextFeatures
 from umpteen.rerank.fit import TEXTS_AT_A_TIME, Samples, fit_weights
