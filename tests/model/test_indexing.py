@@ -208,7 +208,7 @@ def test_what_cannot_be_asked_for_is_refused(model: Path, tmp_path: Path) -> Non
         build_index(model, "exact", recall=1.5)
     with pytest.raises(BadInput, match="k is 0"):
         build_index(model, "exact", k=0)
-    with pytest.raises(BadInput, match="is for the kind milvus"):
+    with pytest.raises(BadInput, match="is for milvus"):
         build_index(model, "exact", uri="http://somewhere:19530")
     with pytest.raises(BadInput, match=r"ends in \.db"):
         build_index(model, "milvus", uri=str(tmp_path / "labels"))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from retrieval.index_cases import clustered
+from search.index_cases import clustered
 
 from umpteen.errors import BadInput
 from umpteen.search.certificate import Certificate, interval, queries_per_second, recalls, tune

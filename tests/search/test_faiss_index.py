@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from retrieval.index_cases import Truth, change, clustered, recall, scores_are_inner_products, with_twins
+from search.index_cases import Truth, change, clustered, recall, scores_are_inner_products, with_twins
 
 from umpteen.errors import BadInput, DamagedModel, NotSaved
 from umpteen.search.faiss import FLAT, HNSW, IVFPQ, KINDS, SQ, STRUCTURE, FaissIndex, Structure
