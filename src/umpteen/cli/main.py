@@ -6,8 +6,8 @@ import sys
 
 import click
 
-from umpteen.cli import compare, data, demo, doctor, evaluate, index, labels, parts, predict, serve, train
-from umpteen.cli.saying import keep_freed_memory, say
+from umpteen.cli import compare, data, demo, doctor, evaluate, labels, parts, predict, serve, train
+from umpteen.cli.console import keep_freed_memory, say
 from umpteen.errors import BadInput, LostProcess, Stopped, UmpteenError
 from umpteen.version import __version__
 
@@ -46,7 +46,7 @@ for verb in (
     parts.calibrate,
     serve.serve,
     labels.labels,
-    index.index,
+    parts.index,
     evaluate.verify,
     evaluate.negatives,
     parts.ranker,

@@ -29,6 +29,7 @@ TEXTS_AT_A_TIME = 4096
 CHARACTERS_AT_A_TIME = 2**24  # a chunk of long texts has fewer of them
 
 Progress = Callable[[int, int, str], None]
+Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -78,10 +79,10 @@ def bad_rows_of(output: Path) -> Path:
     return Path(f"{output}.bad.jsonl")
 
 
-def answer_line(about: dict[str, Any], labels: Iterable[Prediction]) -> str:
-    """An answer for machines: what it is about, and its labels, as one line of JSON."""
+def answer(about: Record, labels: Iterable[Prediction]) -> Record:
+    """An answer for machines: what it is about, and its labels, with probabilities where there are any."""
     found = [{name: value for name, value in one._asdict().items() if value is not None} for one in labels]
-    return json.dumps({**about, "labels": found}, ensure_ascii=False)
+    return {**about, "labels": found}
 
 
 def predict_file(
@@ -154,7 +155,7 @@ def _chunks(unread: Iterator[Row | BadRow]) -> Iterator[list[Row | BadRow]]:
 def _answer(classifier: Classifier, work: "Work", chunk: list[Row | BadRow], bad: list[BadRow], wanted: Wanted) -> None:
     good = [row for row in chunk if isinstance(row, Row)]
     texts = [row.text for row in good]
-    skipped = [json.dumps(row._asdict(), ensure_ascii=False) for row in bad]
+    skipped = [row._asdict() for row in bad]
     if work.is_matrix:
         ranking, _ = classifier.select(texts, **wanted.limits())
         given = int((ranking.rows != NO_LABEL).sum())
@@ -163,7 +164,7 @@ def _answer(classifier: Classifier, work: "Work", chunk: list[Row | BadRow], bad
         answers = classifier.predict(texts, **wanted.limits())
         given = sum(map(len, answers))
         names = ({"line": row.line} if row.name is None else {"id": row.name} for row in good)
-        work.append(list(map(answer_line, names, answers)), skipped, None)
+        work.append(list(map(answer, names, answers)), skipped, None)
     work.state.rows += len(chunk)
     work.state.texts += len(good)
     work.state.labels += given
@@ -258,7 +259,7 @@ class Work:
     def is_matrix(self) -> bool:
         return self.output.suffix == ".npz"
 
-    def append(self, answers: list[str], bad: list[str], ranking: Ranking | None) -> None:
+    def append(self, answers: list[Record], bad: list[Record], ranking: Ranking | None) -> None:
         """Keeps the answers of a chunk; the state, which vouches for them, is written by `advance`."""
         self.state.answers_bytes = self._extend(ANSWERS, self.state.answers_bytes, answers)
         self.state.bad_bytes = self._extend(BAD, self.state.bad_bytes, bad)
@@ -296,16 +297,16 @@ class Work:
     def _chunk(self, number: int) -> Path:
         return self.workspace.folder / f"chunk-{number:08}.npz"
 
-    def _extend(self, name: str, size: int, lines: list[str]) -> int:
+    def _extend(self, name: str, size: int, records: list[Record]) -> int:
         """The file is cut to its known size first: what a kill left behind it is no whole chunk."""
         path = self.workspace.folder / name
-        if not lines and not path.exists():
+        if not records and not path.exists():
             return size
         try:
             with path.open("ab") as file:
                 file.truncate(size)
                 file.seek(size)
-                file.write("".join(f"{line}\n" for line in lines).encode())
+                file.write("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records).encode())
                 file.flush()
                 os.fsync(file.fileno())
                 return file.tell()
