@@ -103,8 +103,8 @@ class Builder:
                 f"{same}; keys must be unique: rename or remove one"
             )
         self._label_lines.append(at.line)
-        _append(self._keys, key, at)
-        _append(self._labels, _not_empty(text, "label", at), at)
+        _append(self._keys, key, "label", at)
+        _append(self._labels, text, "label", at)
 
     def label_row(self, key: str, at: Place, hint: str = "") -> int:
         """The row of a key read earlier; the hint ends the error if there is none."""
@@ -138,7 +138,7 @@ class Builder:
             split.labels.append(label)
             split.weights.append(merged[label])
         split.starts.append(len(split.labels))
-        _append(self._queries, _not_empty(text, "query", at), at)
+        _append(self._queries, text, "query", at)
 
     def ignore(self, query: int, label: int, at: Place) -> None:
         """A pair of this split, by rows, that neither training nor scoring may see; its query was added before."""
@@ -261,17 +261,13 @@ def _open_relevance(folder: Path, name: str, labels: int) -> Relevance:
     return Relevance.from_arrays(starts, rows, weights, labels)
 
 
-def _append(writer: TextsWriter, text: str, at: Place) -> None:
+def _append(writer: TextsWriter, text: str, kind: str, at: Place) -> None:
+    if not text.strip():
+        raise at.error(f"the {kind}'s text is empty; give it one, or remove the {kind} everywhere it stands")
     try:
         writer.append(text)
     except BadInput as error:
         raise at.error(str(error)) from None
-
-
-def _not_empty(text: str, kind: str, at: Place) -> str:
-    if not text.strip():
-        raise at.error(f"the {kind}'s text is empty; give it one, or remove the {kind} everywhere it stands")
-    return text
 
 
 class Format(Protocol):

@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -149,11 +148,17 @@ def tokenise(
     folder = cache_folder(cache) / "tokens" / name
     table = _open(folder, identity, len(whole))
     if table is None:
-        with _explained(folder), locked_file(folder.with_suffix(".lock"), wait=None):
-            table = _open(folder, identity, len(whole))  # another process may have finished it while we waited
-            if table is None:
-                _write(folder, identity, whole, tokenizer, chunk, progress)
-                table = _open(folder, identity, len(whole))
+        try:
+            with locked_file(folder.with_suffix(".lock"), wait=None):
+                table = _open(folder, identity, len(whole))  # another process may have finished it while we waited
+                if table is None:
+                    _write(folder, identity, whole, tokenizer, chunk, progress)
+                    table = _open(folder, identity, len(whole))
+        except OSError as error:
+            raise NotSaved(
+                f"{folder}: the token table could not be written ({error.strerror or error}); free space or set "
+                "UMPTEEN_CACHE to another folder, then run again: what is finished is kept"
+            ) from error
     if table is None:
         raise NotSaved(f"{folder}: the token table was written but cannot be read back; is the disk in order?")
     return table if texts.rows is None else table.take(texts.rows)
@@ -242,15 +247,3 @@ def _sizes(folder: Path) -> tuple[int, int]:
         path.stat().st_size if path.is_file() else -1 for path in (folder / IDS_FILE, folder / LENGTHS_FILE)
     )
     return ids, lengths
-
-
-@contextmanager
-def _explained(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise NotSaved(
-            f"{folder}: the token table could not be written ({reason}); free space or set UMPTEEN_CACHE to another "
-            "folder, then run again: what is finished is kept"
-        ) from error

@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from umpteen.model.classifier import Classifier, Prediction
 from umpteen.search.ranking import NO_LABEL, Ranking, write_csr
 
 ANSWERS, BAD, STATE = "answers.jsonl", "bad.jsonl", "progress.json"
-FORMAT = 2  # of the unfinished work
+FORMAT = 3  # of the unfinished work
 TEXTS_AT_A_TIME = 4096
 CHARACTERS_AT_A_TIME = 2**24  # a chunk of long texts has fewer of them
 
@@ -59,8 +59,7 @@ class State:
     labels: int = 0  # given
     digest: str = ""  # of the input's lines up to here
     chunks: int = 0
-    answers_bytes: int = 0
-    bad_bytes: int = 0
+    sizes: dict[str, int] = field(default_factory=dict)  # of the files of answers and of bad rows, in bytes
     replaces: bool = False  # an output that was there at the beginning
     finished: bool = False
 
@@ -237,7 +236,7 @@ def _read(folder: Path, output: Path, identity: dict[str, Any]) -> State | None:
                 f"{folder} was begun with {name} = {state.identity.get(name)!r}, not {value!r}; give the same again, "
                 "or --overwrite to begin anew"
             )
-    for name, size in ((ANSWERS, state.answers_bytes), (BAD, state.bad_bytes)):
+    for name, size in state.sizes.items():
         there = (folder / name).stat().st_size if (folder / name).exists() else 0
         if there < size and not state.finished:
             raise BadInput(
@@ -261,8 +260,8 @@ class Work:
 
     def append(self, answers: list[Record], bad: list[Record], ranking: Ranking | None) -> None:
         """Keeps the answers of a chunk; the state, which vouches for them, is written by `advance`."""
-        self.state.answers_bytes = self._extend(ANSWERS, self.state.answers_bytes, answers)
-        self.state.bad_bytes = self._extend(BAD, self.state.bad_bytes, bad)
+        self._extend(ANSWERS, answers)
+        self._extend(BAD, bad)
         if ranking is not None:
             ranking.save(self._chunk(self.state.chunks))
         self.state.chunks += 1
@@ -297,11 +296,11 @@ class Work:
     def _chunk(self, number: int) -> Path:
         return self.workspace.folder / f"chunk-{number:08}.npz"
 
-    def _extend(self, name: str, size: int, records: list[Record]) -> int:
+    def _extend(self, name: str, records: list[Record]) -> None:
         """The file is cut to its known size first: what a kill left behind it is no whole chunk."""
-        path = self.workspace.folder / name
+        path, size = self.workspace.folder / name, self.state.sizes.get(name, 0)
         if not records and not path.exists():
-            return size
+            return
         try:
             with path.open("ab") as file:
                 file.truncate(size)
@@ -309,7 +308,7 @@ class Work:
                 file.write("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records).encode())
                 file.flush()
                 os.fsync(file.fileno())
-                return file.tell()
+                self.state.sizes[name] = file.tell()
         except OSError as error:
             raise NotSaved(
                 f"{path}: could not be written: {error.strerror or error}; {self.state.texts:,} texts are done, and "

@@ -61,7 +61,8 @@ class RankerSettings:
                 nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
                 hint = f"did you mean {nearest[0]}?" if nearest else f"there is {', '.join(known)}"
                 raise BadConfig(f"a ranker has no setting {name}; {hint}")
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
+        values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in given.items()}
+        return cls(**values)
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""

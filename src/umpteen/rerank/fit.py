@@ -123,7 +123,7 @@ def solve_block(samples: Samples, start: int, stop: int, settings: RankerSetting
     )
 
 
-Solution = tuple[NDArray[np.int64], NDArray[np.float64], float]
+Solution = tuple[NDArray[np.integer], NDArray[np.float64], float]
 
 
 def _solve_label(
@@ -154,7 +154,7 @@ def _solve_label(
     return columns[kept], weights[kept], float(solver.intercept_[0])
 
 
-def _without_empty_columns(rows: csr_array) -> tuple[csr_matrix, NDArray[np.int64]]:
+def _without_empty_columns(rows: csr_array) -> tuple[csr_matrix, NDArray[np.int32]]:
     """liblinear's weights are dense, and a label meets few of a million n-grams."""
     columns, place = np.unique(rows.indices, return_inverse=True)
     shape = (rows.shape[0], len(columns))
