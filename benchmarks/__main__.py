@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
+from umpteen.cli.console import say
 from umpteen.cli.main import main
-from umpteen.cli.saying import say
 
 
 @click.group()

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import click
 
+from umpteen.cli.console import say
 from umpteen.cli.main import main
-from umpteen.cli.saying import say
 
 
 @click.group()

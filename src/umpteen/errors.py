@@ -32,6 +32,7 @@ class BadFile(BadInput):
     def __init__(self, path: Path | str, problem: str, *, line: int | None = None) -> None:
         where = f"{path}" if line is None else f"{path}, line {line:,}"
         super().__init__(f"{where}: {problem}")
+        self.problem = problem
 
 
 class BadConfig(BadInput):

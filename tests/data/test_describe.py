@@ -1,8 +1,5 @@
 import json
 
-import pytest
-
-from umpteen.data import describe as twins
 from umpteen.data.dataset import Dataset, Split
 from umpteen.data.describe import Description, Finding, describe
 from umpteen.data.labels import LabelCatalogue, Relevance
@@ -61,11 +58,7 @@ def test_every_suspicious_thing_is_found_with_its_row() -> None:
     assert rows(finding(found, "queries_that_are_labels", "train")) == [3]
 
 
-@pytest.mark.parametrize("at_once", [1, 2, 100])
-def test_queries_that_are_labels_are_told_apart_by_how_they_are_covered(
-    monkeypatch: pytest.MonkeyPatch, at_once: int
-) -> None:
-    monkeypatch.setattr(twins, "QUERIES_AT_ONCE", at_once)
+def test_queries_that_are_labels_are_told_apart_by_how_they_are_covered() -> None:
     texts = ["cat", "cat", "cat", "dog", "no label"]
     found = describe(dataset(split(texts, [[1], [0], [1], [1], [0]], [[0, 2], [2], [0], [], []])))
     same = finding(found, "queries_that_are_labels", "train")
@@ -74,22 +67,13 @@ def test_queries_that_are_labels_are_told_apart_by_how_they_are_covered(
     assert same.note.startswith("1 ignore that label, 2 have it as a right answer, 1 neither")
 
 
-def test_texts_whose_hashes_collide_are_not_taken_for_equal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(twins, "hash", lambda text: 0, raising=False)
-    found = describe(dataset(split(["x", "y"], [[0], [0]]), split(["z", "y"], [[0], [0]])))
-    assert rows(finding(found, "texts_in_train", "test")) == [2]
-    assert finding(found, "duplicate_label_texts", "labels").count == 1
-    assert finding(found, "queries_that_are_labels", "train").count == 0
-
-
 def test_people_read_only_what_was_found_and_machines_read_everything() -> None:
     found = describe(dataset(split(["x", "cat"], [[0, 1], [2, 3]])))
     lines = "\n".join(found.lines())
     assert "labels with the text of an earlier label: 1 of 4" in lines
     assert "row 2: label 'a': 'cat'" in lines
     assert "without a label" not in lines
-    restored = json.loads(found.to_json())
-    assert restored == json.loads(json.dumps(found.to_dict()))
+    restored = json.loads(json.dumps(found.to_dict()))
     assert restored["splits"]["train"]["queries"] == 2
     assert {one["kind"] for one in restored["suspicious"] if one["count"] == 0} >= {
         "empty_texts",

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from umpteen.data import tokens
-from umpteen.data import tokens as token_table
 from umpteen.data.texts import Texts
 from umpteen.data.tokens import TokenTable, tokenise
 from umpteen.errors import NotSaved
@@ -254,18 +253,6 @@ def check_distinct(rows: list[list[int]]) -> None:
 @given(RAGGED)
 def test_distinct_rows_stand_in_order_of_first_appearance(rows: list[list[int]]) -> None:
     check_distinct(rows)
-
-
-@pytest.fixture
-def useless_hash(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(token_table, "_mix", lambda values: values - values)
-    monkeypatch.setattr(token_table, "HASHED_AT_ONCE", 5)
-
-
-@pytest.mark.usefixtures("useless_hash")
-def test_distinct_is_exact_even_if_all_hashes_collide() -> None:
-    rng = np.random.default_rng(0)
-    check_distinct([rng.integers(0, 3, rng.integers(0, 4)).tolist() for _ in range(200)])
 
 
 def test_a_view_of_a_view_keeps_its_rows() -> None:

@@ -238,7 +238,7 @@ def test_blank_lines_at_the_end_are_no_reason_to_begin_again(
     source, output = write(tmp_path / name), tmp_path / "out.jsonl"
     source.write_bytes(source.read_bytes() + b"\n  \n\n" if name == "t.jsonl" else source.read_bytes() + b"\r\n\r\n")
 
-    def dying(work: Any, labels: int | None) -> None:
+    def dying(work: Any, labels: int) -> None:
         raise Killed
 
     with monkeypatch.context() as patch:
@@ -294,13 +294,13 @@ def test_an_output_that_appears_meanwhile_is_left_alone(
 BAD_ROWS = {
     "t.jsonl": [
         ('{"text": "law"', "is no valid JSON"),
-        ("[1]", "holds list, not an object"),
+        ("[1]", "holds [1], not an object"),
         ('{"body": "law"}', "has no 'text'; it has 'body'"),
-        ('{"text": 7}', "'text' is int, not a string"),
+        ('{"text": 7}', "'text' is 7, not a string"),
         ('{"text": "\\ud800"}', "half of a surrogate pair"),
         ('{"text": " "}', "has an empty text"),
     ],
-    "t.csv": [("law,fish", "has 2 cells, but the header has 1"), ('" "', "has an empty text")],
+    "t.csv": [("law,fish", "has 2 cells but the header has 1"), ('" "', "has an empty text")],
     "t.txt": [("", "has an empty text"), ("\x85", "has an empty text")],
 }
 

@@ -68,10 +68,10 @@ def test_weights_equal_a_dense_solution_of_each_label(toy: Toy) -> None:
 
 
 def test_a_relevant_pair_is_never_a_negative_even_with_weight_0(toy: Toy) -> None:
-    for sample in toy.samples.of_labels(5, LABELS):
-        assert not toy.stored[sample.negatives, sample.label].any()
-        assert sample.positives.tolist() == np.flatnonzero(toy.relevance[:, sample.label]).tolist()
-        assert sample.negatives.tolist() == toy.negatives(sample.label).tolist()
+    for label, (positives, negatives) in enumerate(toy.samples.of_labels(5, LABELS), 5):
+        assert not toy.stored[negatives, label].any()
+        assert positives.tolist() == np.flatnonzero(toy.relevance[:, label]).tolist()
+        assert negatives.tolist() == toy.negatives(label).tolist()
 
 
 def test_labels_without_training_texts_or_without_negatives_have_an_answer(toy: Toy) -> None:

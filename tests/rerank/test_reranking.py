@@ -147,12 +147,12 @@ def test_filtered_pairs_are_no_candidates_and_no_positives(home: Path) -> None:
 
     def look(samples: reranking.Samples, *arguments: object, **named: object) -> object:
         kept.append(samples.matrix("relevant").toarray())
-        for sample in samples.of_labels(0, len(data.labels)):
+        for label, (positives, negatives) in enumerate(samples.of_labels(0, len(data.labels))):
             filtered = train.filtered.matrix.toarray() > 0
             assert filtered.any()
-            assert not filtered[sample.negatives, sample.label].any()
-            assert not filtered[sample.positives, sample.label].any()
-            assert not (train.relevance.matrix.toarray()[sample.negatives, sample.label] > 0).any()
+            assert not filtered[negatives, label].any()
+            assert not filtered[positives, label].any()
+            assert not (train.relevance.matrix.toarray()[negatives, label] > 0).any()
         return real(samples, *arguments, **named)  # type: ignore[arg-type]
 
     train = data.with_validation(0.1, 0).train

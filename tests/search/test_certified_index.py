@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from search.index_cases import clustered
 
+from search.index_cases import clustered
 from umpteen.errors import BadInput
 from umpteen.search.certificate import Certificate, interval, queries_per_second, recalls, tune
 from umpteen.search.exact import ExactIndex, exact_search

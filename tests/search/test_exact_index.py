@@ -5,8 +5,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from search.index_cases import Truth, change, clustered, scores_are_inner_products, with_twins
 
+from search.index_cases import Truth, change, clustered, scores_are_inner_products, with_twins
 from umpteen.errors import BadInput
 from umpteen.search.exact import ExactIndex
 from umpteen.search.index import LabelIndex, best_of

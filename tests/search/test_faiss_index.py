@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from search.index_cases import Truth, change, clustered, recall, scores_are_inner_products, with_twins
 
+from search.index_cases import Truth, change, clustered, recall, scores_are_inner_products, with_twins
 from umpteen.errors import BadInput, DamagedModel, NotSaved
 from umpteen.search.faiss import FLAT, HNSW, IVFPQ, KINDS, SQ, STRUCTURE, FaissIndex, Structure
 from umpteen.search.index import Effort, LiveVectors

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from search.index_cases import Truth, change, clustered, recall, scores_are_inner_products, with_twins
 
+from search.index_cases import Truth, change, clustered, recall, scores_are_inner_products, with_twins
 from umpteen.errors import BadInput, InUse
 from umpteen.search import milvus_connection
 from umpteen.search.certificate import tune

@@ -1,40 +1,95 @@
-"""What people see: progress bars with ETA on a terminal, a line now and then elsewhere, tables of metrics."""
+"""How the commands speak: lines and JSON, progress bars with ETA, tables of metrics. Light: rich loads late."""
 
+import ctypes
+import json
+import os
+import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
-from rich.table import Table
+import click
 
-from umpteen.cli.saying import visible
-from umpteen.evaluation.report import Report
+from umpteen.model.changes import UNSEEN
 
-SHOWN = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@5", "R@10", "R@100")
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from umpteen.data.dataset import Dataset
+    from umpteen.evaluation.report import Report
+
+TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # mallopt's names for them (malloc.h)
+KEPT = 1 << 30  # bytes that may lie unused at the end of the heap
+LARGEST = 1 << 28  # bytes; what is larger, such as a million labels' vectors, is given back as before
+
+
+# Freed memory stays with the process, ready for the next micro-batch.
+#
+# glibc gives large blocks back at once, and the kernel hands them out again page by page, zeroed: a quarter of a static
+# training step went into that, and up to a tenth of a transformer's, the more the larger its micro-batches.
+def keep_freed_memory() -> bool:
+    """Whether it will be so: not without glibc, and not where the environment has settings of its own."""
+    if any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ):
+        return False
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError, TypeError):  # not glibc, not Linux
+        return False
+    larger = mallopt(MMAP_THRESHOLD, LARGEST) or mallopt(MMAP_THRESHOLD, LARGEST >> 3)  # older ones allow 32 MB
+    return bool(larger) and bool(mallopt(TRIM_THRESHOLD, KEPT))
+
+
+_UNSEEN = re.compile(rf"[{UNSEEN}\ud800-\udfff]")
+
+
+def visible(text: object) -> str:
+    """The text in one line that a terminal only shows: characters that would steer it stand as escapes."""
+    return _UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode(), str(text))
+
+
+def say(line: object = "", *, err: bool = False, nl: bool = True, **style: Any) -> None:
+    """Prints a line, which may hold anybody's data; JSON for machines needs no such care."""
+    click.secho(visible(line), err=err, nl=nl, **style)
+
+
+def say_json(answer: Mapping[str, Any]) -> None:
+    """Prints what a machine asked for."""
+    click.echo(json.dumps(answer, ensure_ascii=False))
+
+
+def show(*renderables: Any) -> None:
+    """Prints tables to stdout."""
+    from rich.console import Console
+
+    console = Console(file=sys.stdout, highlight=False, soft_wrap=False, width=None if sys.stdout.isatty() else 120)
+    for renderable in renderables:
+        console.print(renderable)
+
+
+def duration(seconds: float) -> str:
+    """For people: hours if there are any, minutes, seconds."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
 _SECONDS_BETWEEN_LINES = 10.0
 
 
-def stderr() -> Console:
-    """Everything but results goes to stderr, so that stdout can be piped."""
-    return Console(stderr=True, highlight=False)
-
-
 class Watch:
-    """Draws every long piece of work of one command; a context manager, and a training observer."""
+    """Draws every long piece of work of one command; a context manager, and a training observer.
+
+    Bars with ETA on a terminal, a line now and then elsewhere; on stderr, so that stdout can be piped.
+    """
 
     def __init__(self, *, quiet: bool = False) -> None:
-        self.console = stderr()
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+        self.console = Console(stderr=True, highlight=False)
         self._quiet = quiet
         self._draws = self.console.is_terminal and not quiet
         self._progress = Progress(
@@ -75,7 +130,13 @@ class Watch:
         if now - self._last_line >= _SECONDS_BETWEEN_LINES or (done >= total and now - start > 1):
             self._last_line = now
             remaining = (now - start) / max(1, done - first) * (total - done)
-            self.console.print(f"{cell(name)} {done:,}/{total:,}  ETA {duration(remaining)}  {cell(note)}".rstrip())
+            self.notice(f"{name} {done:,}/{total:,}  ETA {duration(remaining)}  {note}".rstrip())
+
+    def open_dataset(self, source: str) -> "Dataset":
+        """The dataset of this folder or name, while people see how far it is read."""
+        from umpteen.data.dataset import open_dataset
+
+        return open_dataset(source, progress=partial(self, "reading"))
 
     def started(self, step: int, steps: int) -> None:
         self._steps = steps
@@ -98,93 +159,57 @@ class Watch:
             self.console.print(visible(message), markup=False, soft_wrap=True)
 
 
-def duration(seconds: float) -> str:
-    """For people: hours if there are any, minutes, seconds."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+SHOWN = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@5", "R@10", "R@100")
 
 
-def cell(text: object) -> str:
-    """Anybody's data in a table: shown as it is, neither markup nor steering the terminal."""
-    return escape(visible(text))
+def table(columns: Mapping[str, Iterable[str]], *, title: str | None = None) -> "Table":
+    """Names, which are anybody's data, to the left, figures to the right; a column without a title never breaks."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    made = Table(title=title and escape(visible(title)), title_justify="left")
+    for place, name in enumerate(columns):
+        made.add_column(name, justify="right" if place else "left", no_wrap=not name)
+    for first, *figures in zip(*columns.values(), strict=True):
+        made.add_row(escape(visible(first)), *figures)
+    return made
 
 
-def metrics_table(reports: Mapping[str, Report], metrics: Sequence[str] = SHOWN, *, title: str | None = None) -> Table:
+def figures(metrics: Iterable[Mapping[str, float]], name: str) -> list[str]:
+    """One metric of each, a dash where it is missing."""
+    return [f"{one[name]:.2f}" if name in one else "–" for one in metrics]
+
+
+def best_in_bold(metrics: Sequence[Mapping[str, float]], name: str) -> list[str]:
+    """One metric of each, the best of them marked."""
+    best = max(one[name] for one in metrics)
+    return [f"[bold]{one[name]:.2f}[/bold]" if one[name] == best else f"{one[name]:.2f}" for one in metrics]
+
+
+def metrics_table(
+    reports: "Mapping[str, Report]", metrics: Sequence[str] = SHOWN, *, title: str | None = None
+) -> "Table":
     """One row per method, one column per metric, the best of each column in bold, with half its 95 % interval."""
-    metrics = [metric for metric in metrics if all(metric in report.metrics for report in reports.values())]
-    table = Table(title=title and cell(title), title_justify="left")
-    table.add_column("", no_wrap=True)
-    for metric in metrics:
-        table.add_column(metric, justify="right")
-    best = {metric: max(report.metrics[metric] for report in reports.values()) for metric in metrics}
-    for name, report in reports.items():
-        table.add_row(cell(name), *(_cell(report, metric, best[metric]) for metric in metrics))
-    return table
 
+    def column(metric: str) -> Iterable[str]:
+        values = best_in_bold([report.metrics for report in reports.values()], metric)
+        for value, report in zip(values, reports.values(), strict=True):
+            low, high = report.intervals.get(metric, (None, None))
+            yield value if low is None or high is None else f"{value} ±{(high - low) / 2:.2f}"
 
-def _cell(report: Report, metric: str, best: float) -> str:
-    value = report.metrics[metric]
-    figure = f"[bold]{value:.2f}[/bold]" if value == best else f"{value:.2f}"
-    interval = report.intervals.get(metric)
-    return figure if interval is None else f"{figure} ±{(interval[1] - interval[0]) / 2:.2f}"
+    there = [metric for metric in metrics if all(metric in report.metrics for report in reports.values())]
+    return table({"": reports, **{metric: column(metric) for metric in there}}, title=title)
 
 
 def differences_table(
     found: Mapping[str, Mapping[str, Mapping[str, Any]]], metrics: Sequence[str] = SHOWN, *, title: str
-) -> Table:
+) -> "Table":
     """One row per method: by how many percent points it differs, over the 95 % interval of that."""
-    metrics = [metric for metric in metrics if all(metric in pair for pair in found.values())]
-    table = Table(title=f"{cell(title)}: percent points and their 95 % intervals", title_justify="left")
-    table.add_column("", no_wrap=True)
-    for metric in metrics:
-        table.add_column(metric, justify="right")
-    for name, pair in found.items():
-        cells = []
-        for metric in metrics:
-            low, high = pair[metric]["interval"]
-            cells.append(f"{pair[metric]['value']:+.2f}\n{low:+.1f}…{high:+.1f}")
-        table.add_row(cell(name), *cells)
-    return table
 
+    def shown(difference: Mapping[str, Any]) -> str:
+        low, high = difference["interval"]
+        return f"{difference['value']:+.2f}\n{low:+.1f}…{high:+.1f}"
 
-def decile_table(report: Report) -> Table:
-    """What labels of each frequency contribute to the precision; the contributions add up to it."""
-    table = Table(title="by label frequency (decile 1: the most frequent labels)", title_justify="left")
-    for column in report.deciles[0] if report.deciles else ():
-        table.add_column(column.replace("_", " "), justify="right")
-    for decile in report.deciles:
-        table.add_row(*(f"{value:.2f}" if isinstance(value, float) else str(value) for value in decile.values()))
-    return table
-
-
-def origin_table(groups: Mapping[str, Mapping[str, Any]], metrics: Sequence[str] = SHOWN) -> Table:
-    """Labels that were trained and those added or renamed since, each by the queries that have one of them."""
-    metrics = [metric for metric in metrics if any(metric in group["metrics"] for group in groups.values())]
-    table = Table(title="by origin (unseen: added or renamed since training; all labels compete)", title_justify="left")
-    for column in ("", "labels", "queries", *metrics):
-        table.add_column(column, justify="right" if column else "left")
-    for name, group in groups.items():
-        figures = [f"{group['metrics'][metric]:.2f}" if metric in group["metrics"] else "–" for metric in metrics]
-        table.add_row(name, f"{group['labels']:,}", f"{group['queries']:,}", *figures)
-    return table
-
-
-def trials_table(results: list[dict[str, Any]], metric: str) -> Table:
-    """The trials for people, best first."""
-    names = [metric, *(name for name in ("P@1", "P@5", "PSP@5", "R@100") if name != metric)]
-    made = Table()
-    made.add_column("settings")
-    for name in (*names, "best step", "s"):
-        made.add_column(name, justify="right")
-    for trial in results:
-        figures = [f"{trial['metrics'][name]:.2f}" if name in trial["metrics"] else "–" for name in names]
-        made.add_row(cell(" ".join(trial["settings"])), *figures, str(trial["best_step"]), str(trial["seconds"]))
-    return made
-
-
-def show(*renderables: Any) -> None:
-    """Prints results to stdout."""
-    console = Console(file=sys.stdout, highlight=False, soft_wrap=False, width=None if sys.stdout.isatty() else 120)
-    for renderable in renderables:
-        console.print(renderable)
+    there = [metric for metric in metrics if all(metric in pair for pair in found.values())]
+    columns = {metric: [shown(pair[metric]) for pair in found.values()] for metric in there}
+    return table({"": found, **columns}, title=f"{title}: percent points and their 95 % intervals")

@@ -1,12 +1,12 @@
 """`umpteen data` and `umpteen recipe`: datasets read, checked, described and converted; the settings that ship."""
 
-import json
 from functools import partial
 from pathlib import Path
 
 import click
 
-from umpteen.cli.saying import say
+from umpteen.cli.console import Watch, say, say_json
+from umpteen.cli.options import DATA, JSON, PATH, settings
 
 
 @click.group()
@@ -15,26 +15,22 @@ def data() -> None:
 
 
 @data.command()
-@click.argument("source", metavar="DATA")
+@DATA
 @click.option(
     "--recipe", "recipe_name", default="wordnet-nouns", show_default=True, help="Whose tokenizers and lengths to use."
 )
-@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a setting of the recipe.")
+@settings("Override a setting of the recipe.")
 def prepare(source: str, recipe_name: str, overrides: tuple[str, ...]) -> None:
     """Read DATA and tokenise it once, in parallel; a stopped run goes on where it was."""
-    from umpteen.cli.console import Watch
     from umpteen.config.recipes import resolve
     from umpteen.config.settings import TextTower
-    from umpteen.data.dataset import open_dataset
     from umpteen.data.tokens import tokenise
-    from umpteen.encoders.towers import build_tokenizer
 
     config = resolve(recipe_name, overrides, source)
     query, label = config.encoder.query, config.encoder.label_tower
     with Watch() as watch:
-        dataset = open_dataset(config.data.source, progress=partial(watch, "reading"))
-        splits = {"train": dataset.train, "validation": dataset.validation, "test": dataset.test}
-        parts = [(name, split.texts, query) for name, split in splits.items() if split is not None]
+        dataset = watch.open_dataset(config.data.source)
+        parts = [(name, split.texts, query) for name, split in dataset.splits().items()]
         if isinstance(label, TextTower):
             parts.append(("labels", dataset.labels.texts, label))
         for name, texts, tower in parts:
@@ -43,37 +39,34 @@ def prepare(source: str, recipe_name: str, overrides: tuple[str, ...]) -> None:
 
 
 @data.command()
-@click.argument("source", metavar="DATA")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@DATA
+@JSON
 def describe(source: str, as_json: bool) -> None:
     """Print sizes, label frequencies, lengths, and what is suspicious in DATA."""
-    from umpteen.cli.console import Watch
-    from umpteen.data.dataset import open_dataset
     from umpteen.data.describe import describe as look
 
     with Watch(quiet=as_json) as watch:
-        description = look(open_dataset(source, progress=partial(watch, "reading")))
+        description = look(watch.open_dataset(source))
     if as_json:
-        click.echo(json.dumps(description.to_dict()))
+        say_json(description.to_dict())
     else:
         for line in description.lines():
             say(line)
 
 
 @data.command()
-@click.argument("source", metavar="DATA")
-@click.argument("folder", type=click.Path(path_type=Path))
+@DATA
+@click.argument("folder", type=PATH)
 def convert(source: str, folder: Path) -> None:
     """Write DATA, of any known format, into FOLDER as jsonl files that people can read and edit."""
-    from umpteen.cli.console import Watch
-    from umpteen.data.dataset import open_dataset, write_native
+    from umpteen.data.dataset import write_native
     from umpteen.errors import BadInput
     from umpteen.files.storage import can_hold
 
     if not can_hold(folder):
         raise BadInput(f"{folder} exists and is not empty; give another folder")
     with Watch() as watch:
-        dataset = open_dataset(source, progress=partial(watch, "reading"))
+        dataset = watch.open_dataset(source)
         write_native(dataset, folder, progress=partial(watch, "writing"))
     say(f"wrote {folder}: {len(dataset.labels):,} labels, {len(dataset.train):,} training queries")
 
@@ -96,16 +89,14 @@ def list_recipes() -> None:
 
 @recipe.command()
 @click.argument("name")
-@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a setting.")
+@settings("Override a setting.")
 def show(name: str, overrides: tuple[str, ...]) -> None:
     """Print a complete recipe, every key explained: umpteen recipe show NAME > mine.toml."""
-    from umpteen.config import recipes
-    from umpteen.config.recipes import to_toml
+    from itertools import takewhile
 
-    path = recipes.path_of(name)
-    for line in path.read_text(encoding="utf-8").splitlines():
-        if not line.startswith("#"):
-            break
-        say(line)
-    for line in to_toml(recipes.resolve(name, overrides)).rstrip("\n").split("\n"):
+    from umpteen.config import recipes
+
+    lines = recipes.path_of(name).read_text(encoding="utf-8").splitlines()
+    written = recipes.to_toml(recipes.resolve(name, overrides)).rstrip("\n").split("\n")
+    for line in [*takewhile(lambda line: line.startswith("#"), lines), *written]:
         say(line)

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import click
 
-from umpteen.cli.saying import say
+from umpteen.cli.console import Watch, metrics_table, say, show
+from umpteen.cli.options import PATH
 
 RECIPE = "wordnet-nouns"
 SAMPLES = (
@@ -16,12 +17,9 @@ SAMPLES = (
 
 
 @click.command()
-@click.option(
-    "--output", type=click.Path(path_type=Path), default=Path("runs/demo"), show_default=True, help="Model folder."
-)
+@click.option("--output", type=PATH, default=Path("runs/demo"), show_default=True, help="Model folder.")
 def demo(output: Path) -> None:
     """Train on the bundled WordNet nouns, compare on test, and answer three texts."""
-    from umpteen.cli.console import Watch, metrics_table, show
     from umpteen.config.recipes import resolve
     from umpteen.data.dataset import open_dataset
     from umpteen.encoders.folder import locate

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from umpteen.cli.console import say, visible
 from umpteen.cli.demo import RECIPE
-from umpteen.cli.saying import say, visible
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -1,26 +1,29 @@
 """`umpteen evaluate`, `verify` and `negatives`: what a trained model is worth, and whether it is whole."""
 
-import json
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from umpteen.cli.saying import say
+from umpteen.cli.console import SHOWN, Watch, differences_table, figures, metrics_table, say, say_json, show, table
+from umpteen.cli.options import DATA, JSON, MODEL, NO_RANKER, PATH
+
+if TYPE_CHECKING:
+    from umpteen.evaluation.report import Report
 
 
 @click.command()
-@click.argument("models", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="MODEL...")
-@click.argument("source", metavar="DATA")
+@click.argument("models", type=PATH, nargs=-1, required=True, metavar="MODEL...")
+@DATA
 @click.option("--split", type=click.Choice(["test", "validation", "train"]), default="test", show_default=True)
 @click.option("--at", multiple=True, type=int, help="A k for P@k and the others; repeat.  [default: 1 3 5 10 100]")
 @click.option("--propensity", nargs=2, type=float, help="A and B of PSP and PSnDCG.  [default: the recipe's, 0.55 1.5]")
 @click.option("--as-published", is_flag=True, help="Keep queries without positives in the means, as pyxclib does.")
-@click.option("--no-ranker", is_flag=True, help="The dual encoder alone, if the model has a ranker.")
+@NO_RANKER
 @click.option("--ensemble", is_flag=True, help="Evaluate the mean of the models' scores instead of each.")
-@click.option("--predictions", type=click.Path(path_type=Path), help="Save the top-k scores as scipy CSR (.npz).")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--predictions", type=PATH, help="Save the top-k scores as scipy CSR (.npz).")
+@JSON
 def evaluate(
     models: tuple[Path, ...],
     source: str,
@@ -37,9 +40,6 @@ def evaluate(
 
     Several models are evaluated beside each other, with the paired differences of each from the first.
     """
-    from umpteen.cli.console import SHOWN, Watch, decile_table, differences_table, metrics_table, origin_table, show
-    from umpteen.cli.parts import calibration_lines
-    from umpteen.data.dataset import open_dataset
     from umpteen.errors import BadInput
     from umpteen.evaluation.report import USUAL_KS
     from umpteen.model.classifier import Classifier
@@ -56,7 +56,7 @@ def evaluate(
             raise BadInput(
                 f"--at {' --at '.join(map(str, at))}: the model has {labels:,} labels; ask for 1 to {labels}"
             )
-        dataset = open_dataset(source, progress=partial(watch, "reading"))
+        dataset = watch.open_dataset(source)
         asked: dict[str, Any] = {"at": at or USUAL_KS, "propensity": propensity, "as_published": as_published}
         if beside:
             reports, differences = compare_models(classifiers, dataset, split, **asked)
@@ -68,8 +68,8 @@ def evaluate(
             by_origin = report_by_origin(classifiers[0], dataset, split, ranking, **asked)
     shown = SHOWN if not at else tuple(f"{name}@{k}" for k in at for name in ("P", "nDCG", "PSP", "PSnDCG", "R"))
     about = {"data": dataset.name, "split": split}
+    names = [str(model) for model in models]
     if beside:
-        names = [str(model) for model in models]
         found = {
             name: {metric: one.to_dict() for metric, one in pair.items()}
             for name, pair in zip(names[1:], differences, strict=True)
@@ -77,34 +77,66 @@ def evaluate(
         if as_json:
             results = [{"model": name, **report.to_dict()} for name, report in zip(names, reports, strict=True)]
             pairs = [{"model": name, "minus": names[0], "metrics": pair} for name, pair in found.items()]
-            click.echo(json.dumps({**about, "results": results, "differences": pairs}))
+            say_json({**about, "results": results, "differences": pairs})
         else:
             show(metrics_table(dict(zip(names, reports, strict=True)), shown))
             show(differences_table(found, shown, title=f"minus {names[0]}, paired"))
         return
-    name = "mean of " + ", ".join(map(str, models)) if ensemble else str(models[0])
     if as_json:
-        named = {"ensemble": [str(model) for model in models]} if ensemble else {"model": name}
-        apart = {"by_origin": by_origin} if by_origin else {}
-        click.echo(json.dumps({**named, **about, **report.to_dict(), **apart}))
+        named = {"ensemble": names} if ensemble else {"model": names[0]}
+        say_json({**named, **about, **report.to_dict(), **({"by_origin": by_origin} if by_origin else {})})
     else:
-        show(metrics_table({name: report}, shown), decile_table(report))
-        if by_origin:
-            show(origin_table(by_origin, shown))
-        left_out = f"; {report.queries_left_out:,} without positives left out" if report.queries_left_out else ""
-        constants = ", ".join(f"{name} {value}" for name, value in report.propensity.items())
-        say(f"{dataset.name} {split}: {report.queries:,} queries{left_out}; propensity {constants}")
-        for line in calibration_lines(report.calibration):
-            say(line)
+        name = f"mean of {', '.join(names)}" if ensemble else names[0]
+        _tell(name, f"{dataset.name} {split}", report, by_origin, shown)
     if predictions is not None:
         ranking.save(predictions)  # last: a full disk must not cost the figures
 
 
+def _tell(
+    name: str, where: str, report: "Report", by_origin: dict[str, dict[str, Any]], shown: tuple[str, ...]
+) -> None:
+    show(metrics_table({name: report}, shown))
+    columns = {
+        column.replace("_", " "): [
+            f"{value:.2f}" if isinstance(value, float) else str(value)
+            for value in (decile[column] for decile in report.deciles)
+        ]
+        for column in (report.deciles[0] if report.deciles else ())
+    }
+    show(table(columns, title="by label frequency (decile 1: the most frequent labels)"))
+    if groups := list(by_origin.values()):
+        metrics = [group["metrics"] for group in groups]
+        sizes = {size: [f"{group[size]:,}" for group in groups] for size in ("labels", "queries")}
+        there = {metric: figures(metrics, metric) for metric in shown if any(metric in one for one in metrics)}
+        title = "by origin (unseen: added or renamed since training; all labels compete)"
+        show(table({"": by_origin, **sizes, **there}, title=title))
+    left_out = f"; {report.queries_left_out:,} without positives left out" if report.queries_left_out else ""
+    constants = ", ".join(f"{name} {value}" for name, value in report.propensity.items())
+    say(f"{where}: {report.queries:,} queries{left_out}; propensity {constants}")
+    if report.calibration is not None:
+        _tell_calibration(report.calibration)
+
+
+def _tell_calibration(found: dict[str, Any]) -> None:
+    """What a calibrated model's probabilities were worth on a split."""
+    say(f"calibration error {found['ece']:.4f}, of the raw score {found['ece_raw']:.4f}, over {found['over']}")
+    for one in found["precision"]:
+        if one["wanted"] == 0.9:
+            say(
+                f"--precision 0.9: {one['given']:,} labels given, {100 * one['reached']:.1f} % of them right, "
+                f"{100 * one['recall']:.1f} % of the right ones"
+            )
+    for name, rule in found["rules"].items():
+        say(
+            f"--rule {name}: {rule['labels_per_text']:.1f} labels a text, micro F1 {100 * rule['micro']:.1f}, macro F1 "
+            f"{100 * rule['macro']:.1f}, precision {100 * rule['precision']:.1f}, recall {100 * rule['recall']:.1f}"
+        )
+
+
 @click.command()
-@click.argument("model", type=click.Path(path_type=Path))
+@MODEL
 def verify(model: Path) -> None:
     """Check every file of MODEL, large arrays too, against its manifest."""
-    from umpteen.cli.console import Watch
     from umpteen.errors import DamagedModel
     from umpteen.model.classifier import verify as check
 
@@ -116,8 +148,8 @@ def verify(model: Path) -> None:
 
 
 @click.command()
-@click.argument("model", type=click.Path(path_type=Path))
-@click.argument("source", metavar="DATA")
+@MODEL
+@DATA
 @click.option("--split", type=click.Choice(["train", "validation", "test"]), default="train", show_default=True)
 @click.option("--shortlist", default=100, show_default=True, help="Labels mined per query.")
 @click.option(
@@ -127,8 +159,8 @@ def verify(model: Path) -> None:
     help="Suspected is what scores above a query's best positive less this.",
 )
 @click.option("--top", default=20, show_default=True, help="Labels in the table.")
-@click.option("--output", type=click.Path(path_type=Path), help="Every suspect as a line of JSON, with its texts.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--output", type=PATH, help="Every suspect as a line of JSON, with its texts.")
+@JSON
 def negatives(
     model: Path,
     source: str,
@@ -140,16 +172,12 @@ def negatives(
     as_json: bool,
 ) -> None:
     """Mine hard negatives with MODEL on DATA and list those that are probably unlabelled positives."""
-    from rich.table import Table
-
-    from umpteen.cli.console import Watch, cell, show
-    from umpteen.data.dataset import open_dataset
     from umpteen.files.storage import write_atomically
     from umpteen.model.audit import audit_negatives
     from umpteen.model.classifier import Classifier
 
     with Watch(quiet=as_json) as watch:
-        dataset = open_dataset(source, progress=partial(watch, "reading"))
+        dataset = watch.open_dataset(source)
         classifier = Classifier.load(model, index=False)
         found = audit_negatives(
             classifier, dataset, split, shortlist=shortlist, margin=margin, progress=partial(watch, "mining")
@@ -159,15 +187,11 @@ def negatives(
     summary, labels = found.summary(), found.most_frequent(top)
     if as_json:
         given = {"model": str(model), "data": dataset.name, "split": split, "shortlist": shortlist, "margin": margin}
-        click.echo(json.dumps({**given, **summary, "labels": labels}, ensure_ascii=False))
+        say_json({**given, **summary, "labels": labels})
         return
-    table = Table(title="Labels most often suspected of missing")
-    for name in ("suspected", "given"):
-        table.add_column(name, justify="right")
-    table.add_column("label")
-    for label in labels:
-        table.add_row(f"{label['suspected']:,}", f"{label['given']:,}", cell(f"{label['text']}  [{label['key']}]"))
-    show(table)
+    counts = {name: [f"{label[name]:,}" for label in labels] for name in ("suspected", "given")}
+    texts = [f"{label['text']}  [{label['key']}]" for label in labels]
+    show(table({"label": texts, **counts}, title="Labels most often suspected of missing"))
     less = f" less {margin:g}" if margin else ""
     say(
         f"{summary['suspects']:,} of {summary['mined']:,} mined negatives ({summary['suspect_percent']} %) score above "

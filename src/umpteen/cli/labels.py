@@ -1,27 +1,35 @@
 """`umpteen labels`: the verbs that look at a model's labels, and those that change them."""
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from umpteen.cli.saying import say
+from umpteen.cli.console import Watch, say, say_json
+from umpteen.cli.options import JSON, MODEL, PATH
 
 if TYPE_CHECKING:
     from umpteen.model.catalogue import LiveCatalogue
     from umpteen.model.changes import Change, Step
     from umpteen.model.labels import LiveLabels
 
-MODEL = click.argument("model", type=click.Path(path_type=Path))
-JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+FILE = click.argument("file", type=PATH)
+NOTE = click.option("--note", default="", help="A line for the history.")
 _SIGNS = {"add": "+", "revive": "+", "rename": "~", "retire": "-"}
+_COUNTED = ("added", "renamed", "retired")
 
 
-@click.command(name="list")
+@click.group()
+def labels() -> None:
+    """Add, rename, retire and list the labels of MODEL without training (docs/manage-labels.md).
+
+    Every change is a new version, on disk before the command ends. Running services take it in.
+    """
+
+
+@labels.command(name="list")
 @MODEL
 @click.option("--search", default="", help="Only labels whose key or text holds this, whatever the case.")
 @click.option("--origin", type=click.Choice(["trained", "added", "renamed"]), help="Only labels that came so.")
@@ -46,7 +54,7 @@ def list_(model: Path, search: str, origin: str | None, retired: bool, start: in
             shown.append(labels.entry(row))
     if as_json:
         found = [{name: value for name, value in entry._asdict().items() if name != "row"} for entry in shown]
-        click.echo(json.dumps({"version": labels.version, "total": total, "labels": found}, ensure_ascii=False))
+        say_json({"version": labels.version, "total": total, "labels": found})
         return
     for entry in shown:
         marks = ", ".join([entry.origin] * (entry.origin != "trained") + ["retired"] * entry.retired)
@@ -55,9 +63,9 @@ def list_(model: Path, search: str, origin: str | None, retired: bool, start: in
     say(f"{len(shown):,} of {total:,} labels, version {labels.version}{last}", err=True)
 
 
-@click.command()
+@labels.command()
 @MODEL
-@click.argument("file", type=click.Path(path_type=Path), required=False)
+@click.argument("file", type=PATH, required=False)
 @click.option("--from-version", type=int, help="  [default: the labels in the model's own files]")
 @click.option("--to-version", type=int, help="  [default: now]")
 @click.option("--retire-missing", is_flag=True, help="With FILE: as `import --retire-missing` would.")
@@ -76,7 +84,7 @@ def diff(
     if file is not None:
         if from_version is not None or to_version is not None:
             raise click.UsageError("give FILE, or versions; FILE is compared with the labels there are now")
-        show_what_import_would_do(model, file, retire_missing, as_json)
+        _show_what_import_would_do(model, file, retire_missing, as_json)
         return
     catalogue = open_labels(model)
     first = catalogue.start.version if from_version is None else from_version
@@ -85,8 +93,7 @@ def diff(
     _show(catalogue.at(first), steps, {"from_version": first, "to_version": last}, as_json)
 
 
-def show_what_import_would_do(model: Path, file: Path, retire_missing: bool, as_json: bool) -> None:
-    """The difference between the labels there are and those of a file."""
+def _show_what_import_would_do(model: Path, file: Path, retire_missing: bool, as_json: bool) -> None:
     from umpteen.model.catalogue import open_labels
     from umpteen.model.changes import steps_of
     from umpteen.model.label_files import changes_of
@@ -96,7 +103,21 @@ def show_what_import_would_do(model: Path, file: Path, retire_missing: bool, as_
     _show(labels, steps, {"from_version": labels.version, "file": str(file)}, as_json)
 
 
-@click.command()
+def _show(before: "LiveLabels", steps: "Sequence[Step]", about: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        found = ({**step._asdict(), "before": before.text_of(step.key)} for step in steps)
+        changes = [{name: value for name, value in change.items() if value} for change in found]
+        say_json({**about, "changes": changes})
+        return
+    for step in steps:
+        old = before.text_of(step.key)
+        text = f"{old} → {step.text}" if step.do == "rename" else step.text or old
+        say(f"{_SIGNS[step.do]} {step.key}  {text}")
+    if not steps:
+        say("no difference")
+
+
+@labels.command()
 @MODEL
 @click.option(
     "--count", type=click.IntRange(1, 1_000_000), default=20, show_default=True, help="Versions to show, newest first."
@@ -107,23 +128,20 @@ def history(model: Path, count: int, as_json: bool) -> None:
     from umpteen.model.catalogue import open_labels
 
     catalogue = open_labels(model)
-    lines = catalogue.history()
-    shown = list(islice(reversed(lines), count))
+    shown = catalogue.history()[::-1][:count]
     if as_json:
-        found = [line._asdict() for line in shown]
-        now = {"version": catalogue.labels.version, "versions": found}
-        click.echo(json.dumps({"model": str(model), **now}, ensure_ascii=False))
+        versions = [line._asdict() for line in shown]
+        say_json({"model": str(model), "version": catalogue.labels.version, "versions": versions})
         return
     for line in shown:
-        counts = {"added": line.added, "renamed": line.renamed, "retired": line.retired}
-        said = ", ".join(f"{number:,} {name}" for name, number in counts.items() if number)
-        say(f"{line.version:>5}  {line.time}  {said}" + (f"  ({line.note})" if line.note else ""))
+        note = f"  ({line.note})" if line.note else ""
+        say(f"{line.version:>5}  {line.time}  {_counted(line)}{note}")
     say(f"{catalogue.start.version:>5}  the labels in the model's own files")
 
 
-@click.command()
+@labels.command()
 @MODEL
-@click.argument("file", type=click.Path(path_type=Path))
+@FILE
 @click.option("--retired", is_flag=True, help="Retired labels, too.")
 def export(model: Path, file: Path, retired: bool) -> None:
     """Write all labels to FILE (.jsonl, .csv or .tsv), as `import` reads them."""
@@ -134,74 +152,44 @@ def export(model: Path, file: Path, retired: bool) -> None:
     say(f"{count:,} labels in {file}")
 
 
-def _show(before: "LiveLabels", steps: "Sequence[Step]", about: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        found = [
-            {name: value for name, value in {**step._asdict(), "before": before.text_of(step.key)}.items() if value}
-            for step in steps
-        ]
-        click.echo(json.dumps({**about, "changes": found}, ensure_ascii=False))
-        return
-    for step in steps:
-        old = before.text_of(step.key)
-        text = f"{old} → {step.text}" if step.do == "rename" else step.text or old
-        say(f"{_SIGNS[step.do]} {step.key}  {text}")
-    if not steps:
-        say("no difference")
-
-
-NOTE = click.option("--note", default="", help="A line for the history.")
-FROM = click.option(
-    "--from", "file", type=click.Path(path_type=Path), help="A .jsonl, .csv or .tsv file with `key` and `text`."
-)
-
-
-@click.group()
-def labels() -> None:
-    """Add, rename, retire and list the labels of MODEL without training (docs/manage-labels.md).
-
-    Every change is a new version, on disk before the command ends. Running services take it in.
-    """
+LABEL = click.argument("label", nargs=-1, metavar="[KEY TEXT]")
+FROM = click.option("--from", "file", type=PATH, help="A .jsonl, .csv or .tsv file with `key` and `text`.")
 
 
 @labels.command()
 @MODEL
-@click.argument("key", required=False)
-@click.argument("text", required=False)
+@LABEL
 @FROM
 @NOTE
 @JSON
-def add(model: Path, key: str | None, text: str | None, file: Path | None, note: str, as_json: bool) -> None:
+def add(model: Path, label: tuple[str, ...], file: Path | None, note: str, as_json: bool) -> None:
     """Add a label by KEY and TEXT, or all labels of a file; a retired label comes back."""
     from umpteen.model.changes import Add
     from umpteen.model.label_files import additions
 
-    _require_one_way(file, key, text)
-    one = [Add(str(key), str(text))]
-    _change(model, partial(additions, file) if file else lambda _: one, note, as_json)
+    _require_one_way(len(label) == (0 if file else 2), "KEY and TEXT")
+    _change(model, partial(additions, file) if file else lambda _: [Add(*label)], note, as_json)
 
 
 @labels.command()
 @MODEL
-@click.argument("key", required=False)
-@click.argument("text", required=False)
+@LABEL
 @FROM
 @NOTE
 @JSON
-def rename(model: Path, key: str | None, text: str | None, file: Path | None, note: str, as_json: bool) -> None:
+def rename(model: Path, label: tuple[str, ...], file: Path | None, note: str, as_json: bool) -> None:
     """Give the label KEY another TEXT, or all labels of a file theirs; keys stay."""
     from umpteen.model.changes import Rename
     from umpteen.model.label_files import renamings
 
-    _require_one_way(file, key, text)
-    one = [Rename(str(key), str(text))]
-    _change(model, partial(renamings, file) if file else lambda _: one, note, as_json)
+    _require_one_way(len(label) == (0 if file else 2), "KEY and TEXT")
+    _change(model, partial(renamings, file) if file else lambda _: [Rename(*label)], note, as_json)
 
 
 @labels.command()
 @MODEL
 @click.argument("keys", nargs=-1, metavar="[KEY]...")
-@click.option("--from", "file", type=click.Path(path_type=Path), help="A .jsonl, .csv or .tsv file with `key`.")
+@click.option("--from", "file", type=PATH, help="A .jsonl, .csv or .tsv file with `key`.")
 @NOTE
 @JSON
 def retire(model: Path, keys: tuple[str, ...], file: Path | None, note: str, as_json: bool) -> None:
@@ -209,15 +197,18 @@ def retire(model: Path, keys: tuple[str, ...], file: Path | None, note: str, as_
     from umpteen.model.changes import Retire
     from umpteen.model.label_files import retirements
 
-    if bool(keys) == (file is not None):
-        raise click.UsageError("give keys, or --from a file of them")
-    named = [Retire(key) for key in keys]
-    _change(model, partial(retirements, file) if file else lambda _: named, note, as_json)
+    _require_one_way(bool(keys) == (file is None), "keys")
+    _change(model, partial(retirements, file) if file else lambda _: [Retire(key) for key in keys], note, as_json)
+
+
+def _require_one_way(holds: bool, what: str) -> None:
+    if not holds:
+        raise click.UsageError(f"give {what}, or --from a file of them")
 
 
 @labels.command(name="import")
 @MODEL
-@click.argument("file", type=click.Path(path_type=Path))
+@FILE
 @click.option("--retire-missing", is_flag=True, help="Retire labels that are not in the file.")
 @click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
 @NOTE
@@ -230,9 +221,10 @@ def import_(model: Path, file: Path, retire_missing: bool, dry_run: bool, note: 
     from umpteen.model.label_files import changes_of
 
     if dry_run:
-        show_what_import_would_do(model, file, retire_missing, as_json)
-        return
-    _change(model, partial(changes_of, file, retire_missing=retire_missing), note or f"import {file.name}", as_json)
+        _show_what_import_would_do(model, file, retire_missing, as_json)
+    else:
+        changes = partial(changes_of, file, retire_missing=retire_missing)
+        _change(model, changes, note or f"import {file.name}", as_json)
 
 
 @labels.command()
@@ -257,27 +249,16 @@ def compact(model: Path, drop_index: bool, as_json: bool) -> None:
 
     found = fold(model, drop_index=drop_index)
     if as_json:
-        click.echo(json.dumps({"model": str(model), **found._asdict()}))
-        return
-    if found.versions == 0:
+        say_json({"model": str(model), **found._asdict()})
+    elif found.versions == 0:
         say(f"{model} has nothing to compact: no label has changed since it was written")
-        return
-    say(f"{model}: {found.versions:,} versions folded into its files; {found.labels:,} labels")
-    if found.dropped_index:
-        say(f"its index was of older labels and is gone; search is exact until `umpteen index build {model}`")
-
-
-for command in (list_, diff, history, export):
-    labels.add_command(command)
-
-
-def _require_one_way(file: Path | None, key: str | None, text: str | None) -> None:
-    if (file is None) != (key is not None and text is not None) or (file is not None and key is not None):
-        raise click.UsageError("give KEY and TEXT, or --from a file of them")
+    else:
+        say(f"{model}: {found.versions:,} versions folded into its files; {found.labels:,} labels")
+        if found.dropped_index:
+            say(f"its index was of older labels and is gone; search is exact until `umpteen index build {model}`")
 
 
 def _change(model: Path, changes: "Callable[[LiveLabels], Sequence[Change]]", note: str, as_json: bool) -> None:
-    from umpteen.cli.console import Watch
     from umpteen.model.catalogue import change_labels
 
     with Watch(quiet=as_json) as watch:
@@ -287,13 +268,16 @@ def _change(model: Path, changes: "Callable[[LiveLabels], Sequence[Change]]", no
 
 def _tell(model: Path, catalogue: "LiveCatalogue", as_json: bool) -> None:
     """What the command did."""
-    done = catalogue.last_change
-    now: dict[str, Any] = {"version": catalogue.labels.version, "labels": catalogue.labels.count()}
-    counts = {name: getattr(done, name) if done else 0 for name in ("added", "renamed", "retired")}
+    done, version, count = catalogue.last_change, catalogue.labels.version, catalogue.labels.count()
     if as_json:
-        click.echo(json.dumps({"model": str(model), **now, **counts}))
+        counts = {name: getattr(done, name) if done else 0 for name in _COUNTED}
+        say_json({"model": str(model), "version": version, "labels": count, **counts})
     elif done is None:
-        say(f"nothing to change; {now['labels']:,} labels, version {now['version']}")
+        say(f"nothing to change; {count:,} labels, version {version}")
     else:
-        said = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
-        say(f"version {now['version']}: {said}; {now['labels']:,} labels")
+        say(f"version {version}: {_counted(done)}; {count:,} labels")
+
+
+def _counted(change: object) -> str:
+    counts = {name: getattr(change, name) for name in _COUNTED}
+    return ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)

@@ -6,8 +6,8 @@ import sys
 
 import click
 
-from umpteen.cli import compare, data, demo, doctor, evaluate, index, labels, parts, predict, serve, train
-from umpteen.cli.saying import keep_freed_memory, say
+from umpteen.cli import compare, data, demo, doctor, evaluate, labels, parts, predict, serve, train
+from umpteen.cli.console import keep_freed_memory, say
 from umpteen.errors import BadInput, LostProcess, Stopped, UmpteenError
 from umpteen.version import __version__
 
@@ -46,7 +46,7 @@ for verb in (
     parts.calibrate,
     serve.serve,
     labels.labels,
-    index.index,
+    parts.index,
     evaluate.verify,
     evaluate.negatives,
     parts.ranker,
@@ -94,8 +94,10 @@ def _tell_out_of_memory(problem: MemoryError | RuntimeError) -> None:
 
 
 def _tell(error: str) -> None:
+    rank = os.environ.get("RANK", "0") if os.environ.get("WORLD_SIZE", "1") != "1" else "0"
+    speaker = "" if rank == "0" else f"process {rank}: "  # which of torchrun's, unless it is the first
     say("error: ", fg="red", bold=True, nl=False, err=True)
-    for line in f"{_which_process()}{error}".split("\n"):
+    for line in f"{speaker}{error}".split("\n"):
         say(line, err=True)
 
 
@@ -104,9 +106,3 @@ def _refuse_other_encodings(arguments: list[str]) -> None:
     for argument in arguments:
         if any("\ud800" <= character <= "\udfff" for character in argument):
             raise BadInput(f"the argument '{argument[:200]}' is not UTF-8; convert it, or rename the file")
-
-
-def _which_process() -> str:
-    """Which of torchrun's processes speaks, unless it is the first."""
-    rank = os.environ.get("RANK", "0") if os.environ.get("WORLD_SIZE", "1") != "1" else "0"
-    return "" if rank == "0" else f"process {rank}: "

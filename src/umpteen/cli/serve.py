@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from umpteen.cli.saying import say
+from umpteen.cli.console import say
 
 TOKEN = "UMPTEEN_TOKEN"
 
@@ -63,7 +63,7 @@ def serve(
 
     Labels can be changed while it runs, by whoever has the token. GET /docs lists what there is.
     """
-    from umpteen.cli.saying import keep_freed_memory
+    from umpteen.cli.console import keep_freed_memory
     from umpteen.service.run import Serving
     from umpteen.service.run import serve as run
     from umpteen.service.settings import Limits, ServiceSettings, read_token

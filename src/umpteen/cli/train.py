@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from umpteen.cli.saying import say
+from umpteen.cli.console import Watch, figures, metrics_table, say, say_json, show, table
+from umpteen.cli.options import DATA_OF_RECIPE, JSON, PATH, settings
 from umpteen.errors import BadFile, BadInput
 from umpteen.model.folder import MANIFEST, ModelFolder
 
@@ -20,11 +21,9 @@ LAUNCHED = "TORCHELASTIC_RUN_ID"  # what torch's launcher tells every process it
 
 @click.command()
 @click.argument("recipe")
-@click.option("--data", "source", help="Dataset folder or bundled name; overrides data.source.")
-@click.option(
-    "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a setting, e.g. training.epochs=3."
-)
-@click.option("--output", type=click.Path(path_type=Path), required=True, help="Model folder to make.")
+@DATA_OF_RECIPE
+@settings("Override a setting, e.g. training.epochs=3.")
+@click.option("--output", type=PATH, required=True, help="Model folder to make.")
 @click.option("--resume", is_flag=True, help="Go on with an interrupted run; starts it where there is none.")
 @click.option("--overwrite", is_flag=True, help="Discard an unfinished run; replace the model when training ends.")
 @click.option("--from", "start_from", metavar="MODEL", help="Start from a trained model, on other data or more labels.")
@@ -52,7 +51,6 @@ def train(
 
     if LAUNCHED in os.environ:
         end_with_launcher()  # before anything that takes time
-    from umpteen.cli.console import Watch, metrics_table, show
     from umpteen.config.recipes import resolve
     from umpteen.files.storage import is_begun
     from umpteen.model.classifier import Classifier
@@ -95,7 +93,6 @@ def train(
 def _check_launch(processes: int, device: str) -> None:
     import torch
 
-    from umpteen.errors import BadInput
     from umpteen.parallel.world import cores
 
     if LAUNCHED in os.environ:
@@ -117,13 +114,11 @@ def _check_launch(processes: int, device: str) -> None:
     metavar="KEY=V1,V2,…",
     help="Values to try; repeat for a grid.  [default: values around the recipe's learning rate and temperature]",
 )
-@click.option("--data", "source", help="Dataset folder or bundled name; overrides data.source.")
-@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a setting for all trials.")
+@DATA_OF_RECIPE
+@settings("Override a setting for all trials.")
 @click.option("--trials", type=click.IntRange(1), help="Draw this many points of the grid instead of all.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Which points are drawn.")
-@click.option(
-    "--output", type=click.Path(path_type=Path), required=True, help="A .jsonl file: one line a trial, resumable."
-)
+@click.option("--output", type=PATH, required=True, help="A .jsonl file: one line a trial, resumable.")
 @click.option("--json", "as_json", is_flag=True, help="Print the trials as one JSON object.")
 def tune(
     recipe: str,
@@ -136,9 +131,6 @@ def tune(
     as_json: bool,
 ) -> None:
     """Try settings of RECIPE and rank them by its metric on validation; test data is never scored."""
-    import json
-
-    from umpteen.cli.console import Watch, show, trials_table
     from umpteen.config.recipes import resolve
     from umpteen.training.tune import grid, usual_choices
     from umpteen.training.tune import tune as run
@@ -150,9 +142,16 @@ def tune(
     with Watch(quiet=as_json) as watch:
         results = run(list(zip(points, configs, strict=True)), output, notice=watch.notice, progress=watch)
     if as_json:
-        click.echo(json.dumps({"metric": metric, "results": results}))
-    else:
-        show(trials_table(results, metric))
+        say_json({"metric": metric, "results": results})
+        return
+    metrics = [trial["metrics"] for trial in results]
+    columns = {
+        "settings": [" ".join(trial["settings"]) for trial in results],
+        **{name: figures(metrics, name) for name in dict.fromkeys((metric, "P@1", "P@5", "PSP@5", "R@100"))},
+        "best step": [str(trial["best_step"]) for trial in results],
+        "s": [str(trial["seconds"]) for trial in results],
+    }
+    show(table(columns))
 
 
 PART_NAMES = {
@@ -193,8 +192,7 @@ def plan(
     """Tell what training by RECIPE will cost here, before it starts: memory, time, and where it goes."""
     import json
 
-    from umpteen.cli.console import Watch
-    from umpteen.cli.saying import keep_freed_memory
+    from umpteen.cli.console import keep_freed_memory
     from umpteen.config.recipes import resolve
     from umpteen.plan.plan import make_plan
 
@@ -220,7 +218,7 @@ def plan(
 def _show(plan: "Plan") -> None:
     from rich.table import Table
 
-    from umpteen.cli.console import duration, show
+    from umpteen.cli.console import duration
 
     prediction, step = plan.prediction, float(plan.prediction.step[0])
     each = "" if plan.processes == 1 else f" in each of {plan.processes} processes, their communication left out"
@@ -287,14 +285,13 @@ NAMES = {"step": "step", "seconds": "minutes of training", "processor_seconds": 
 
 
 @click.command()
-@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("runs", nargs=-1, required=True, type=PATH)
 @click.option("--metric", default="nDCG@5", show_default=True)
 @click.option("--against", "clock", type=click.Choice(list(NAMES)), default="seconds", show_default=True)
-@click.option("--output", type=click.Path(path_type=Path), help="Where to draw: writes OUTPUT.svg and OUTPUT.png.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--output", type=PATH, help="Where to draw: writes OUTPUT.svg and OUTPUT.png.")
+@JSON
 def curves(runs: tuple[Path, ...], metric: str, clock: "Clock", output: Path | None, as_json: bool) -> None:
     """Show the validation METRIC of RUNS, finished or under way, through their training."""
-    pass
     from umpteen.evaluation.figures import Curve, draw_curves
 
     courses = {
@@ -303,19 +300,20 @@ def curves(runs: tuple[Path, ...], metric: str, clock: "Clock", output: Path | N
     }
     if as_json:
         results = [{"run": name, "course": course} for name, course in courses.items()]
-        click.echo(json.dumps({"metric": metric, "against": NAMES[clock], "results": results}))
+        say_json({"metric": metric, "against": NAMES[clock], "results": results})
     else:
         for name, course in courses.items():
             say(name, bold=True)
             for place, value in course:
                 say(f"  {NAMES[clock]} {place:10,.1f}   {metric} {value:6.2f}")
     if output is not None:
+        drawn = {
+            name: Curve([place for place, _ in course], [value for _, value in course])
+            for name, course in courses.items()
+        }
         draw_curves(
             output,
-            {
-                name: Curve([place for place, _ in course], [value for _, value in course])
-                for name, course in courses.items()
-            },
+            drawn,
             title=f"{metric} on validation",
             x=NAMES[clock],
             y=f"{metric} (%)",

@@ -9,51 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from umpteen.data import formats
-from umpteen.data.labels import LabelCatalogue, Relevance
+from umpteen.data.labels import LabelCatalogue, Split
 from umpteen.data.prepared import content_fingerprint, open_prepared, prepare
 from umpteen.data.texts import Texts
 from umpteen.errors import BadInput
 from umpteen.files.progress import Advance
 from umpteen.files.storage import atomic_folder, can_hold
 
+__all__ = ["Dataset", "Split", "bundled_names", "open_dataset", "write_native"]
+
 BUNDLED = Path(__file__).parent / "bundled"
-
-
-@dataclass(frozen=True)
-class Split:
-    """Queries with the labels that are right for them, and the pairs that neither training nor scoring may see."""
-
-    texts: Texts
-    relevance: Relevance
-    filtered: Relevance
-
-    def __post_init__(self) -> None:
-        if not len(self.texts) == len(self.relevance) == len(self.filtered):
-            raise BadInput(
-                f"{len(self.texts):,} query texts, {len(self.relevance):,} rows of relevance "
-                f"and {len(self.filtered):,} rows of filtered pairs; the three must agree"
-            )
-
-    @classmethod
-    def of(cls, texts: list[str], relevance: Relevance, filtered: Relevance | None = None) -> Split:
-        """A split held in memory; nothing is filtered unless said."""
-        return cls(Texts.of(texts), relevance, filtered or Relevance.empty(len(texts), relevance.labels))
-
-    def __len__(self) -> int:
-        return len(self.texts)
-
-    def take(self, rows: ArrayLike) -> Split:
-        """These queries in this order."""
-        return Split(self.texts.take(rows), self.relevance.take(rows), self.filtered.take(rows))
-
-    def join(self, other: Split) -> Split:
-        """Both splits' queries: in file order when they were read together, else one after the other."""
-        texts = self.texts.followed_by(other.texts)
-        both = Split(texts, self.relevance.stack(other.relevance), self.filtered.stack(other.filtered))
-        return both if texts.rows is None else both.take(np.argsort(texts.rows, kind="stable"))
 
 
 @dataclass(frozen=True)
@@ -72,8 +39,8 @@ class Dataset:
     validation_was_taken: bool = False  # out of train, by with_validation
 
     def __post_init__(self) -> None:
-        for split, name in ((self.train, "train"), (self.validation, "validation"), (self.test, "test")):
-            for relevance in () if split is None else (split.relevance, split.filtered):
+        for name, split in self.splits().items():
+            for relevance in (split.relevance, split.filtered):
                 if relevance.labels != len(self.labels):
                     raise BadInput(
                         f"{name} knows {relevance.labels:,} labels but the catalogue has {len(self.labels):,}; "
@@ -90,10 +57,13 @@ class Dataset:
         test: Split | None = None,
     ) -> Dataset:
         """A dataset from its parts, fingerprinted by their content."""
-        parts = {"train": train, "validation": validation, "test": test}
-        splits = {part: (split.texts, split.relevance, split.filtered) for part, split in parts.items() if split}
-        fingerprint = content_fingerprint(Texts.of(labels.keys), labels.texts, splits)
-        return cls(name, labels, train, validation, test, fingerprint)
+        made = cls(name, labels, train, validation, test, "")
+        return replace(made, fingerprint=content_fingerprint(Texts.of(labels.keys), labels.texts, made.splits()))
+
+    def splits(self) -> dict[str, Split]:
+        """Those that are there, by name."""
+        every = {"train": self.train, "validation": self.validation, "test": self.test}
+        return {name: split for name, split in every.items() if split is not None}
 
     def with_validation(self, fraction: float, seed: int) -> Dataset:
         """Train gives up a share of its queries, drawn by seed; a dataset that brings its own keeps it."""
@@ -129,15 +99,9 @@ def open_dataset(source: str | Path, *, cache: Path | None = None, progress: Adv
     """
     folder = _locate(source)
     parts = open_prepared(prepare(folder, formats.of(folder), cache=cache, progress=progress))
-    splits = {name: Split(*split) for name, split in parts.splits.items()}
-    return Dataset(
-        parts.name,
-        LabelCatalogue(parts.keys, parts.labels),
-        splits["train"],
-        splits.get("validation"),
-        splits.get("test"),
-        parts.fingerprint,
-    )
+    validation, test = parts.splits.get("validation"), parts.splits.get("test")
+    labels = LabelCatalogue(parts.keys, parts.labels)
+    return Dataset(parts.name, labels, parts.splits["train"], validation, test, parts.fingerprint)
 
 
 def bundled_names() -> list[str]:
@@ -164,17 +128,14 @@ def write_native(dataset: Dataset, folder: Path, progress: Advance | None = None
     """labels.jsonl, dataset.toml, and one .jsonl for each split: all of them, or nothing at all."""
     if not can_hold(folder):
         raise BadInput(f"{folder} is there already and not empty; name a new folder")
-    parts = {"train": dataset.train, "validation": dataset.validation, "test": dataset.test}
-    splits = {name: split for name, split in parts.items() if split is not None}
-    total = len(dataset.labels) + sum(len(split) for split in splits.values())
+    splits = dataset.splits()
+    files = {"labels": _labels(dataset), **{name: _queries(dataset, split) for name, split in splits.items()}}
+    total = len(dataset.labels) + sum(map(len, splits.values()))
     done = 0
     with atomic_folder(folder) as partial:
         name = json.dumps(dataset.name, ensure_ascii=False).replace("\x7f", "\\u007f")  # as TOML wants it
         (partial / "dataset.toml").write_text(f"name = {name}\n", encoding="utf-8")
-        for stem, records in [
-            ("labels", _labels(dataset)),
-            *((name, _queries(dataset, splits[name])) for name in splits),
-        ]:
+        for stem, records in files.items():
             with (partial / f"{stem}.jsonl").open("w", encoding="utf-8", newline="\n") as file:
                 for record in records:
                     file.write(json.dumps(record, ensure_ascii=False) + "\n")

@@ -1,4 +1,4 @@
-"""The label catalogue, and which of its labels are right for which query: a sparse matrix in one canonical form."""
+"""The label catalogue, and queries with those of its labels that are right: a sparse matrix in one canonical form."""
 
 from __future__ import annotations
 
@@ -16,6 +16,25 @@ from umpteen.data.texts import Texts, as_rows
 from umpteen.errors import BadInput
 
 
+class UniqueKeys:
+    """The rows of keys, of which no two may be the same, in whatever Unicode form."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, int] = {}
+        self._decomposed: dict[str, int] = {}  # rows of keys that are not in NFC, by their NFC
+
+    def add(self, key: str) -> int:
+        """The row of the key: the next one, or that of an earlier key which is the same."""
+        form = unicodedata.normalize("NFC", key)
+        first = self.rows.get(key, self.rows.get(form, self._decomposed.get(form)))
+        if first is not None:
+            return first
+        if form != key:
+            self._decomposed[form] = len(self.rows)
+        self.rows[key] = len(self.rows)
+        return len(self.rows) - 1
+
+
 class LabelCatalogue:
     """Keys are unique and texts are not empty; two labels may share a text, never a key."""
 
@@ -24,19 +43,15 @@ class LabelCatalogue:
         self.texts = texts if isinstance(texts, Texts) else Texts.of(texts)
         if len(self.keys) != len(self.texts):
             raise BadInput(f"{len(self.keys):,} label keys but {len(self.texts):,} label texts; each label needs both")
-        self._rows: dict[str, int] = {}
-        decomposed: dict[str, int] = {}  # rows of keys that are not in NFC, by their NFC
+        unique = UniqueKeys()
+        self._rows = unique.rows
         for row, (key, text) in enumerate(zip(self.keys, self.texts, strict=True)):
-            form = unicodedata.normalize("NFC", key)
-            first = self._rows.get(key, self._rows.get(form, decomposed.get(form)))
-            if first is not None:
+            first = unique.add(key)
+            if first != row:
                 same = "" if self.keys[first] == key else ", in two Unicode forms"
                 raise BadInput(
                     f"label key {key!r} stands twice, in rows {first:,} and {row:,}{same}; keys must be unique"
                 )
-            self._rows[key] = row
-            if form != key:
-                decomposed[form] = row
             if not key.strip():
                 raise BadInput(f"the label in row {row:,} (text {text!r}) has an empty key; give it one")
             if not text.strip():
@@ -206,6 +221,40 @@ class Relevance:
         digest.update(np.ascontiguousarray(self.matrix.indices, dtype="<i4").tobytes())
         digest.update(np.ascontiguousarray(self.matrix.data, dtype="<f4").tobytes())
         return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class Split:
+    """Queries with the labels that are right for them, and the pairs that neither training nor scoring may see."""
+
+    texts: Texts
+    relevance: Relevance
+    filtered: Relevance
+
+    def __post_init__(self) -> None:
+        if not len(self.texts) == len(self.relevance) == len(self.filtered):
+            raise BadInput(
+                f"{len(self.texts):,} query texts, {len(self.relevance):,} rows of relevance "
+                f"and {len(self.filtered):,} rows of filtered pairs; the three must agree"
+            )
+
+    @classmethod
+    def of(cls, texts: list[str], relevance: Relevance, filtered: Relevance | None = None) -> Split:
+        """A split held in memory; nothing is filtered unless said."""
+        return cls(Texts.of(texts), relevance, filtered or Relevance.empty(len(texts), relevance.labels))
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def take(self, rows: ArrayLike) -> Split:
+        """These queries in this order."""
+        return Split(self.texts.take(rows), self.relevance.take(rows), self.filtered.take(rows))
+
+    def join(self, other: Split) -> Split:
+        """Both splits' queries: in file order when they were read together, else one after the other."""
+        texts = self.texts.followed_by(other.texts)
+        both = Split(texts, self.relevance.stack(other.relevance), self.filtered.stack(other.filtered))
+        return both if texts.rows is None else both.take(np.argsort(texts.rows, kind="stable"))
 
 
 def _canonical(matrix: csr_array) -> csr_array:

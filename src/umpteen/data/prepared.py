@@ -9,7 +9,6 @@ import difflib
 import hashlib
 import json
 import os
-import unicodedata
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -22,7 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.sparse import coo_array, csr_array
 
-from umpteen.data.labels import Relevance
+from umpteen.data.labels import Relevance, Split, UniqueKeys
 from umpteen.data.texts import Texts, TextsWriter
 from umpteen.errors import BadFile, BadInput, NotSaved
 from umpteen.files.progress import Advance
@@ -52,7 +51,7 @@ class Prepared(NamedTuple):
     fingerprint: str
     keys: Texts
     labels: Texts
-    splits: dict[str, tuple[Texts, Relevance, Relevance]]  # texts, relevance, filtered
+    splits: dict[str, Split]
 
 
 class Builder:
@@ -69,8 +68,8 @@ class Builder:
         self._keys = self._files.enter_context(TextsWriter(folder, "keys"))
         self._labels = self._files.enter_context(TextsWriter(folder, "labels"))
         self._queries = self._files.enter_context(TextsWriter(folder, "queries"))
-        self._row_of: dict[str, int] = {}
-        self._decomposed: dict[str, int] = {}  # rows of keys that are not in NFC, by their NFC
+        self._unique = UniqueKeys()
+        self._row_of = self._unique.rows
         self._label_lines = array("q")
         self._labels_path = folder
         self._splits: dict[str, tuple[int, int]] = {}  # first and last + 1 row among the queries
@@ -95,20 +94,17 @@ class Builder:
     def add_label(self, key: str, text: str, at: Place) -> None:
         if not key.strip():
             raise at.error("the label's key is empty; give it one")
-        form = unicodedata.normalize("NFC", key)
-        first = self._row_of.get(key, self._row_of.get(form, self._decomposed.get(form)))
-        if first is not None:
-            same = "" if key in self._row_of else " (in another Unicode form)"
+        known = key in self._row_of
+        first = self._unique.add(key)
+        if first < len(self._label_lines):
+            same = "" if known else " (in another Unicode form)"
             raise at.error(
                 f"label key {key!r} stands here for the second time, the first is line {self._label_lines[first]:,}"
                 f"{same}; keys must be unique: rename or remove one"
             )
-        if form != key:
-            self._decomposed[form] = self.labels
-        self._row_of[key] = self.labels
         self._label_lines.append(at.line)
-        _append(self._keys, key, at)
-        _append(self._labels, _not_empty(text, "label", at), at)
+        _append(self._keys, key, "label", at)
+        _append(self._labels, text, "label", at)
 
     def label_row(self, key: str, at: Place, hint: str = "") -> int:
         """The row of a key read earlier; the hint ends the error if there is none."""
@@ -142,7 +138,7 @@ class Builder:
             split.labels.append(label)
             split.weights.append(merged[label])
         split.starts.append(len(split.labels))
-        _append(self._queries, _not_empty(text, "query", at), at)
+        _append(self._queries, text, "query", at)
 
     def ignore(self, query: int, label: int, at: Place) -> None:
         """A pair of this split, by rows, that neither training nor scoring may see; its query was added before."""
@@ -217,12 +213,13 @@ class _OpenSplit:
         return matrix
 
 
-def content_fingerprint(keys: Texts, labels: Texts, splits: Mapping[str, tuple[Texts, Relevance, Relevance]]) -> str:
+def content_fingerprint(keys: Texts, labels: Texts, splits: Mapping[str, Split]) -> str:
     """A sha256 of everything the dataset says, whatever folder or format it came from."""
     parts = [keys.fingerprint(), labels.fingerprint()]
     for name in SPLITS:
         if name in splits:
-            parts += [name, *(part.fingerprint() for part in splits[name])]
+            split = splits[name]
+            parts += [name, *(part.fingerprint() for part in (split.texts, split.relevance, split.filtered))]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
@@ -239,12 +236,10 @@ def open_prepared(folder: Path) -> Prepared:
     )
 
 
-def _open_splits(
-    folder: Path, bounds: Mapping[str, Sequence[int]], labels: int
-) -> dict[str, tuple[Texts, Relevance, Relevance]]:
+def _open_splits(folder: Path, bounds: Mapping[str, Sequence[int]], labels: int) -> dict[str, Split]:
     queries = Texts.open(folder, "queries")
     return {
-        name: (
+        name: Split(
             queries.take(np.arange(first, last)),
             _open_relevance(folder, f"{name}.relevant", labels),
             _open_relevance(folder, f"{name}.filtered", labels),
@@ -266,17 +261,13 @@ def _open_relevance(folder: Path, name: str, labels: int) -> Relevance:
     return Relevance.from_arrays(starts, rows, weights, labels)
 
 
-def _append(writer: TextsWriter, text: str, at: Place) -> None:
+def _append(writer: TextsWriter, text: str, kind: str, at: Place) -> None:
+    if not text.strip():
+        raise at.error(f"the {kind}'s text is empty; give it one, or remove the {kind} everywhere it stands")
     try:
         writer.append(text)
     except BadInput as error:
         raise at.error(str(error)) from None
-
-
-def _not_empty(text: str, kind: str, at: Place) -> str:
-    if not text.strip():
-        raise at.error(f"the {kind}'s text is empty; give it one, or remove the {kind} everywhere it stands")
-    return text
 
 
 class Format(Protocol):

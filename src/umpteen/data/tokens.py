@@ -9,8 +9,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from itertools import chain, pairwise
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -26,7 +25,6 @@ from umpteen.files.progress import Advance
 from umpteen.files.storage import locked_file, write_atomically
 
 LENGTHS = np.dtype(np.int32)
-HASHED_AT_ONCE = 1 << 21  # tokens
 
 
 class TokenTable:
@@ -82,23 +80,12 @@ class TokenTable:
         return torch.from_numpy(ids.astype(np.int64)), torch.from_numpy(offsets)
 
     def distinct(self) -> tuple["TokenTable", NDArray[np.int64]]:
-        """The rows that differ, in order of first appearance, and for each row its position among them.
-
-        Rows are grouped by hash, then compared with the first of their group; those that differ from it
-        go into another round. So the answer does not depend on the hash, only the time does.
-        """
-        first = np.full(len(self), -1, dtype=np.int64)
-        unsettled = np.arange(len(self))
-        round_number = 0
-        while len(unsettled):
-            hashes = self._hashes(unsettled, round_number)
-            _, at, group = np.unique(hashes, return_index=True, return_inverse=True)
-            candidate = unsettled[at][group]
-            same = self._equal(unsettled, candidate)
-            first[unsettled[same]] = candidate[same]
-            unsettled = unsettled[~same]
-            round_number += 1
-        firsts, positions = np.unique(first, return_inverse=True)
+        """The rows that differ, in order of first appearance, and for each row its position among them."""
+        bounds = zip(self.starts.tolist(), self.ends.tolist(), strict=True)
+        digests = (hashlib.blake2b(self.ids[start:end].tobytes(), digest_size=16).digest() for start, end in bounds)
+        kept = np.fromiter(digests, dtype="S16", count=len(self))
+        _, at, group = np.unique(kept, return_index=True, return_inverse=True)
+        firsts, positions = np.unique(at[group], return_inverse=True)
         return self.take(firsts), positions.astype(np.int64)
 
     def _gather(self, rows: NDArray[Any]) -> tuple[NDArray[np.integer[Any]], NDArray[np.int64]]:
@@ -106,35 +93,6 @@ class TokenTable:
         offsets = np.zeros(len(starts) + 1, dtype=np.int64)
         np.cumsum(ends - starts, out=offsets[1:])
         return self.ids[np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], ends - starts)], offsets
-
-    def _hashes(self, rows: NDArray[np.int64], seed: int) -> NDArray[np.uint64]:
-        """A sum of 64-bit mixtures of token and place; sums wrap, so differences of a running sum are exact."""
-        hashes = np.empty(len(rows), dtype=np.uint64)
-        for part in self._parts(rows):
-            ids, offsets = self._gather(rows[part])
-            place = np.arange(len(ids)) - np.repeat(offsets[:-1], np.diff(offsets))
-            mixed = _mix((ids.astype(np.uint64) << np.uint64(32)) + place.astype(np.uint64) + _mix(np.uint64(seed)))
-            running = np.concatenate([np.zeros(1, dtype=np.uint64), np.cumsum(mixed, dtype=np.uint64)])
-            hashes[part] = running[offsets[1:]] - running[offsets[:-1]]
-        return hashes
-
-    def _equal(self, rows: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which rows hold the same ids as their others."""
-        lengths = self.lengths
-        equal: NDArray[np.bool_] = lengths[rows] == lengths[others]
-        to_compare = np.flatnonzero(equal & (rows != others))
-        for part in self._parts(rows[to_compare]):
-            at = to_compare[part]
-            ids, offsets = self._gather(rows[at])
-            differs = np.concatenate([[0], np.cumsum(ids != self._gather(others[at])[0])])
-            equal[at] = differs[offsets[1:]] == differs[offsets[:-1]]
-        return equal
-
-    def _parts(self, rows: NDArray[np.int64]) -> Iterator[slice]:
-        """Slices of `rows` of about equally many tokens, few enough to work on at once."""
-        part = np.cumsum(self.lengths[rows]) // HASHED_AT_ONCE
-        bounds = [0, *(np.flatnonzero(np.diff(part)) + 1).tolist(), len(rows)]
-        return (slice(start, end) for start, end in pairwise(bounds) if end > start)
 
 
 def id_type(vocabulary_size: int) -> np.dtype[Any]:
@@ -147,16 +105,6 @@ def flatten(rows: list[list[int]], dtype: np.dtype[Any]) -> tuple[NDArray[np.int
     lengths = np.fromiter(map(len, rows), dtype=LENGTHS, count=len(rows))
     return np.fromiter(chain.from_iterable(rows), dtype=dtype, count=int(lengths.sum(dtype=np.int64))), lengths
 
-
-def _mix(values: Any) -> Any:
-    """Spreads every bit over all 64: the finaliser of splitmix64 (Steele, Lea and Flood, 2014)."""
-    with np.errstate(over="ignore"):
-        values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return values ^ (values >> np.uint64(31))
-
-
-__all__ = ["CHUNK", "TokenTable", "Tokenizer", "tokenise"]
 
 TOKENS_VERSION = 1
 CHUNK = 8_192  # texts between two records, at most
@@ -200,11 +148,17 @@ def tokenise(
     folder = cache_folder(cache) / "tokens" / name
     table = _open(folder, identity, len(whole))
     if table is None:
-        with _explained(folder), locked_file(folder.with_suffix(".lock"), wait=None):
-            table = _open(folder, identity, len(whole))  # another process may have finished it while we waited
-            if table is None:
-                _write(folder, identity, whole, tokenizer, chunk, progress)
-                table = _open(folder, identity, len(whole))
+        try:
+            with locked_file(folder.with_suffix(".lock"), wait=None):
+                table = _open(folder, identity, len(whole))  # another process may have finished it while we waited
+                if table is None:
+                    _write(folder, identity, whole, tokenizer, chunk, progress)
+                    table = _open(folder, identity, len(whole))
+        except OSError as error:
+            raise NotSaved(
+                f"{folder}: the token table could not be written ({error.strerror or error}); free space or set "
+                "UMPTEEN_CACHE to another folder, then run again: what is finished is kept"
+            ) from error
     if table is None:
         raise NotSaved(f"{folder}: the token table was written but cannot be read back; is the disk in order?")
     return table if texts.rows is None else table.take(texts.rows)
@@ -293,15 +247,3 @@ def _sizes(folder: Path) -> tuple[int, int]:
         path.stat().st_size if path.is_file() else -1 for path in (folder / IDS_FILE, folder / LENGTHS_FILE)
     )
     return ids, lengths
-
-
-@contextmanager
-def _explained(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise NotSaved(
-            f"{folder}: the token table could not be written ({reason}); free space or set UMPTEEN_CACHE to another "
-            "folder, then run again: what is finished is kept"
-        ) from error

@@ -1,11 +1,15 @@
-"""Labels for the texts of a file, however many: read, answered and written chunk by chunk, at constant memory."""
+"""Labels for the texts of a file, however many: read, answered and written chunk by chunk, at constant memory.
+
+While it goes on, OUTPUT.predicting holds the chunks that are done, each whole or not there; the output appears in one
+step at the end. A kill costs the chunk that was being worked on.
+"""
 
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,182 +20,16 @@ from scipy.sparse import csr_array
 from umpteen.data.text_files import BadRow, InputRows, Row
 from umpteen.errors import BadFile, BadInput, NotSaved, Stopped
 from umpteen.files.storage import Workspace, open_workspace, write_atomically
-from umpteen.model.classifier import Classifier
+from umpteen.model.classifier import Classifier, Prediction
 from umpteen.search.ranking import NO_LABEL, Ranking, write_csr
 
 ANSWERS, BAD, STATE = "answers.jsonl", "bad.jsonl", "progress.json"
-
-
-# Where a long prediction keeps what is done: OUTPUT.predicting, filled chunk by chunk, each whole or not there.
-#
-# The output appears in one step at the end. A kill costs the chunk that was being worked on.
-@dataclass
-class State:
-    """How far it is, and what it belongs to."""
-
-    identity: dict[str, Any]
-    rows: int = 0  # of the input, good or bad
-    texts: int = 0
-    labels: int = 0  # given
-    digest: str = ""  # of the input's lines up to here
-    chunks: int = 0
-    answers_bytes: int = 0
-    bad_bytes: int = 0
-    replaces: bool = False  # an output that was there at the beginning
-    finished: bool = False
-
-    @property
-    def bad(self) -> int:
-        return self.rows - self.texts
-
-
-class Work:
-    """One prediction's folder beside its output."""
-
-    def __init__(self, output: Path, state: State, workspace: Workspace) -> None:
-        self.output = output
-        self.state = state
-        self.folder = workspace.folder
-        self._workspace = workspace
-
-    def append(self, answers: list[str], bad: list[str], ranking: Ranking | None) -> None:
-        """Keeps the answers of a chunk; the state, which vouches for them, is written by `advance`."""
-        self.state.answers_bytes = self._extend(ANSWERS, self.state.answers_bytes, answers)
-        self.state.bad_bytes = self._extend(BAD, self.state.bad_bytes, bad)
-        if ranking is not None:
-            ranking.save(self._chunk(self.state.chunks))
-        self.state.chunks += 1
-
-    def advance(self) -> None:
-        write_atomically(self.folder / STATE, json.dumps(asdict(self.state)))
-
-    def finish(self, labels: int | None) -> None:
-        """The output appears; with a number of labels it is the chunks' matrices below each other."""
-        if not self.state.finished:
-            if self.output.exists() and not self.state.replaces:
-                raise NotSaved(
-                    f"{self.output}: has appeared meanwhile and is left alone; {self.folder} has the answers"
-                )
-            if labels is not None:
-                self._join_chunks(labels)
-            else:
-                (self.folder / ANSWERS).touch()  # there may have been bad rows only
-            self.state.finished = True
-            self.advance()
-        if (self.folder / BAD).exists():
-            _move(self.folder / BAD, bad_rows_of(self.output))
-        elif self.state.replaces and self.state.bad == 0:
-            bad_rows_of(self.output).unlink(missing_ok=True)  # of the output that is replaced now
-        made = self.folder / self._answers()
-        if made.exists():
-            _move(made, self.output)
-        self._workspace.remove()
-
-    def _answers(self) -> str:
-        return f"answers{self.output.suffix}"
-
-    def _join_chunks(self, labels: int) -> None:
-        def parts() -> Iterator[csr_array]:
-            return (csr_array(scipy.sparse.load_npz(self._chunk(number))) for number in range(self.state.chunks))
-
-        write_csr(self.folder / self._answers(), parts, (self.state.rows, labels), self.state.labels)
-
-    def _chunk(self, number: int) -> Path:
-        return self.folder / f"chunk-{number:08}.npz"
-
-    def _extend(self, name: str, size: int, lines: list[str]) -> int:
-        """The file is cut to its known size first: what a kill left behind it is no whole chunk."""
-        path = self.folder / name
-        if not lines and not path.exists():
-            return size
-        try:
-            with path.open("ab") as file:
-                file.truncate(size)
-                file.seek(size)
-                file.write("".join(f"{line}\n" for line in lines).encode())
-                file.flush()
-                os.fsync(file.fileno())
-                return file.tell()
-        except OSError as error:
-            raise NotSaved(
-                f"{path}: could not be written: {error.strerror or error}; {self.state.texts:,} texts are done, and "
-                "--resume goes on from there"
-            ) from error
-
-
-def folder_of(output: Path) -> Path:
-    return Path(f"{output}.predicting")
-
-
-def bad_rows_of(output: Path) -> Path:
-    """Where skipped rows are listed."""
-    return Path(f"{output}.bad.jsonl")
-
-
-@contextmanager
-def opened(output: Path, identity: dict[str, Any], *, resume: bool, overwrite: bool) -> Iterator[Work | None]:
-    """The work of this output, begun or gone on with; None if the output is there and nothing is left to do."""
-    folder = folder_of(output)
-    _refuse_losses(output, resume=resume, overwrite=overwrite)
-    if output.exists() and resume and not folder.exists():
-        yield None
-        return
-    with open_workspace(folder, "umpteen predict", anew=overwrite) as workspace:
-        if workspace.begun and not resume:
-            raise BadInput(f"{folder} holds an unfinished prediction; --resume goes on, --overwrite discards it")
-        state = _read(folder, output, identity) or State(identity, replaces=overwrite)
-        if output.exists() and not (state.replaces or state.finished):
-            raise BadInput(f"{output} exists already, and {folder} was not begun to replace it; move one of them away")
-        work = Work(output, state, workspace)
-        work.advance()
-        yield work
-
-
-def _refuse_losses(output: Path, *, resume: bool, overwrite: bool) -> None:
-    if resume and overwrite:
-        raise BadInput("--resume goes on with an unfinished prediction and --overwrite discards it; give one of them")
-    if output.is_dir():
-        raise BadInput(f"{output} is a folder; name a file to write")
-    if output.exists() and not (resume or overwrite):
-        raise BadInput(f"{output} exists already; give another --output, or --overwrite to replace it at the end")
-
-
-def _read(folder: Path, output: Path, identity: dict[str, Any]) -> State | None:
-    path = folder / STATE
-    if not path.exists():
-        return None
-    try:
-        state = State(**json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError, OSError) as error:
-        raise BadInput(f"{path}: is damaged ({error}); --overwrite begins {output} again") from error
-    for name, value in identity.items():
-        if state.identity.get(name) != value:
-            raise BadInput(
-                f"{folder} was begun with {name} = {state.identity.get(name)!r}, not {value!r}; give the same again, "
-                "or --overwrite to begin anew"
-            )
-    for name, size in ((ANSWERS, state.answers_bytes), (BAD, state.bad_bytes)):
-        there = (folder / name).stat().st_size if (folder / name).exists() else 0
-        if there < size and not state.finished:
-            raise BadInput(
-                f"{folder / name}: has {there:,} of the {size:,} bytes that were written; what is lost cannot be made "
-                f"up, and --overwrite begins {output} again"
-            )
-    return state
-
-
-def _move(source: Path, target: Path) -> None:
-    try:
-        source.replace(target)
-    except OSError as error:
-        raise NotSaved(f"{target}: could not be written: {error.strerror or error}; it lies in {source}") from error
-
-
+FORMAT = 3  # of the unfinished work
 TEXTS_AT_A_TIME = 4096
-FORMAT = 2  # of the unfinished work
 CHARACTERS_AT_A_TIME = 2**24  # a chunk of long texts has fewer of them
 
 Progress = Callable[[int, int, str], None]
+Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -211,6 +49,41 @@ class Wanted:
         return {name: getattr(self, name) for name in ("k", "min_probability", "precision", "rule")}
 
 
+@dataclass
+class State:
+    """How far it is, and what it belongs to."""
+
+    identity: dict[str, Any]
+    rows: int = 0  # of the input, good or bad
+    texts: int = 0
+    labels: int = 0  # given
+    digest: str = ""  # of the input's lines up to here
+    chunks: int = 0
+    sizes: dict[str, int] = field(default_factory=dict)  # of the files of answers and of bad rows, in bytes
+    replaces: bool = False  # an output that was there at the beginning
+    finished: bool = False
+
+    @property
+    def bad(self) -> int:
+        return self.rows - self.texts
+
+
+def folder_of(output: Path) -> Path:
+    """Where a prediction keeps what is done."""
+    return Path(f"{output}.predicting")
+
+
+def bad_rows_of(output: Path) -> Path:
+    """Where skipped rows are listed."""
+    return Path(f"{output}.bad.jsonl")
+
+
+def answer(about: Record, labels: Iterable[Prediction]) -> Record:
+    """An answer for machines: what it is about, and its labels, with probabilities where there are any."""
+    found = [{name: value for name, value in one._asdict().items() if value is not None} for one in labels]
+    return {**about, "labels": found}
+
+
 def predict_file(
     classifier: Classifier,
     source: Path,
@@ -223,47 +96,46 @@ def predict_file(
 ) -> State | None:
     """Writes the labels of every text of `source` to `output` (.jsonl or .npz) and returns what was done.
 
-    While it goes on, `output` + ".predicting" holds what is done; `resume` goes on after a kill, and the output is then
-    the same as without one. None if `resume` finds nothing left to do. Progress counts bytes of the input.
+    `resume` goes on after a kill, and the output is then the same as without one. None if `resume` finds nothing left
+    to do. Progress counts bytes of the input.
     """
     _check_output(source, output, wanted)
     rows = InputRows(source, field=wanted.field, name_field=wanted.id_field)
     asked = {name: value for name, value in asdict(wanted).items() if name != "skip_bad"}  # changes no answer
     identity = {"format": FORMAT, **asked, **_model_of(classifier)}
-    with opened(output, identity, resume=resume, overwrite=overwrite) as work:
+    with _opened(output, identity, resume=resume, overwrite=overwrite) as work:
         if work is None:
             return None
         try:
             if not work.state.finished:
                 _answer_all(classifier, rows, work, wanted, progress)
-            work.finish(len(classifier.labels) if output.suffix == ".npz" else None)
+            work.finish(len(classifier.labels))
         except KeyboardInterrupt:
             message = f"stopped; {work.state.texts:,} texts are done, and the same command with --resume goes on"
             raise Stopped(message, signal=2) from None
         return work.state
 
 
-def _answer_all(classifier: Classifier, rows: InputRows, work: Work, wanted: Wanted, progress: Progress | None) -> None:
-    unread = iter(rows)
-    _pass_over(unread, rows, work.state)
-    for chunk in _chunks(unread):
-        _answer(classifier, rows.path, work, chunk, wanted)
-        work.state.digest = rows.digest
-        work.advance()
-        if progress is not None:
-            progress(rows.position, rows.size, f"{work.state.texts:,} texts")
-    if work.state.rows == 0:
-        raise BadFile(rows.path, "holds no text; was it cut short?")
-
-
-def _pass_over(unread: Iterator[Row | BadRow], rows: InputRows, state: State) -> None:
-    """Rows that were answered before a kill; they must still be the same."""
-    passed = sum(1 for _ in itertools.islice(unread, state.rows))
+def _answer_all(classifier: Classifier, rows: InputRows, work: "Work", wanted: Wanted, told: Progress | None) -> None:
+    unread, state = iter(rows), work.state
+    passed = sum(1 for _ in itertools.islice(unread, state.rows))  # answered before a kill
     if state.rows and (passed < state.rows or rows.digest != state.digest):
         raise BadInput(
             f"{rows.path} has changed: its first {state.rows:,} rows are not those that were answered; "
             "--overwrite begins anew"
         )
+    for chunk in _chunks(unread):
+        bad = [row for row in chunk if isinstance(row, BadRow)]
+        if bad and not wanted.skip_bad:
+            problem = f"{bad[0].problem}: {bad[0].content[:60]!r}; mend it and --resume, or --skip-bad"
+            raise BadFile(rows.path, problem, line=bad[0].line)
+        _answer(classifier, work, chunk, bad, wanted)
+        state.digest = rows.digest
+        work.advance()
+        if told is not None:
+            told(rows.position, rows.size, f"{state.texts:,} texts")
+    if state.rows == 0:
+        raise BadFile(rows.path, "holds no text; was it cut short?")
 
 
 def _chunks(unread: Iterator[Row | BadRow]) -> Iterator[list[Row | BadRow]]:
@@ -279,44 +151,22 @@ def _chunks(unread: Iterator[Row | BadRow]) -> Iterator[list[Row | BadRow]]:
         yield chunk
 
 
-def _answer(classifier: Classifier, path: Path, work: Work, chunk: list[Row | BadRow], wanted: Wanted) -> None:
+def _answer(classifier: Classifier, work: "Work", chunk: list[Row | BadRow], bad: list[BadRow], wanted: Wanted) -> None:
     good = [row for row in chunk if isinstance(row, Row)]
-    bad = [row for row in chunk if isinstance(row, BadRow)]
-    if bad and not wanted.skip_bad:
-        first = bad[0]
-        raise BadFile(
-            path, f"{first.problem}: {first.content[:60]!r}; mend it and --resume, or --skip-bad", line=first.line
-        )
-    ranking, probabilities = classifier.select([row.text for row in good], **wanted.limits())
-    skipped = [json.dumps(row._asdict(), ensure_ascii=False) for row in bad]
-    if work.output.suffix == ".npz":
+    texts = [row.text for row in good]
+    skipped = [row._asdict() for row in bad]
+    if work.is_matrix:
+        ranking, _ = classifier.select(texts, **wanted.limits())
+        given = int((ranking.rows != NO_LABEL).sum())
         work.append([], skipped, _with_empty_rows(ranking, chunk))
     else:
-        work.append(_lines(classifier, good, ranking, probabilities), skipped, None)
+        answers = classifier.predict(texts, **wanted.limits())
+        given = sum(map(len, answers))
+        names = ({"line": row.line} if row.name is None else {"id": row.name} for row in good)
+        work.append(list(map(answer, names, answers)), skipped, None)
     work.state.rows += len(chunk)
     work.state.texts += len(good)
-    work.state.labels += int((ranking.rows != NO_LABEL).sum())
-
-
-def _lines(classifier: Classifier, rows: list[Row], ranking: Ranking, probabilities: Any) -> list[str]:
-    labels = classifier.labels
-    lines = []
-    for number, row in enumerate(rows):
-        named: dict[str, Any] = {"line": row.line} if row.name is None else {"id": row.name}
-        found = []
-        for place, label in enumerate(ranking.rows[number].tolist()):
-            if label == NO_LABEL:
-                continue
-            one = {
-                "key": labels.keys[label],
-                "text": labels.texts[label],
-                "score": float(ranking.scores[number, place]),
-            }
-            if probabilities is not None:
-                one["probability"] = float(probabilities[number, place])
-            found.append(one)
-        lines.append(json.dumps({**named, "labels": found}, ensure_ascii=False))
-    return lines
+    work.state.labels += given
 
 
 def _with_empty_rows(ranking: Ranking, chunk: list[Row | BadRow]) -> Ranking:
@@ -346,3 +196,128 @@ def _model_of(classifier: Classifier) -> dict[str, Any]:
     if classifier.folder is not None:
         about |= {"model": classifier.folder.model, "parts": sorted(part.folder for part in classifier.parts.values())}
     return about
+
+
+@contextmanager
+def _opened(output: Path, identity: dict[str, Any], *, resume: bool, overwrite: bool) -> "Iterator[Work | None]":
+    """The work of this output, begun or gone on with; None if the output is there and nothing is left to do."""
+    folder = folder_of(output)
+    if resume and overwrite:
+        raise BadInput("--resume goes on with an unfinished prediction and --overwrite discards it; give one of them")
+    if output.is_dir():
+        raise BadInput(f"{output} is a folder; name a file to write")
+    if output.exists() and not (resume or overwrite):
+        raise BadInput(f"{output} exists already; give another --output, or --overwrite to replace it at the end")
+    if output.exists() and resume and not folder.exists():
+        yield None
+        return
+    with open_workspace(folder, "umpteen predict", anew=overwrite) as workspace:
+        if workspace.begun and not resume:
+            raise BadInput(f"{folder} holds an unfinished prediction; --resume goes on, --overwrite discards it")
+        state = _read(folder, output, identity) or State(identity, replaces=overwrite)
+        if output.exists() and not (state.replaces or state.finished):
+            raise BadInput(f"{output} exists already, and {folder} was not begun to replace it; move one of them away")
+        work = Work(output, state, workspace)
+        work.advance()
+        yield work
+
+
+def _read(folder: Path, output: Path, identity: dict[str, Any]) -> State | None:
+    path = folder / STATE
+    if not path.exists():
+        return None
+    try:
+        state = State(**json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError, OSError) as error:
+        raise BadInput(f"{path}: is damaged ({error}); --overwrite begins {output} again") from error
+    for name, value in identity.items():
+        if state.identity.get(name) != value:
+            raise BadInput(
+                f"{folder} was begun with {name} = {state.identity.get(name)!r}, not {value!r}; give the same again, "
+                "or --overwrite to begin anew"
+            )
+    for name, size in state.sizes.items():
+        there = (folder / name).stat().st_size if (folder / name).exists() else 0
+        if there < size and not state.finished:
+            raise BadInput(
+                f"{folder / name}: has {there:,} of the {size:,} bytes that were written; what is lost cannot be made "
+                f"up, and --overwrite begins {output} again"
+            )
+    return state
+
+
+@dataclass
+class Work:
+    """One prediction's folder beside its output."""
+
+    output: Path
+    state: State
+    workspace: Workspace
+
+    @property
+    def is_matrix(self) -> bool:
+        return self.output.suffix == ".npz"
+
+    def append(self, answers: list[Record], bad: list[Record], ranking: Ranking | None) -> None:
+        """Keeps the answers of a chunk; the state, which vouches for them, is written by `advance`."""
+        self._extend(ANSWERS, answers)
+        self._extend(BAD, bad)
+        if ranking is not None:
+            ranking.save(self._chunk(self.state.chunks))
+        self.state.chunks += 1
+
+    def advance(self) -> None:
+        write_atomically(self.workspace.folder / STATE, json.dumps(asdict(self.state)))
+
+    def finish(self, labels: int) -> None:
+        """The output appears; a matrix of so many labels is the chunks' matrices below each other."""
+        folder, state = self.workspace.folder, self.state
+        made = folder / f"answers{self.output.suffix}"
+        if not state.finished:
+            if self.output.exists() and not state.replaces:
+                raise NotSaved(f"{self.output}: has appeared meanwhile and is left alone; {folder} has the answers")
+            if self.is_matrix:
+                write_csr(made, self._matrices, (state.rows, labels), state.labels)
+            else:
+                made.touch()  # there may have been bad rows only
+            state.finished = True
+            self.advance()
+        if (folder / BAD).exists():
+            _move(folder / BAD, bad_rows_of(self.output))
+        elif state.replaces and state.bad == 0:
+            bad_rows_of(self.output).unlink(missing_ok=True)  # of the output that is replaced now
+        if made.exists():
+            _move(made, self.output)
+        self.workspace.remove()
+
+    def _matrices(self) -> Iterator[csr_array]:
+        return (csr_array(scipy.sparse.load_npz(self._chunk(number))) for number in range(self.state.chunks))
+
+    def _chunk(self, number: int) -> Path:
+        return self.workspace.folder / f"chunk-{number:08}.npz"
+
+    def _extend(self, name: str, records: list[Record]) -> None:
+        """The file is cut to its known size first: what a kill left behind it is no whole chunk."""
+        path, size = self.workspace.folder / name, self.state.sizes.get(name, 0)
+        if not records and not path.exists():
+            return
+        try:
+            with path.open("ab") as file:
+                file.truncate(size)
+                file.seek(size)
+                file.write("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records).encode())
+                file.flush()
+                os.fsync(file.fileno())
+                self.state.sizes[name] = file.tell()
+        except OSError as error:
+            raise NotSaved(
+                f"{path}: could not be written: {error.strerror or error}; {self.state.texts:,} texts are done, and "
+                "--resume goes on from there"
+            ) from error
+
+
+def _move(source: Path, target: Path) -> None:
+    try:
+        source.replace(target)
+    except OSError as error:
+        raise NotSaved(f"{target}: could not be written: {error.strerror or error}; it lies in {source}") from error

@@ -3,11 +3,11 @@
 import csv
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from umpteen.data.formats.reading import Record, read_json_lines, read_table, string
+from umpteen.data.formats.reading import is_table, read_records, string
 from umpteen.data.prepared import Place
 from umpteen.errors import BadFile, BadInput
 from umpteen.files.storage import write_atomically
@@ -68,12 +68,10 @@ def read_lines_of(path: Path, *, texts: bool = True) -> Iterator[Line]:
         raise BadFile(path, "there is no such file")
     if not path.name.endswith(ENDINGS):
         raise BadFile(path, f"labels are read from {', '.join(ENDINGS[:3])}, packed or not (.gz)")
-    is_table = ".jsonl" not in path.suffixes
-    read: Callable[..., Iterator[tuple[Place, Record]]] = read_table if is_table else read_json_lines
     first: dict[str, int] = {}
-    for at, record in read(path, lambda _: None):
+    for at, record in read_records(path, lambda _: None):
         key = string(record, "key", at)
-        key = key.strip() if is_table else key
+        key = key.strip() if is_table(path) else key
         if key in first:
             raise at.error(f"label key {key!r} stands twice, first in line {first[key]:,}; keys must be unique")
         first[key] = at.line

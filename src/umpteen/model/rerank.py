@@ -5,9 +5,7 @@ While it is fitted, MODEL.ranker holds what is done; the ranker becomes a part o
 
 import tomllib
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,8 +15,8 @@ from umpteen.data.dataset import Dataset, Split
 from umpteen.encoders.encode import encode_texts
 from umpteen.errors import BadInput
 from umpteen.evaluation.evaluate import Evaluator
-from umpteen.files.progress import Progress
-from umpteen.files.storage import Workspace, open_workspace, write_atomically
+from umpteen.files.progress import Progress, named
+from umpteen.files.storage import open_workspace, write_atomically
 from umpteen.model.card import with_ranker
 from umpteen.model.classifier import RANKER, Classifier
 from umpteen.model.evaluate import in_rows_of, propensity_of_recipe
@@ -73,42 +71,36 @@ def fit_ranker(
             f"give --candidates {count} or fewer"
         )
     dataset = _as_the_model_saw_it(classifier, dataset, needs_validation=weight is None)
-    with _workspace(model, dataset, settings) as workspace:
+    # What was begun with other settings, data or model is discarded.
+    identity = [standing_in(model), dataset.fingerprint, len(dataset.train), settings.to_dict(), __version__]
+    with open_workspace(Path(f"{model.resolve()}.ranker"), "umpteen ranker fit", identity) as workspace:
         ranker = _fit(classifier, dataset.train, Samples(workspace.folder), settings, jobs, progress)
         trials: list[Trial] = []
+        origin: dict[str, Any] = {"chosen": "by hand"}
         if weight is None:
             trials = try_on_validation(classifier, ranker, dataset, RARES if rare is None else (rare,))
             best = max(trials, key=lambda trial: trial.mean)  # of equal ones the first
-            origin = {
-                "chosen": f"by the mean of {', '.join(best.metrics)} on validation",
-                "validation": {name: round(value, 2) for name, value in best.metrics.items()},
-                "without_ranker": {name: round(value, 2) for name, value in trials[0].metrics.items()},
-            }
-            ranker = replace(ranker, weight=best.weight, rare=best.rare, origin=origin)
-        else:
-            origin = {"chosen": "by hand"}
-            ranker = replace(ranker, weight=weight, rare=USUAL_RARE if rare is None else rare, origin=origin)
+            weight, rare = best.weight, best.rare
+            origin = {"chosen": f"by the mean of {', '.join(best.metrics)} on validation"}
+            for name, trial in (("validation", best), ("without_ranker", trials[0])):
+                origin[name] = {metric: round(value, 2) for metric, value in trial.metrics.items()}
+        ranker = replace(ranker, weight=weight, rare=USUAL_RARE if rare is None else rare, origin=origin)
         put_ranker(classifier, ranker)
         workspace.remove()
     return ranker, trials
 
 
 def _fit(
-    classifier: Classifier,
-    train: Split,
-    samples: Samples,
-    settings: RankerSettings,
-    jobs: int,
-    progress: Progress | None,
+    classifier: Classifier, train: Split, samples: Samples, settings: RankerSettings, jobs: int, told: Progress | None
 ) -> Ranker:
     features = TextFeatures.fit(train.texts, settings)
     relevant = train.relevance.without(train.filtered).matrix
     samples.keep_matrix("features", features.transform(train.texts))
     samples.keep_matrix("relevant", relevant)
-    _retrieve(classifier, train, samples, settings, progress)
-    told = None if progress is None else partial(progress, "fitting labels")
-    weights, intercepts = fit_weights(samples, len(classifier.labels), settings, jobs=jobs, progress=told)
-    texts = np.bincount(relevant.indices[relevant.data > 0], minlength=len(classifier.labels)).astype(np.int64)
+    _retrieve(classifier, train, samples, settings, told)
+    count, advance = len(classifier.labels), named(told, "fitting labels")
+    weights, intercepts = fit_weights(samples, count, settings, jobs=jobs, progress=advance)
+    texts = np.bincount(relevant.indices[relevant.data > 0], minlength=count).astype(np.int64)
     texts[(texts == 0) & (classifier.labels.origins() != TRAINED)] = LATER
     return Ranker(features, weights, intercepts, texts, settings)
 
@@ -177,12 +169,6 @@ def _as_the_model_saw_it(classifier: Classifier, dataset: Dataset, *, needs_vali
     if held_out:
         return dataset.with_validation(data["validation_fraction"], recipe["seed"])
     return dataset.with_validation_in_train()
-
-
-def _workspace(model: Path, dataset: Dataset, settings: RankerSettings) -> AbstractContextManager[Workspace]:
-    """Where a fit keeps what is done; one that was begun with other settings, data or model is discarded."""
-    parts = [standing_in(model), dataset.fingerprint, len(dataset.train), settings.to_dict(), __version__]
-    return open_workspace(Path(f"{model.resolve()}.ranker"), "umpteen ranker fit", parts)
 
 
 def _retrieve(

@@ -38,32 +38,30 @@ class RankerSettings:
     iterations: int = 100  # after which it stops anyway
 
     def __post_init__(self) -> None:
-        for name in ("candidates", "min_texts", "max_features", "iterations"):
-            self._require(name, 1 <= getattr(self, name) < 2**31, f"must be at least 1 and below {2**31:,}")
-        for name in ("cost", "tolerance"):
-            self._require(name, getattr(self, name) > 0, "must be above 0")
-        for name in ("dense", "threshold"):
-            self._require(name, getattr(self, name) >= 0, "must be 0 or above")
-        for name in ("words", "characters"):
-            pair = getattr(self, name)
-            fits = pair is None or (len(pair) == 2 and 1 <= pair[0] <= pair[1] < 2**31)
-            self._require(name, fits, "must be two lengths, the shorter first, for instance [1, 2]")
-
-    def _require(self, name: str, holds: bool, rule: str) -> None:
-        if not holds:
-            raise BadConfig(f"{name} = {getattr(self, name)!r}: {rule}")
+        for field in fields(self):
+            name, value = field.name, getattr(self, field.name)
+            if name in ("words", "characters"):
+                fits = _are_lengths(value) or (value is None and name == "characters")
+                rule = "two lengths, the shorter first, for instance [1, 2]"
+            elif isinstance(field.default, int):
+                fits, rule = _is_count(value), f"a whole number, at least 1 and below {2**31:,}"
+            else:
+                is_number, open_ended = isinstance(value, int | float), name in ("cost", "tolerance")
+                fits = is_number and not isinstance(value, bool) and (value > 0 or (value == 0 and not open_ended))
+                rule = "a number above 0" if open_ended else "a number, 0 or above"
+            if not fits:
+                raise BadConfig(f"{name} = {value!r}: must be {rule}")
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> "RankerSettings":
-        """Settings as they come from JSON or from the command line: lists for pairs, every name and type checked."""
-        defaults = {field.name: field.default for field in fields(cls)}
-        values: dict[str, Any] = {}
-        for name, value in given.items():
-            if name not in defaults:
-                nearest = difflib.get_close_matches(name, defaults, n=1, cutoff=0.5)
-                hint = f"did you mean {nearest[0]}?" if nearest else f"there is {', '.join(defaults)}"
+        """Settings as they come from JSON or from the command line: lists for pairs, every name checked."""
+        known = [field.name for field in fields(cls)]
+        for name in given:
+            if name not in known:
+                nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+                hint = f"did you mean {nearest[0]}?" if nearest else f"there is {', '.join(known)}"
                 raise BadConfig(f"a ranker has no setting {name}; {hint}")
-            values[name] = _of_kind(name, value, defaults[name])
+        values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in given.items()}
         return cls(**values)
 
     def to_dict(self) -> dict[str, Any]:
@@ -71,17 +69,12 @@ class RankerSettings:
         return asdict(self)
 
 
-def _of_kind(name: str, value: Any, default: Any) -> Any:
-    if name in ("words", "characters"):
-        if value is None and name == "characters":
-            return None
-        if isinstance(value, list | tuple) and all(isinstance(length, int) for length in value):
-            return tuple(value)
-        raise BadConfig(f"{name} = {value!r}: must be two lengths, for instance [1, 2]")
-    wanted = int if isinstance(default, int) else int | float
-    if not isinstance(value, wanted) or isinstance(value, bool):
-        raise BadConfig(f"{name} = {value!r}: must be a{' whole' if wanted is int else ''} number")
-    return type(default)(value)
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 2**31
+
+
+def _are_lengths(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) == 2 and all(map(_is_count, value)) and value[0] <= value[1]
 
 
 VOCABULARY = "vocabulary.json"
@@ -107,7 +100,10 @@ class TextFeatures:
     def fit(cls, texts: Iterable[str], settings: RankerSettings) -> "TextFeatures":
         """The most frequent n-grams of these texts, with their inverse document frequencies."""
         vectorizers = {}
-        for kind, lengths in _kinds(settings).items():
+        kinds = {"words": settings.words, "characters": settings.characters}
+        for kind, lengths in kinds.items():
+            if lengths is None:
+                continue
             vectorizer = _vectorizer(kind, lengths, min_df=settings.min_texts, max_features=settings.max_features)
             try:
                 vectorizers[kind] = vectorizer.fit(texts)
@@ -149,11 +145,6 @@ class TextFeatures:
         path = folder / VOCABULARY
         stored = path.read_bytes()  # now: another model may stand in the folder's place when the first text comes
         return cls(len(idf), lambda: _stored_vectorizers(path, stored, idf))
-
-
-def _kinds(settings: RankerSettings) -> dict[str, NGrams]:
-    kinds = {"words": settings.words}
-    return kinds if settings.characters is None else kinds | {"characters": settings.characters}
 
 
 def _stored_vectorizers(path: Path, stored: bytes, idf: NDArray[np.float32]) -> dict[str, Any]:

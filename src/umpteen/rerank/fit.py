@@ -28,14 +28,6 @@ _ARRAYS = ("data", "indices", "indptr")
 #
 # All of it lies on disk, mapped by the processes that fit: the texts' features, the relevant pairs, and the candidates
 # of blocks of texts. Memory holds the samples of one block of labels.
-class LabelSamples(NamedTuple):
-    """Rows of training texts."""
-
-    label: int
-    positives: NDArray[np.int64]
-    negatives: NDArray[np.int64]
-
-
 class Samples:
     """A folder of samples; `keep_…` fill it, and what is there already survives a kill."""
 
@@ -68,40 +60,28 @@ class Samples:
         parts = {int(b): np.load(self._path("vectors", int(b) * TEXTS_AT_A_TIME), mmap_mode="r") for b in set(block)}
         return np.stack([parts[int(b)][w] for b, w in zip(block, within, strict=True)])
 
-    def of_labels(self, start: int, stop: int) -> Iterator[LabelSamples]:
-        """The samples of each label from `start` to `stop`: relevant pairs and filtered ones are never negatives.
+    def of_labels(self, start: int, stop: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        """The rows of positives and of negatives of each label from `start` to `stop`.
 
-        Filtered pairs are no candidates in the first place.
+        Relevant pairs are never negatives; filtered ones are no candidates in the first place.
         """
-        relevant = self.matrix("relevant")
-        pulled, known = _pairs_between(relevant, start, stop)
-        positives = known[pulled]
+        relevant, count = self.matrix("relevant"), stop - start
+        chosen = np.flatnonzero((relevant.indices >= start) & (relevant.indices < stop))
+        query = np.searchsorted(relevant.indptr, chosen, side="right") - 1
+        known = np.stack([query, relevant.indices[chosen] - start], 1).astype(np.int64)
         retrieved = np.concatenate([*self._retrieved(start, stop), np.empty((0, 2), dtype=np.int64)])
-        count = stop - start
         wrong = ~np.isin(retrieved @ [count, 1], known @ [count, 1])
-        by_label = [_by_label(pairs, count) for pairs in (positives, retrieved[wrong])]
-        for offset in range(count):
-            yield LabelSamples(start + offset, *(part[offset] for part in by_label))
+        positives, negatives = known[relevant.data[chosen] > 0], retrieved[wrong]
+        return zip(_by_label(positives, count), _by_label(negatives, count), strict=True)
 
     def _retrieved(self, start: int, stop: int) -> Iterator[NDArray[np.int64]]:
         for path in sorted(self.folder.glob("candidates-*.npy")):
             rows = np.load(path, mmap_mode="r")
             query, place = np.nonzero((rows >= start) & (rows < stop))
-            yield np.stack([query + _start_of(path), rows[query, place] - start], 1)
+            yield np.stack([query + int(path.stem.rpartition("-")[2]), rows[query, place] - start], 1)
 
     def _path(self, name: str, start: int) -> Path:
         return self.folder / f"{name}-{start:012}.npy"
-
-
-def _start_of(path: Path) -> int:
-    return int(path.stem.rpartition("-")[2])
-
-
-def _pairs_between(matrix: csr_array, start: int, stop: int) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """Whether each pair is pulled (weight above 0), and the pairs as text and label − start."""
-    chosen = np.flatnonzero((matrix.indices >= start) & (matrix.indices < stop))
-    query = np.searchsorted(matrix.indptr, chosen, side="right") - 1
-    return np.asarray(matrix.data[chosen] > 0), np.stack([query, matrix.indices[chosen] - start], 1).astype(np.int64)
 
 
 def _by_label(pairs: NDArray[np.int64], labels: int) -> list[NDArray[np.int64]]:
@@ -131,12 +111,9 @@ class BlockWeights(NamedTuple):
 def solve_block(samples: Samples, start: int, stop: int, settings: RankerSettings) -> BlockWeights:
     """The pruned weights of the labels from `start` to `stop`."""
     features = samples.matrix("features")
-    compact = _Compact(features.shape[1])
-    found = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # `iterations` is a choice
-        for label in samples.of_labels(start, stop):
-            found.append(_solve_label(label, features, samples, compact, settings))
+        found = [_solve_label(*rows, features, samples, settings) for rows in samples.of_labels(start, stop)]
     columns, values, intercepts = zip(*found, strict=True)
     return BlockWeights(
         np.array([len(part) for part in columns], dtype=np.int64),
@@ -146,53 +123,42 @@ def solve_block(samples: Samples, start: int, stop: int, settings: RankerSetting
     )
 
 
-Solution = tuple[NDArray[np.int64], NDArray[np.float64], float]
+Solution = tuple[NDArray[np.integer], NDArray[np.float64], float]
 
 
 def _solve_label(
-    label: LabelSamples, features: csr_array, samples: Samples, compact: "_Compact", settings: RankerSettings
+    positives: NDArray[np.int64],
+    negatives: NDArray[np.int64],
+    features: csr_array,
+    samples: Samples,
+    settings: RankerSettings,
 ) -> Solution:
-    positives, negatives = len(label.positives), len(label.negatives)
-    if positives == 0:  # nothing to recognise it by
-        return np.empty(0, dtype=np.int64), np.empty(0), 0.0
-    rows = np.concatenate([label.positives, label.negatives])
-    matrix, columns = compact(features[rows])
+    nothing = np.empty(0, dtype=np.int64), np.empty(0), 0.0
+    if len(positives) == 0:  # nothing to recognise it by
+        return nothing
+    rows = np.concatenate([positives, negatives])
+    matrix, columns = _without_empty_columns(features[rows])
     if settings.dense:
         vectors = settings.dense * samples.vectors(rows)
         matrix = hstack([matrix, csr_matrix(vectors)], format="csr")
         columns = np.concatenate([columns, features.shape[1] + np.arange(vectors.shape[1])])
     if matrix.shape[1] == 0:  # none of its texts has an n-gram that is known
-        return np.empty(0, dtype=np.int64), np.empty(0), 0.0
-    signs = np.repeat([1, -1], [positives, negatives])
-    if negatives == 0:  # no text retrieves it wrongly: it is told apart from the text without words
+        return nothing
+    signs = np.repeat([1, -1], [len(positives), len(negatives)])
+    if len(negatives) == 0:  # no text retrieves it wrongly: it is told apart from the text without words
         matrix, signs = vstack([matrix, csr_matrix((1, matrix.shape[1]))], format="csr"), np.append(signs, -1)
-    solver = LinearSVC(
-        C=settings.cost,
-        dual=True,
-        tol=settings.tolerance,
-        max_iter=settings.iterations,
-        random_state=0,
-    )
-    solver.fit(matrix, signs)
+    how = {"C": settings.cost, "tol": settings.tolerance, "max_iter": settings.iterations}
+    solver = LinearSVC(dual=True, random_state=0, **how).fit(matrix, signs)
     weights = solver.coef_[0]
     kept = np.abs(weights) >= max(settings.threshold, np.finfo(np.float32).tiny)
     return columns[kept], weights[kept], float(solver.intercept_[0])
 
 
-class _Compact:
-    """Leaves out columns that are empty: liblinear's weights are dense, and a label meets few of a million n-grams."""
-
-    def __init__(self, columns: int) -> None:
-        self._met = np.zeros(columns, dtype=np.bool_)
-        self._place = np.zeros(columns, dtype=np.int32)
-
-    def __call__(self, rows: csr_array) -> tuple[csr_matrix, NDArray[np.int64]]:
-        self._met[rows.indices] = True
-        columns = np.flatnonzero(self._met)
-        self._met[columns] = False
-        self._place[columns] = np.arange(len(columns), dtype=np.int32)
-        shape = (rows.shape[0], len(columns))
-        return csr_matrix((rows.data.astype(np.float64), self._place[rows.indices], rows.indptr), shape=shape), columns
+def _without_empty_columns(rows: csr_array) -> tuple[csr_matrix, NDArray[np.int32]]:
+    """liblinear's weights are dense, and a label meets few of a million n-grams."""
+    columns, place = np.unique(rows.indices, return_inverse=True)
+    shape = (rows.shape[0], len(columns))
+    return csr_matrix((rows.data.astype(np.float64), place.astype(np.int32), rows.indptr), shape=shape), columns
 
 
 # Every block reads all candidates once: few blocks for many labels, and for few labels blocks small enough to share.
@@ -226,7 +192,12 @@ def fit_weights(
             f"a process that fitted labels has ended ({str(problem).partition('.')[0]}); finished labels are kept, "
             "the same command goes on; if memory ran out, give fewer --jobs"
         ) from None
-    return _gather([load_file(_path(samples, block)) for block in blocks], _features(samples, settings))
+    solved = [load_file(_path(samples, block)) for block in blocks]
+    whole = {name: np.concatenate([block[name] for block in solved]) for name in BlockWeights._fields}
+    starts = np.concatenate([[0], np.cumsum(whole["counts"])])
+    width = samples.vectors(np.zeros(1, dtype=np.int64)).shape[1] if settings.dense else 0
+    shape = (labels, int(samples.matrix("features").shape[1]) + width)
+    return csr_array((whole["values"], whole["columns"], starts), shape=shape), whole["intercepts"]
 
 
 def _fit_block(folder: Path, block: tuple[int, int], settings: RankerSettings) -> tuple[int, int]:
@@ -237,15 +208,3 @@ def _fit_block(folder: Path, block: tuple[int, int], settings: RankerSettings) -
 
 def _path(samples: Samples, block: tuple[int, int]) -> Path:
     return samples.folder / f"weights-{block[0]:012}.safetensors"
-
-
-def _features(samples: Samples, settings: RankerSettings) -> int:
-    sparse = int(samples.matrix("features").shape[1])
-    return sparse + samples.vectors(np.zeros(1, dtype=np.int64)).shape[1] if settings.dense else sparse
-
-
-def _gather(blocks: list[dict[str, NDArray[np.generic]]], features: int) -> tuple[csr_array, NDArray[np.float32]]:
-    whole = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
-    starts = np.concatenate([[0], np.cumsum(whole["counts"])])
-    weights = csr_array((whole["values"], whole["columns"], starts), shape=(len(whole["counts"]), features))
-    return weights, whole["intercepts"].astype(np.float32)

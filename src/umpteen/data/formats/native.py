@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from umpteen.data.formats.reading import Record, list_of, read_json_lines, read_table, string
+from umpteen.data.formats.reading import Record, is_table, list_of, read_records, string
 from umpteen.data.prepared import SPLITS, Builder, Place
 from umpteen.errors import BadFile
 
@@ -41,11 +41,10 @@ def read(folder: Path, into: Builder) -> None:
     settings = _settings(folder / SETTINGS)
     into.name = settings.name or into.name
     path = _file(folder, "labels")
-    is_table = ".jsonl" not in path.suffixes
     into.begin_labels(path)
-    for at, record in (read_table if is_table else read_json_lines)(path, into.advance):
+    for at, record in read_records(path, into.advance):
         key = string(record, "key", at)
-        into.add_label(key.strip() if is_table else key, string(record, "text", at), at)
+        into.add_label(key.strip() if is_table(path) else key, string(record, "text", at), at)
     for split in SPLITS:
         if split == "train" or _candidates(folder, split):
             _read_split(split, _file(folder, split), settings, into)
@@ -53,12 +52,10 @@ def read(folder: Path, into: Builder) -> None:
 
 def _read_split(split: str, path: Path, settings: Settings, into: Builder) -> None:
     into.begin(split, path)
-    hint = ""
-    if ".jsonl" in path.suffixes:
-        records = read_json_lines(path, into.advance)
-    else:
+    records, hint = read_records(path, into.advance), ""
+    if is_table(path):
         hint = f'; if these are several keys, give what separates them in {SETTINGS}: label_separator = ","'
-        records = _with_lists(read_table(path, into.advance), _splitter(settings.label_separator, path, into))
+        records = _with_lists(records, _splitter(settings.label_separator, path, into))
     for query, (at, record) in enumerate(records):
         _refuse_misspelt(record, at)
         labels = [into.label_row(key, at, hint) for key in list_of("strings", record, "labels", at)]
@@ -110,7 +107,7 @@ def _splitter(separator: str | None, path: Path, into: Builder) -> Callable[[str
 
 
 def _with_lists(
-    rows: Iterator[tuple[Place, dict[str, str]]], split: Callable[[str], list[str]]
+    rows: Iterator[tuple[Place, Record]], split: Callable[[str], list[str]]
 ) -> Iterator[tuple[Place, Record]]:
     """The rows of a table in the shape that JSON lines have."""
     for at, row in rows:

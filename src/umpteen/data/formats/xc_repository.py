@@ -14,8 +14,8 @@ from umpteen.data.formats.reading import (
     in_step,
     list_of,
     read_filter,
-    read_json_lines,
     read_lines,
+    read_records,
     string,
 )
 from umpteen.data.prepared import Builder, Place
@@ -43,7 +43,7 @@ def read(folder: Path, into: Builder) -> None:
     for split, part in PARTS.items():
         if path := _json(folder, part):
             into.begin(split, path)
-            for at, record in read_json_lines(path, into.advance):
+            for at, record in read_records(path, into.advance):
                 into.add_query(_text(record, at), *_targets(record, at), at)
         elif split == "train" or _texts(folder, part) or (folder / f"{part}_X_Y.txt").is_file():
             _read_sparse(split, folder, part, into)
@@ -63,7 +63,7 @@ def _texts(folder: Path, part: str) -> Path | None:
 def _read_labels(folder: Path, into: Builder) -> None:
     if path := _json(folder, "lbl"):
         into.begin_labels(path)
-        for row, (at, record) in enumerate(read_json_lines(path, into.advance)):
+        for row, (at, record) in enumerate(read_records(path, into.advance)):
             uid = record.get("uid")
             into.add_label(str(row if uid is None else uid), _text(record, at), at)
     elif path := first_existing(folder, *LABEL_TEXTS):
