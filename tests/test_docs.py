@@ -175,7 +175,7 @@ def section(page: str, heading: str) -> list[Block]:
 
 def test_the_quickstart_works_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    files, steps, from_stdin, *_ = section("docs/quickstart.md", "Your own data in three minutes")
+    files, steps, from_stdin, *_ = section("docs/tutorials/quickstart.md", "Your own data in three minutes")
     subprocess.run(["bash", "-euc", files.text], check=True)
     said = {}
     for _, *words in commands_of(steps):
@@ -190,12 +190,12 @@ def test_the_quickstart_works_as_written(tmp_path: Path, monkeypatch: pytest.Mon
     ((_, *words),) = commands_of(from_stdin)
     piped = CliRunner().invoke(cli, words, input="a broken cup\na lost password\n", catch_exceptions=False)
     assert [json.loads(line)["text"] for line in piped.stdout.splitlines()] == ["a broken cup", "a lost password"]
-    first, _ = section("docs/quickstart.md", "In Python")
+    first, _ = section("docs/tutorials/quickstart.md", "In Python")
     exec(compile(first.text, str(first), "exec"), {})
 
 
 def test_the_list_of_files_is_the_files() -> None:
-    block, *_ = section("docs/architecture.md", "The tree")
+    block, *_ = section("docs/explanation/architecture.md", "The tree")
     listed = list(paths_of_tree(block.text))
     there = {
         path.relative_to(PACKAGE).as_posix()
@@ -205,7 +205,7 @@ def test_the_list_of_files_is_the_files() -> None:
     unlisted = {file for file in there if not any(fnmatch.fnmatchcase(file, pattern) for pattern in listed)}
     gone = {pattern for pattern in listed if not fnmatch.filter(there, pattern)}
     assert (unlisted, gone) == (set(), set()), (
-        "docs/architecture.md has no line for the first, and none is there of the second"
+        "docs/explanation/architecture.md has no line for the first, and none is there of the second"
     )
 
 
@@ -221,5 +221,5 @@ def paths_of_tree(tree: str) -> Iterator[str]:
         if name.endswith("/"):
             folders.append(name)
         else:
-            assert about.strip(), f"docs/architecture.md: {name} has no description"
+            assert about.strip(), f"docs/explanation/architecture.md: {name} has no description"
             yield "".join(folders) + name

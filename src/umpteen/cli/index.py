@@ -28,7 +28,7 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON obje
 
 @click.group()
 def index() -> None:
-    """Build, show or remove the index that MODEL finds its labels with (docs/choose-an-index.md)."""
+    """Build, show or remove the index that MODEL finds its labels with (docs/how-to/choose-an-index.md)."""
 
 
 @index.command()

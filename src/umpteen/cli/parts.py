@@ -106,7 +106,7 @@ def calibration_lines(found: dict[str, Any] | None) -> list[str]:
 
 @click.group()
 def ranker() -> None:
-    """Add a sparse ranker to a trained model, or remove it (docs/ranker.md)."""
+    """Add a sparse ranker to a trained model, or remove it (docs/how-to/ranker.md)."""
 
 
 @ranker.command()

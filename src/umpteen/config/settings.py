@@ -104,7 +104,7 @@ class EncoderConfig(Section):
 
 class ObjectiveConfig(Section):
     name: Literal["decoupled_softmax", "softmax", "soft_top_k", "one_vs_all"] = Field(
-        "decoupled_softmax", description="docs/choosing-an-objective.md tells which to use"
+        "decoupled_softmax", description="docs/explanation/choosing-an-objective.md tells which to use"
     )
     temperature: float = Field(
         0.05, gt=0, description="scores are inner products divided by this; 1 goes with unnormalised vectors"
@@ -131,7 +131,7 @@ class PoolConfig(Section):
     name: Literal["all", "batch", "random", "shortlist", "cache"] = Field(
         "all",
         description="which labels compete at a step: all, or the batch's own and random or mined ones "
-        "(docs/negatives.md)",
+        "(docs/explanation/negatives.md)",
     )
     negatives: int = Field(
         1, ge=1, description="random, shortlist: labels drawn per query; cache: mined for the batch, per query of it"
