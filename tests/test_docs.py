@@ -1,4 +1,4 @@
-"""What README.md and docs/ say is true of the code: commands, settings, links, examples, and the list of files."""
+"""What README.md and docs/ say is true of the code: commands, settings, links, names, examples, the list of files."""
 
 import ast
 import fnmatch
@@ -15,16 +15,19 @@ from typing import NamedTuple
 
 import click
 import pytest
+import yaml
 from benchmarks.__main__ import benchmarks
 from click.testing import CliRunner
 from lab.__main__ import lab
 
 from umpteen.cli.main import cli
-from umpteen.config.recipes import checked, with_overrides
+from umpteen.config.recipes import checked, to_toml, with_overrides
+from umpteen.config.settings import RunConfig
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "umpteen"
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCS = sorted((ROOT / "docs").rglob("*.md"))
+PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")), *DOCS]
 SHELL = {"sh", "console"}
 # What ends a command within its line.
 AFTER_A_COMMAND = {"|", "||", "&&", "&", ";", ">", ">>", "<"}
@@ -50,13 +53,17 @@ def blocks_of(page: Path) -> Iterator[Block]:
         elif language is None:
             language, start, lines = line.strip("` "), number, []
         else:
-            yield Block(page.relative_to(ROOT).as_posix(), start, language, "\n".join(lines) + "\n")
+            yield Block(name_of(page), start, language, "\n".join(lines) + "\n")
             language = None
     assert language is None, f"{page}: the block of line {start} never ends"
 
 
 def prose_of(page: Path) -> str:
     return re.sub(r"^ *```.*?^ *```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
 
 
 PROGRAMS: dict[str, click.Command] = {"umpteen": cli, "lab": lab, "benchmarks": benchmarks}
@@ -115,21 +122,21 @@ def test_every_setting_shown_on_a_command_line_exists(words: list[str]) -> None:
             checked(with_overrides({}, (f"{key}={value}",)), origin=setting)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_command_named_in_passing_exists(page: Path) -> None:
     for span in re.findall(r"`(?:python -m )?((?:umpteen|lab|benchmarks) [^`]+)`", prose_of(page)):
         resolve(span.split())
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_link_leads_somewhere(page: Path) -> None:
     for link in re.findall(r"\]\(([^)\s]+)\)", prose_of(page)):
         if re.match(r"[a-z]+:", link):
             continue
         path, _, anchor = link.partition("#")
         target = (page.parent / path).resolve() if path else page
-        assert target.exists(), f"{page.name} links to {link}, which is not there"
-        assert not anchor or anchor in anchors_of(target), f"{page.name} links to {link}, which is no heading there"
+        assert target.exists(), f"{name_of(page)} links to {link}, which is not there"
+        assert not anchor or anchor in anchors_of(target), f"{name_of(page)} links to {link}, which is no heading there"
 
 
 def anchors_of(page: Path) -> set[str]:
@@ -162,6 +169,48 @@ def test_every_toml_example_is_a_recipe_or_the_settings_of_a_dataset(block: Bloc
 @pytest.mark.parametrize("block", [block for block in BLOCKS if block.language == "json"], ids=str)
 def test_every_json_example_is_one_object_a_line(block: Block) -> None:
     assert all(isinstance(json.loads(line), dict) for line in block.text.splitlines())
+
+
+def test_every_page_named_in_the_code_is_there() -> None:
+    for folder in ("src", "lab", "benchmarks", "tests", "scripts"):
+        for file in [*(ROOT / folder).rglob("*.py"), *(ROOT / folder).rglob("*.toml")]:
+            for page in re.findall(r"docs/[\w/-]+\.md", file.read_text(encoding="utf-8")):
+                assert (ROOT / page).exists(), f"{name_of(file)} names {page}, which is not there"
+
+
+def test_every_page_is_in_the_menu_of_the_site() -> None:
+    menu = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
+    assert sorted(leaves_of(menu)) == [page.relative_to(ROOT / "docs").as_posix() for page in DOCS]
+
+
+def leaves_of(menu: object) -> Iterator[str]:
+    """The pages of a menu, whose entries are pages, or titles with a page or a menu of their own."""
+    if isinstance(menu, str):
+        yield menu
+    else:
+        for entry in menu.values() if isinstance(menu, dict) else menu:
+            yield from leaves_of(entry)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_name_in_the_reference_exists(page: Path) -> None:
+    for name in re.findall(r"^::: (umpteen\S+)$", page.read_text(encoding="utf-8"), flags=re.M):
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError:
+            module, _, member = name.rpartition(".")
+            assert hasattr(importlib.import_module(module), member), f"{name_of(page)} is about {name}"
+
+
+def test_the_reference_of_recipes_has_every_key_and_every_word() -> None:
+    page = ROOT / "docs" / "reference" / "recipe.md"
+    (block,) = [block for block in blocks_of(page) if block.language == "toml"]
+    assert block.text == to_toml(RunConfig()), "write what umpteen.config.recipes.to_toml(RunConfig()) gives"
+    rows = re.findall(r"^\| `([\w.]+)` \| (.+) \|$", page.read_text(encoding="utf-8"), flags=re.M)
+    for key, words in rows:
+        for word in re.findall(r"`([^`]+)`", words):
+            checked(with_overrides({}, (f"{key}={word}",)), origin=str(block))
+    assert len(rows) > 8
 
 
 def section(page: str, heading: str) -> list[Block]:
