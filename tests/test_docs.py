@@ -171,6 +171,12 @@ def test_every_json_example_is_one_object_a_line(block: Block) -> None:
     assert all(isinstance(json.loads(line), dict) for line in block.text.splitlines())
 
 
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_file_of_code_named_in_passing_is_there(page: Path) -> None:
+    for name in re.findall(r"`(\w+/[\w/]+\.(?:py|sh))`", prose_of(page)):
+        assert (ROOT / name).exists() or (PACKAGE / name).exists(), f"{name_of(page)} names {name}, which is not there"
+
+
 def test_every_page_named_in_the_code_is_there() -> None:
     for folder in ("src", "lab", "benchmarks", "tests", "scripts"):
         for file in [*(ROOT / folder).rglob("*.py"), *(ROOT / folder).rglob("*.toml")]:
