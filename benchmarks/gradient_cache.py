@@ -1,7 +1,7 @@
 """Benchmark: the paper's table of the gradient cache, batch × micro-batch → memory and time, beside no cache at all.
 
 One shared transformer over synthetic texts of one length, so that nothing is padded on either side. Each configuration
-is a process of its own; those of one batch take turns. docs/many-machines.md says what the fitted constants mean.
+is a process of its own; those of one batch take turns. docs/how-to/many-machines.md tells what the constants mean.
 
 B: queries in the batch, L: labels, d: dimension.
 """

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
 # How the demo's settings were chosen: on a validation tenth of train, never on test. Trials are kept in
-# docs/sweeps/DATASET.jsonl, one line each; those that are there are not run again.
+# docs/results/sweeps/DATASET.jsonl, one line each; those that are there are not run again.
 #   benchmarks/sweep.sh wordnet-nouns [FOLDER]
 # The rule: the highest mean of P@1, P@5, PSP@5 and R@100 on validation.
 set -euo pipefail
 dataset=$1
 source=${2:-$1}
-tune() { umpteen tune "$dataset" --data "$source" --output "docs/sweeps/$dataset.jsonl" "$@"; }
+tune() { umpteen tune "$dataset" --data "$source" --output "docs/results/sweeps/$dataset.jsonl" "$@"; }
 unigrams=(--set encoder.query.bigrams=0 --set encoder.label.bigrams=0)
 both=(--set encoder.query.bigrams=100000 --set encoder.label.bigrams=100000)
 queries=(--set encoder.query.bigrams=100000 --set encoder.label.bigrams=0)
-mkdir -p docs/sweeps
+mkdir -p docs/results/sweeps
 
 # Temperature and dropout, then the learning rate.
 tune "${unigrams[@]}" --set optimizer.learning_rate=0.01 --set training.epochs=8 --set evaluation.every_epochs=2 \

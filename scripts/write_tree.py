@@ -1,10 +1,10 @@
-"""Writes the tree of docs/architecture.md from the modules' own first lines: `python scripts/write_tree.py`."""
+"""Writes the tree of the architecture page from the modules' own first lines: `python scripts/write_tree.py`."""
 
 import ast
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "architecture.md"
+PAGE = ROOT / "docs" / "explanation" / "architecture.md"
 PACKAGE = ROOT / "src" / "umpteen"
 NOT_PYTHON = {
     "py.typed": "the package is typed",

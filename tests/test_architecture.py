@@ -11,7 +11,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src"
 BESIDE = ("lab", "benchmarks")  # beside the package: they may import all of it, and nothing of it imports them
 
-# From the ground up, as docs/architecture.md publishes it. A room imports rooms of lower levels, never of its own.
+# From the ground up, as the architecture page publishes it. A room imports rooms of lower levels, never of its own.
 LEVELS = [
     {"errors", "version"},
     {"config", "files", "parallel"},
@@ -83,7 +83,7 @@ def test_a_module_imports_only_what_stands_below_its_room(module: str) -> None:
 
 
 def test_the_published_direction_is_the_one_that_is_held() -> None:
-    page = (SOURCE.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
+    page = (SOURCE.parent / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
     block = page.partition("<!-- levels -->\n```\n")[2].partition("\n```")[0]
     assert [set(line.split(" · ")) for line in block.splitlines()] == LEVELS[-2::-1]
 

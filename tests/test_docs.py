@@ -1,4 +1,4 @@
-"""What README.md and docs/ say is true of the code: commands, settings, links, examples, and the list of files."""
+"""What README.md and docs/ say is true of the code: commands, settings, links, names, examples, the list of files."""
 
 import ast
 import fnmatch
@@ -15,16 +15,19 @@ from typing import NamedTuple
 
 import click
 import pytest
+import yaml
 from benchmarks.__main__ import benchmarks
 from click.testing import CliRunner
 from lab.__main__ import lab
 
 from umpteen.cli.main import cli
-from umpteen.config.recipes import checked, with_overrides
+from umpteen.config.recipes import checked, to_toml, with_overrides
+from umpteen.config.settings import RunConfig
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "umpteen"
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCS = sorted((ROOT / "docs").rglob("*.md"))
+PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")), *DOCS]
 SHELL = {"sh", "console"}
 # What ends a command within its line.
 AFTER_A_COMMAND = {"|", "||", "&&", "&", ";", ">", ">>", "<"}
@@ -50,13 +53,17 @@ def blocks_of(page: Path) -> Iterator[Block]:
         elif language is None:
             language, start, lines = line.strip("` "), number, []
         else:
-            yield Block(page.relative_to(ROOT).as_posix(), start, language, "\n".join(lines) + "\n")
+            yield Block(name_of(page), start, language, "\n".join(lines) + "\n")
             language = None
     assert language is None, f"{page}: the block of line {start} never ends"
 
 
 def prose_of(page: Path) -> str:
     return re.sub(r"^ *```.*?^ *```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
 
 
 PROGRAMS: dict[str, click.Command] = {"umpteen": cli, "lab": lab, "benchmarks": benchmarks}
@@ -115,21 +122,21 @@ def test_every_setting_shown_on_a_command_line_exists(words: list[str]) -> None:
             checked(with_overrides({}, (f"{key}={value}",)), origin=setting)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_command_named_in_passing_exists(page: Path) -> None:
     for span in re.findall(r"`(?:python -m )?((?:umpteen|lab|benchmarks) [^`]+)`", prose_of(page)):
         resolve(span.split())
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_link_leads_somewhere(page: Path) -> None:
     for link in re.findall(r"\]\(([^)\s]+)\)", prose_of(page)):
         if re.match(r"[a-z]+:", link):
             continue
         path, _, anchor = link.partition("#")
         target = (page.parent / path).resolve() if path else page
-        assert target.exists(), f"{page.name} links to {link}, which is not there"
-        assert not anchor or anchor in anchors_of(target), f"{page.name} links to {link}, which is no heading there"
+        assert target.exists(), f"{name_of(page)} links to {link}, which is not there"
+        assert not anchor or anchor in anchors_of(target), f"{name_of(page)} links to {link}, which is no heading there"
 
 
 def anchors_of(page: Path) -> set[str]:
@@ -164,6 +171,54 @@ def test_every_json_example_is_one_object_a_line(block: Block) -> None:
     assert all(isinstance(json.loads(line), dict) for line in block.text.splitlines())
 
 
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_file_of_code_named_in_passing_is_there(page: Path) -> None:
+    for name in re.findall(r"`(\w+/[\w/]+\.(?:py|sh))`", prose_of(page)):
+        assert (ROOT / name).exists() or (PACKAGE / name).exists(), f"{name_of(page)} names {name}, which is not there"
+
+
+def test_every_page_named_in_the_code_is_there() -> None:
+    for folder in ("src", "lab", "benchmarks", "tests", "scripts"):
+        for file in [*(ROOT / folder).rglob("*.py"), *(ROOT / folder).rglob("*.toml")]:
+            for page in re.findall(r"docs/[\w/-]+\.md", file.read_text(encoding="utf-8")):
+                assert (ROOT / page).exists(), f"{name_of(file)} names {page}, which is not there"
+
+
+def test_every_page_is_in_the_menu_of_the_site() -> None:
+    menu = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
+    assert sorted(leaves_of(menu)) == [page.relative_to(ROOT / "docs").as_posix() for page in DOCS]
+
+
+def leaves_of(menu: object) -> Iterator[str]:
+    """The pages of a menu, whose entries are pages, or titles with a page or a menu of their own."""
+    if isinstance(menu, str):
+        yield menu
+    else:
+        for entry in menu.values() if isinstance(menu, dict) else menu:
+            yield from leaves_of(entry)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_name_in_the_reference_exists(page: Path) -> None:
+    for name in re.findall(r"^::: (umpteen\S+)$", page.read_text(encoding="utf-8"), flags=re.M):
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError:
+            module, _, member = name.rpartition(".")
+            assert hasattr(importlib.import_module(module), member), f"{name_of(page)} is about {name}"
+
+
+def test_the_reference_of_recipes_has_every_key_and_every_word() -> None:
+    page = ROOT / "docs" / "reference" / "recipe.md"
+    (block,) = [block for block in blocks_of(page) if block.language == "toml"]
+    assert block.text == to_toml(RunConfig()), "write what umpteen.config.recipes.to_toml(RunConfig()) gives"
+    rows = re.findall(r"^\| `([\w.]+)` \| (.+) \|$", page.read_text(encoding="utf-8"), flags=re.M)
+    for key, words in rows:
+        for word in re.findall(r"`([^`]+)`", words):
+            checked(with_overrides({}, (f"{key}={word}",)), origin=str(block))
+    assert len(rows) > 8
+
+
 def section(page: str, heading: str) -> list[Block]:
     """The blocks under a heading of the second level."""
     path = ROOT / page
@@ -175,7 +230,7 @@ def section(page: str, heading: str) -> list[Block]:
 
 def test_the_quickstart_works_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    files, steps, from_stdin, *_ = section("docs/quickstart.md", "Your own data in three minutes")
+    files, steps, from_stdin, *_ = section("docs/tutorials/quickstart.md", "Your own data in three minutes")
     subprocess.run(["bash", "-euc", files.text], check=True)
     said = {}
     for _, *words in commands_of(steps):
@@ -190,12 +245,12 @@ def test_the_quickstart_works_as_written(tmp_path: Path, monkeypatch: pytest.Mon
     ((_, *words),) = commands_of(from_stdin)
     piped = CliRunner().invoke(cli, words, input="a broken cup\na lost password\n", catch_exceptions=False)
     assert [json.loads(line)["text"] for line in piped.stdout.splitlines()] == ["a broken cup", "a lost password"]
-    first, _ = section("docs/quickstart.md", "In Python")
+    first, _ = section("docs/tutorials/quickstart.md", "In Python")
     exec(compile(first.text, str(first), "exec"), {})
 
 
 def test_the_list_of_files_is_the_files() -> None:
-    block, *_ = section("docs/architecture.md", "The tree")
+    block, *_ = section("docs/explanation/architecture.md", "The tree")
     listed = list(paths_of_tree(block.text))
     there = {
         path.relative_to(PACKAGE).as_posix()
@@ -205,7 +260,7 @@ def test_the_list_of_files_is_the_files() -> None:
     unlisted = {file for file in there if not any(fnmatch.fnmatchcase(file, pattern) for pattern in listed)}
     gone = {pattern for pattern in listed if not fnmatch.filter(there, pattern)}
     assert (unlisted, gone) == (set(), set()), (
-        "docs/architecture.md has no line for the first, and none is there of the second"
+        "docs/explanation/architecture.md has no line for the first, and none is there of the second"
     )
 
 
@@ -221,5 +276,5 @@ def paths_of_tree(tree: str) -> Iterator[str]:
         if name.endswith("/"):
             folders.append(name)
         else:
-            assert about.strip(), f"docs/architecture.md: {name} has no description"
+            assert about.strip(), f"docs/explanation/architecture.md: {name} has no description"
             yield "".join(folders) + name

@@ -22,7 +22,7 @@ from umpteen.config.recipes import resolve
 from umpteen.data.dataset import open_dataset, write_native
 
 PAGES = ["calibrate", "predict", "manage-labels", "choose-an-index", "serve"]
-ELSEWHERE = re.compile(r"umpteen (demo|bench|index build .*--uri http)")  # long, or in need of a cluster
+ELSEWHERE = re.compile(r"umpteen demo|umpteen index build .*--uri http|python -m benchmarks")  # long, or on a cluster
 
 
 @pytest.fixture(scope="session")
@@ -91,7 +91,7 @@ def test_a_page_works_as_written(page: str, start: Path, command: Path, tmp_path
     shutil.copytree(start, tmp_path, dirs_exist_ok=True)
     terminal = Terminal(tmp_path, command)
     try:
-        for block in blocks_of(ROOT / "docs" / f"{page}.md"):
+        for block in blocks_of(ROOT / "docs" / "how-to" / f"{page}.md"):
             if block.language in SHELL:
                 terminal.run(block.text)
     finally:

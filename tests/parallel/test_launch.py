@@ -203,7 +203,7 @@ def test_torchrun_restarts_it_after_a_process_was_killed(launched: type[Launched
 
 
 def torchrun_lines() -> list[list[str]]:
-    page = Path(__file__).parents[2] / "docs" / "many-machines.md"
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "many-machines.md"
     lines = [shlex.split(line) for line in page.read_text(encoding="utf-8").splitlines() if "torchrun --" in line]
     return [words[words.index("torchrun") + 1 :] for words in lines]
 

@@ -1,4 +1,4 @@
-"""docs/serve.md: its commands are run as they stand, against the service that they are about."""
+"""docs/how-to/serve.md: its commands are run as they stand, against the service that they are about."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from service_cases import tiny_model
 
 from umpteen.service.settings import Limits, ServiceSettings
 
-PAGE = Path(__file__).parents[2] / "docs" / "serve.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "serve.md"
 TOKEN = "0123456789abcdef"
 
 

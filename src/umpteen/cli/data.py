@@ -25,6 +25,7 @@ def prepare(source: str, recipe_name: str, overrides: tuple[str, ...]) -> None:
     from umpteen.config.recipes import resolve
     from umpteen.config.settings import TextTower
     from umpteen.data.tokens import tokenise
+    from umpteen.encoders.towers import build_tokenizer
 
     config = resolve(recipe_name, overrides, source)
     query, label = config.encoder.query, config.encoder.label_tower

@@ -201,4 +201,6 @@ def negatives(
     if output is not None:
         say(f"all of them, with their texts: {output}")
     elif summary["suspects"]:
-        say("--output FILE.jsonl lists them all; pool.margin keeps them out of training (docs/negatives.md)")
+        say(
+            "--output FILE.jsonl lists them all; pool.margin keeps them out of training (docs/explanation/negatives.md)"
+        )

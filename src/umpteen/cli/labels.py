@@ -23,7 +23,7 @@ _COUNTED = ("added", "renamed", "retired")
 
 @click.group()
 def labels() -> None:
-    """Add, rename, retire and list the labels of MODEL without training (docs/manage-labels.md).
+    """Add, rename, retire and list the labels of MODEL without training (docs/how-to/manage-labels.md).
 
     Every change is a new version, on disk before the command ends. Running services take it in.
     """

@@ -84,7 +84,7 @@ def _tell_calibration(
 
 @click.group()
 def ranker() -> None:
-    """Add a sparse ranker to a trained model, or remove it (docs/ranker.md)."""
+    """Add a sparse ranker to a trained model, or remove it (docs/how-to/ranker.md)."""
 
 
 @ranker.command()
@@ -147,7 +147,7 @@ SAMPLE = click.option(
 
 @click.group()
 def index() -> None:
-    """Build, show or remove the index that MODEL finds its labels with (docs/choose-an-index.md)."""
+    """Build, show or remove the index that MODEL finds its labels with (docs/how-to/choose-an-index.md)."""
 
 
 @index.command()

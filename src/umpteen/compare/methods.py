@@ -38,7 +38,9 @@ class Task:
     @property
     def test(self) -> Split:
         if self.dataset.test is None:
-            raise BadInput(f"{self.dataset.name} has no test split to compare on; add one (docs/data-formats.md)")
+            raise BadInput(
+                f"{self.dataset.name} has no test split to compare on; add one (docs/how-to/data-formats.md)"
+            )
         return self.dataset.test
 
     def evaluator_of_validation(self) -> Evaluator:

@@ -176,16 +176,20 @@ class ReducedObjective(ObjectiveConfig):
 
 class DecoupledSoftmax(ReducedObjective):
     name: Literal["decoupled_softmax"] = Field(
-        "decoupled_softmax", description="docs/choosing-an-objective.md tells which to use"
+        "decoupled_softmax", description="docs/explanation/choosing-an-objective.md tells which to use"
     )
 
 
 class Softmax(ReducedObjective):
-    name: Literal["softmax"] = Field("softmax", description="docs/choosing-an-objective.md tells which to use")
+    name: Literal["softmax"] = Field(
+        "softmax", description="docs/explanation/choosing-an-objective.md tells which to use"
+    )
 
 
 class SoftTopK(ReducedObjective):
-    name: Literal["soft_top_k"] = Field("soft_top_k", description="docs/choosing-an-objective.md tells which to use")
+    name: Literal["soft_top_k"] = Field(
+        "soft_top_k", description="docs/explanation/choosing-an-objective.md tells which to use"
+    )
     k: PositiveInt | Literal["positives"] = Field(
         5, description="how many labels may pass, or each query's number of positives"
     )
@@ -193,7 +197,9 @@ class SoftTopK(ReducedObjective):
 
 
 class OneVsAll(ObjectiveConfig):
-    name: Literal["one_vs_all"] = Field("one_vs_all", description="docs/choosing-an-objective.md tells which to use")
+    name: Literal["one_vs_all"] = Field(
+        "one_vs_all", description="docs/explanation/choosing-an-objective.md tells which to use"
+    )
 
 
 OBJECTIVES: dict[str, type[Section]] = {
@@ -205,13 +211,13 @@ OBJECTIVES: dict[str, type[Section]] = {
 
 
 class PoolConfig(Section):
-    """Which labels compete at a step: all, or the batch's own and random or mined ones (docs/negatives.md)."""
+    """Which labels compete at a step: all, or the batch's own and random or mined ones (docs/explanation/negatives.md)."""
 
     name: str
 
 
 class AllLabels(PoolConfig):
-    name: Literal["all"] = Field("all", description="which labels compete at a step (docs/negatives.md)")
+    name: Literal["all"] = Field("all", description="which labels compete at a step (docs/explanation/negatives.md)")
 
 
 class InBatch(PoolConfig):

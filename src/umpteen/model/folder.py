@@ -1,7 +1,7 @@
 """A model folder: what never changes is files under names of their own, what changes is one database beside them.
 
 manifest.json names the model that counts. It is replaced in one step; models and parts nobody reads any more are swept.
-A folder may come from a stranger: it holds no links, and no name in it leads outside (docs/model-folder.md).
+A folder may come from a stranger: it holds no links, and no name in it leads outside (docs/reference/model-folder.md).
 """
 
 import hashlib

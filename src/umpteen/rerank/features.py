@@ -24,7 +24,7 @@ NGrams = tuple[int, int]  # the shortest and the longest
 
 @dataclass(frozen=True)
 class RankerSettings:
-    """Frozen and checked; the defaults are those that did best on validation (docs/ranker.md)."""
+    """Frozen and checked; the defaults are those that did best on validation (docs/how-to/ranker.md)."""
 
     candidates: int = 100  # labels of a query that are looked at again
     words: NGrams = (1, 2)  # n-grams of words
