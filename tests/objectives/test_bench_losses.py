@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from benchmarks import dense
 from benchmarks.losses import SIDES, Case, compare, relative_error, run
 from problems import pairs
 
+from benchmarks import dense
 from umpteen.errors import BadInput
 from umpteen.objectives import Scores, Targets, decoupled_softmax, soft_top_k
 
