@@ -145,7 +145,8 @@ def test_the_sample_holds_queries_with_their_positives_and_stays_small(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = draw(tmp_path / "whole")
-    assert str(whole) == "32 queries and 10 labels" and whole.tokens <= STATIC_TOKENS
+    assert str(whole) == "32 queries and 10 labels"
+    assert whole.data.queries.lengths.sum() + whole.data.labels.lengths.sum() <= STATIC_TOKENS
     assert whole.data.relevance.pairs >= 32 and whole.data.filtered.pairs > 0
     monkeypatch.setattr("umpteen.doctor.agreement.STATIC_TOKENS", 20)
     small = draw(tmp_path / "small")

@@ -4,8 +4,7 @@ All in float64 without dropout, in several micro-batches and tiles, on a slice o
 """
 
 import math
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -44,21 +43,12 @@ BUCKETS = 1024  # of bigrams: more take memory, and compute the same
 BYTES_A_WEIGHT = 100  # by rule of thumb: three times its 8 bytes in three processes, and a transformer's graph
 
 
-@dataclass(frozen=True)
-class Sample:
+class Sample(NamedTuple):
     """A slice of the data, small enough to compute a step of it in every way there is."""
 
     data: TrainingData
     label_texts: list[str]
     catalogue: int  # labels of the dataset, most of them not in the sample
-
-    @property
-    def rows(self) -> NDArray[np.int64]:
-        return np.arange(len(self.data.queries))
-
-    @property
-    def tokens(self) -> int:
-        return int(self.data.queries.lengths.sum() + self.data.labels.lengths.sum())
 
     def __str__(self) -> str:
         return f"{len(self.data.queries)} queries and {len(self.data.labels)} labels"
@@ -171,16 +161,17 @@ def exact_towers(config: RunConfig, sample: Sample) -> Towers:
 
 def by_step(config: RunConfig, towers: Towers, sample: Sample, world: World) -> Outcome:
     """As training computes it."""
-    labels = len(sample.data.labels)
+    data, labels = sample.data, len(sample.data.labels)
+    tokens = int(data.queries.lengths.sum() + data.labels.lengths.sum())
     settings = replace(
         step_settings(config),
-        token_budget=min(config.training.token_budget, -(-sample.tokens // PARTS)),
+        token_budget=min(config.training.token_budget, -(-tokens // PARTS)),
         tile=min(config.training.tile or labels, -(-labels // PARTS)),
         replay_fraction=None,  # a sample of the gradients has the right mean, and no more
     )
     objective = build_objective(config.objective, labels)
-    step = TrainingStep(towers, sample.data, objective, build_optimizer(config, towers), settings, world=world)
-    loss = step.gradients(sample.rows, step=0, seed=config.seed).loss
+    step = TrainingStep(towers, data, objective, build_optimizer(config, towers), settings, world=world)
+    loss = step.gradients(np.arange(len(data.queries)), step=0, seed=config.seed).loss
     return Outcome(loss, _taken_gradients(towers, world))
 
 
@@ -188,13 +179,10 @@ def by_formula(config: RunConfig, towers: Towers, sample: Sample) -> Outcome:
     """As the paper writes it, over all scores in one graph."""
     data, objective, rng = sample.data, config.objective, np.random.default_rng([config.seed, 0])
     scores = _unpadded(towers.query, data.queries) @ _unpadded(towers.label, data.labels).T / objective.temperature
-    targets, filtered = data.targets(
-        sample.rows, objective.positives_per_query, objective.reduction, rng, device=scores.device
-    )
-    naive = formula(objective.name)
-    if objective.name == "soft_top_k":
-        naive = partial(naive, k=objective.k, alpha=objective.alpha)
-    loss = naive(scores, targets, filtered)
+    rows, positives = np.arange(len(scores)), objective.positives_per_query
+    targets, filtered = data.targets(rows, positives, objective.reduction, rng, device=scores.device)
+    more = {"k": objective.k, "alpha": objective.alpha} if objective.name == "soft_top_k" else {}
+    loss = formula(objective.name)(scores, targets, filtered, **more)
     loss.backward()  # type: ignore[no-untyped-call]
     return Outcome(float(loss.detach()), _taken_gradients(towers))
 
@@ -223,9 +211,7 @@ def difference(ours: Outcome, theirs: Outcome) -> Difference:
     largest = max((float(gradient.abs().max()) for gradient in theirs.gradients.values()), default=0.0)
     for name in ours.gradients.keys() | theirs.gradients.keys():
         mine, yours = (outcome.gradients.get(name, torch.zeros(())) for outcome in (ours, theirs))
-        found.append(
-            Difference(_relative(mine, yours, SMALL * largest), f"gradient of {name}", ours.loss, total),
-        )
+        found.append(Difference(_relative(mine, yours, SMALL * largest), f"gradient of {name}", ours.loss, total))
     return max(found)
 
 
