@@ -11,20 +11,17 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.nn.functional import logsigmoid, softplus
+from torch.nn.functional import logsigmoid
 
-from umpteen.objectives import Pairs
+from umpteen.objectives import Pairs, Targets, reference
 
 BISECTIONS = 32
 
 
 def decoupled_softmax_as_written(queries: Tensor, labels: Tensor, positives: Pairs, temperature: float) -> Tensor:
     """Decoupled softmax (eq. 5)."""
-    scores = queries @ labels.T / temperature  # [B, L]
-    relevant = torch.zeros_like(scores, dtype=torch.bool)
-    relevant[positives.query, positives.label] = True
-    bar = scores.masked_fill(relevant, -torch.inf).logsumexp(1)
-    return softplus(bar[positives.query] - scores[positives.query, positives.label]).mean()
+    targets = Targets(positives, positives, len(queries))
+    return reference.decoupled_softmax(queries @ labels.T / temperature, targets)
 
 
 def decoupled_softmax_fastest(queries: Tensor, labels: Tensor, positives: Pairs, temperature: float) -> Tensor:

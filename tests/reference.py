@@ -1,17 +1,22 @@
-"""The judge: every objective as its formula reads, dense and slow, one query after another.
-
-Autograd differentiates these; the streaming code has to agree with them in value and in gradient.
-"""
+"""Problems in the plainest form there is, under the shipped formulas: the judge of the streaming code."""
 
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import logsigmoid
+
+from umpteen.objectives import Pairs, Targets, reference
+from umpteen.objectives.reference import soft_threshold
+
+__all__ = ["Pair", "Problem", "decoupled_softmax", "one_vs_all", "pairs", "soft_threshold", "soft_top_k", "softmax"]
 
 Pair = tuple[int, int]  # (query, label)
+
+
+def pairs(given: list[Pair]) -> Pairs:
+    query, label = torch.tensor(given, dtype=torch.int64).reshape(-1, 2).unbind(1)
+    return Pairs(query, label)
 
 
 @dataclass
@@ -31,101 +36,32 @@ class Problem:
     def scores(self) -> Tensor:
         return self.queries @ self.labels.T / self.temperature  # [B, L]
 
-    def terms(self, query: int) -> list[tuple[int, float]]:
-        """(label, weight) of every pair of this query that is really pulled."""
-        weights = self.weights or [1.0] * len(self.pulled)
-        return [
-            (label, weight)
-            for (owner, label), weight in zip(self.pulled, weights, strict=True)
-            if owner == query and weight > 0 and (query, label) not in self.filtered
-        ]
+    def targets(self) -> Targets:
+        return Targets(
+            pulled=pairs(self.pulled),
+            relevant=pairs(self.pulled + self.unpulled),
+            queries=len(self.queries),
+            weights=None if self.weights is None else torch.tensor(self.weights, dtype=torch.float64),
+            reduction=self.reduction,
+            scale=None if self.scale is None else torch.tensor(self.scale, dtype=torch.float64),
+        )
 
-    def relevant(self, query: int) -> set[int]:
-        return {j for i, j in self.pulled + self.unpulled if i == query and (i, j) not in self.filtered}
-
-    def in_play(self, query: int) -> list[int]:
-        return [j for j in range(len(self.labels)) if (query, j) not in self.filtered]
-
-
-def softplus(value: Tensor) -> Tensor:
-    return -logsigmoid(-value)
+    def posed(self) -> tuple[Tensor, Targets, Pairs]:
+        return self.scores(), self.targets(), pairs(self.filtered)
 
 
 def softmax(problem: Problem) -> Tensor:
-    """−log(e^s / Σ_j e^s_j), j over all labels in play."""
-    scores = problem.scores()
-
-    def term(query: int, label: int) -> Tensor:
-        return torch.logsumexp(scores[query, problem.in_play(query)], 0) - scores[query, label]
-
-    return _mean(problem, term)
+    return reference.softmax(*problem.posed())
 
 
 def decoupled_softmax(problem: Problem) -> Tensor:
-    """−log(e^s / (e^s + Σ_j e^s_j)), j over the labels in play that are not relevant."""
-    scores = problem.scores()
-
-    def term(query: int, label: int) -> Tensor:
-        rivals = [j for j in problem.in_play(query) if j not in problem.relevant(query)]
-        return torch.logsumexp(scores[query, [label, *rivals]], 0) - scores[query, label]
-
-    return _mean(problem, term)
+    return reference.decoupled_softmax(*problem.posed())
 
 
 def soft_top_k(problem: Problem, k: int | list[int] | Literal["positives"], alpha: float) -> Tensor:
-    """−log σ(alpha · (s − t)), t being the threshold of the query."""
-    scores = problem.scores()
-
-    @cache
-    def threshold(query: int) -> Tensor:
-        size = k if isinstance(k, int) else len(problem.relevant(query)) if k == "positives" else k[query]
-        in_play = scores[query, problem.in_play(query)]
-        return soft_threshold(in_play, size, alpha) if 0 < size < len(in_play) else torch.tensor(-torch.inf)
-
-    def term(query: int, label: int) -> Tensor:
-        return softplus(alpha * (threshold(query) - scores[query, label]))
-
-    return _mean(problem, term)
+    size = torch.tensor(k) if isinstance(k, list) else k
+    return reference.soft_top_k(*problem.posed(), k=size, alpha=alpha)
 
 
 def one_vs_all(problem: Problem) -> Tensor:
-    """Yes-or-no cross-entropy of every pulled pair and of every pair in play that is not relevant."""
-    scores = problem.scores()
-    total = scores.sum() * 0
-    for query in range(len(scores)):
-        for label in problem.in_play(query):
-            if label not in problem.relevant(query):
-                total = total + softplus(scores[query, label])
-        for label, weight in problem.terms(query):
-            total = total + weight * _scale(problem, query) * softplus(-scores[query, label])
-    return total / max(len(scores), 1)
-
-
-def soft_threshold(scores: Tensor, k: int, alpha: float) -> Tensor:
-    """The t with Σ_j σ(alpha · (s_j − t)) = k, by bisection; dt/ds_j = σ'_j / Σ_l σ'_l."""
-    fixed = scores.detach().sort(descending=True).values
-    low, high = fixed[-1] - 100 / alpha, fixed[0] + 100 / alpha
-    for _ in range(80):
-        middle = (low + high) / 2
-        # Σσ > k, asked so that a wide gap after the k-th score cannot swallow the answer
-        lacking = logsigmoid(alpha * (middle - fixed[:k])).logsumexp(0)
-        having = logsigmoid(alpha * (fixed[k:] - middle)).logsumexp(0)
-        low, high = (middle, high) if having > lacking else (low, middle)
-    distance = alpha * (scores.detach() - low)
-    shares = (logsigmoid(distance) + logsigmoid(-distance)).softmax(0)  # σ' = σ(x) σ(−x)
-    return low + (shares * (scores - scores.detach())).sum()
-
-
-def _mean(problem: Problem, term) -> Tensor:  # type: ignore[no-untyped-def]
-    total = problem.queries.sum() * 0 + problem.labels.sum() * 0
-    for query in range(len(problem.queries)):
-        terms = [(weight, term(query, label)) for label, weight in problem.terms(query)]
-        if not terms:
-            continue
-        share = 1 / sum(weight for weight, _ in terms) if problem.reduction == "mean" else _scale(problem, query)
-        total = total + share * sum(weight * value for weight, value in terms)
-    return total / max(len(problem.queries), 1)
-
-
-def _scale(problem: Problem, query: int) -> float:
-    return 1.0 if problem.scale is None else problem.scale[query]
+    return reference.one_vs_all(*problem.posed())

@@ -13,13 +13,12 @@ from miniature import Outcome, command, write_recipe
 from umpteen.config.recipes import resolve
 from umpteen.config.settings import RunConfig
 from umpteen.data import tokens
-from umpteen.doctor import agreement, disk
+from umpteen.doctor import agreement
 from umpteen.doctor import checks as machine
-from umpteen.doctor.agreement import Difference, difference
+from umpteen.doctor.agreement import STATIC_TOKENS, Difference, difference, draw_sample
 from umpteen.doctor.agreement import Outcome as Gradients
 from umpteen.doctor.checks import Check, look
 from umpteen.doctor.examination import examine
-from umpteen.doctor.sample import STATIC_TOKENS, draw_sample
 from umpteen.encoders import backbone as precision
 from umpteen.objectives import decoupled_softmax
 from umpteen.parallel.world import World
@@ -136,21 +135,22 @@ def config_of(folder: Path, *changes: str) -> RunConfig:
 
 def draw(folder: Path, *changes: str, at_least: int = 5) -> Any:
     from umpteen.data.dataset import open_dataset
-    from umpteen.training.build import build_towers
+    from umpteen.encoders.towers import Towers
 
     config = resolve(str(write_recipe(folder, *changes)))
-    return draw_sample(open_dataset(folder / "data"), build_towers(config.encoder, 0), seed=0, at_least=at_least)
+    return draw_sample(open_dataset(folder / "data"), Towers.build(config.encoder, 0), seed=0, at_least=at_least)
 
 
 def test_the_sample_holds_queries_with_their_positives_and_stays_small(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = draw(tmp_path / "whole")
-    assert (whole.queries, whole.labels) == (32, 10) and whole.tokens <= STATIC_TOKENS
+    assert str(whole) == "32 queries and 10 labels"
+    assert whole.data.queries.lengths.sum() + whole.data.labels.lengths.sum() <= STATIC_TOKENS
     assert whole.data.relevance.pairs >= 32 and whole.data.filtered.pairs > 0
-    monkeypatch.setattr("umpteen.doctor.sample.STATIC_TOKENS", 20)
+    monkeypatch.setattr("umpteen.doctor.agreement.STATIC_TOKENS", 20)
     small = draw(tmp_path / "small")
-    assert small.queries == 1 and small.labels == 5  # the least that was asked for
+    assert str(small) == "1 queries and 5 labels"  # the least that was asked for
     assert (small.data.relevance.matrix.sum(1) > 0).all()
     assert small.label_texts == [text for text in whole.label_texts if text in small.label_texts]
 
@@ -234,15 +234,15 @@ def test_versions_that_do_not_go_together_are_named(monkeypatch: pytest.MonkeyPa
 def test_a_cache_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("UMPTEEN_CACHE", str(tmp_path / "file" / "cache"))
-    found = look("cache folder", disk.cache)
+    found = look("cache folder", machine.cache)
     assert found.status == "failed" and "set UMPTEEN_CACHE" in found.detail
 
 
 def test_a_token_table_that_is_not_found_again_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from umpteen.training.build import build_towers
+    from umpteen.encoders.towers import Towers
 
     sample = draw(tmp_path)
-    tower = build_towers(config_of(tmp_path).encoder, 0).label
+    tower = Towers.build(config_of(tmp_path).encoder, 0).label
     real = tokens._open
     opened: list[int] = []
 
@@ -251,23 +251,23 @@ def test_a_token_table_that_is_not_found_again_is_caught(tmp_path: Path, monkeyp
         return None if len(opened) in (1, 2, 4, 5) else real(*given)
 
     monkeypatch.setattr(tokens, "_open", forgetful)
-    found = look("token table", lambda: disk.token_table(sample, tower))
+    found = look("token table", lambda: machine.token_table(sample.label_texts, tower.tokenizer))
     assert found.status == "failed" and "not found again" in found.detail
 
 
 def test_a_checkpoint_that_loses_a_weight_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from umpteen.training.build import build_towers
+    from umpteen.encoders.towers import Towers
 
     config = resolve(str(write_recipe(tmp_path)))
-    towers = build_towers(config.encoder, 0)
-    assert look("checkpoint", lambda: disk.checkpoint(config, towers)).status == "ok"
+    towers = Towers.build(config.encoder, 0)
+    assert look("checkpoint", lambda: machine.checkpoint(config, towers)).status == "ok"
     real = checkpoint._optimizer_tensors
 
     def rounded(*given: Any) -> dict[str, torch.Tensor]:
         return {name: tensor.half().float() for name, tensor in real(*given).items()}
 
     monkeypatch.setattr(checkpoint, "_optimizer_tensors", rounded)
-    found = look("checkpoint", lambda: disk.checkpoint(config, towers))
+    found = look("checkpoint", lambda: machine.checkpoint(config, towers))
     assert found.status == "failed" and "the optimizer's state of query.table" in found.detail
 
 

@@ -1,11 +1,13 @@
-"""The doctor's own formulas give what the judge of all objectives gives, on data with every oddity."""
+"""The doctor's naive way from texts to gradients is the judge's, on data with every oddity."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from miniature import write_recipe
 from tiny import tiny_transformer
 from training.step_cases import (
     FILTERED,
@@ -13,8 +15,6 @@ from training.step_cases import (
     OBJECTIVES,
     QUERIES,
     RELEVANT,
-    SEED,
-    STEP,
     TOWERS,
     WEIGHTS,
     assert_same,
@@ -23,18 +23,20 @@ from training.step_cases import (
     naive,
     table,
 )
-from umpteen.config.settings import ObjectiveConfig
+from umpteen.config.recipes import resolve
 from umpteen.data.labels import Relevance
-from umpteen.doctor.naive import naive_loss, softplus
+from umpteen.doctor.agreement import Outcome, Sample, by_formula
 from umpteen.encoders.towers import Towers
+from umpteen.errors import BadInput
+from umpteen.objectives.reference import formula, softplus
 from umpteen.training.inputs import TrainingData
 
-SETTINGS: dict[str, dict[str, Any]] = {
-    "softmax": {"name": "softmax"},
-    "decoupled_softmax": {"name": "decoupled_softmax"},
-    "soft_top_3": {"name": "soft_top_k", "k": 3},
-    "soft_top_positives": {"name": "soft_top_k", "k": "positives"},
-    "one_vs_all": {"name": "one_vs_all"},
+SETTINGS: dict[str, tuple[str, ...]] = {
+    "softmax": ("objective.name=softmax",),
+    "decoupled_softmax": ("objective.name=decoupled_softmax",),
+    "soft_top_3": ("objective.name=soft_top_k", "objective.k=3"),
+    "soft_top_positives": ("objective.name=soft_top_k", "objective.k=positives"),
+    "one_vs_all": ("objective.name=one_vs_all",),
 }
 
 
@@ -43,35 +45,44 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> str:
     return tiny_transformer(tmp_path_factory.mktemp("start"))
 
 
-def doctors_loss(towers: Towers, relevance: Relevance, **settings: Any) -> float:
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_recipe(tmp_path_factory.mktemp("miniature"), "objective.temperature=0.5", "seed=0")
+
+
+def doctors(recipe: Path, towers: Towers, relevance: Relevance, *changes: str) -> Outcome:
     filtered = Relevance.from_lists(FILTERED, len(LABELS))
     data = TrainingData(table(towers.query, QUERIES), table(towers.label, LABELS), relevance, filtered)
-    loss = naive_loss(towers, data, ObjectiveConfig(temperature=0.5, **settings), np.random.default_rng([SEED, STEP]))
-    loss.backward()  # type: ignore[no-untyped-call]
-    return loss.item()
+    return by_formula(resolve(str(recipe), changes), towers, Sample(data, LABELS, len(LABELS)))
+
+
+def judges(towers: Towers, objective: str, relevance: Relevance, *more: Any) -> tuple[float, dict[str, torch.Tensor]]:
+    return naive(towers, OBJECTIVES[objective][1], relevance, np.arange(len(QUERIES)), *more), gradients(towers)
 
 
 @pytest.mark.parametrize("objective", SETTINGS)
-@pytest.mark.parametrize(("reduction", "positives"), [("mean", None), ("sum", 1)])
-def test_the_doctor_s_formulas_are_the_judge_s(
-    objective: str, reduction: str, positives: int | None, start: str
-) -> None:
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_the_doctor_s_losses_are_the_judge_s(objective: str, reduction: str, start: str, recipe: Path) -> None:
     relevance = Relevance.from_lists(RELEVANT, len(LABELS), WEIGHTS)
     towers = make_towers(TOWERS[1], start)
-    rows = np.arange(len(QUERIES))
-    expected = naive(towers, OBJECTIVES[objective][1], relevance, rows, reduction, positives), gradients(towers)
-    found = doctors_loss(towers, relevance, reduction=reduction, positives_per_query=positives, **SETTINGS[objective])
-    assert found == pytest.approx(expected[0], rel=1e-10)
-    assert_same(gradients(towers), expected[1])
+    loss, expected = judges(towers, objective, relevance, reduction)
+    found = doctors(recipe, towers, relevance, f"objective.reduction={reduction}", *SETTINGS[objective])
+    assert found.loss == pytest.approx(loss, rel=1e-10)
+    assert_same(found.gradients, expected)
 
 
-def test_a_shared_transformer_is_encoded_without_padding(start: str) -> None:
+def test_a_shared_transformer_is_encoded_without_padding(start: str, recipe: Path) -> None:
     relevance = Relevance.from_lists(RELEVANT, len(LABELS))
     towers = make_towers("transformer shared", start)
-    judge = OBJECTIVES["decoupled_softmax"][1]
-    expected = naive(towers, judge, relevance, np.arange(len(QUERIES))), gradients(towers)
-    assert doctors_loss(towers, relevance) == pytest.approx(expected[0], rel=1e-10)
-    assert_same(gradients(towers), expected[1])
+    loss, expected = judges(towers, "decoupled_softmax", relevance)
+    found = doctors(recipe, towers, relevance)
+    assert found.loss == pytest.approx(loss, rel=1e-10)
+    assert_same({name: found.gradients.get(name, torch.zeros_like(each)) for name, each in expected.items()}, expected)
+
+
+def test_an_objective_without_a_formula_is_an_error_that_lists_the_known_ones() -> None:
+    with pytest.raises(BadInput, match=r"'hinge'.*softmax, decoupled_softmax, soft_top_k, one_vs_all"):
+        formula("hinge")
 
 
 def test_softplus_is_exact_where_torch_s_own_is_not() -> None:

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 import reference
-from reference import Pair, Problem
-from umpteen.objectives import Pairs, Scores, Targets, decoupled_softmax, one_vs_all, soft_top_k, softmax
+from reference import Problem, pairs
+from umpteen.objectives import Scores, Targets, decoupled_softmax, one_vs_all, soft_top_k, softmax
 
 TILES = (1, 7, None)
 ALPHA = 2.0
@@ -38,11 +38,6 @@ def random_problem(
     )
 
 
-def pairs(given: list[Pair]) -> Pairs:
-    query, label = torch.tensor(given, dtype=torch.int64).reshape(-1, 2).unbind(1)
-    return Pairs(query, label)
-
-
 def posed(problem: Problem, tile: int | None) -> tuple[Scores, Targets]:
     scores = Scores(
         problem.queries,
@@ -51,15 +46,7 @@ def posed(problem: Problem, tile: int | None) -> tuple[Scores, Targets]:
         filtered=pairs(problem.filtered) if problem.filtered else None,
         tile=tile,
     )
-    targets = Targets(
-        pulled=pairs(problem.pulled),
-        relevant=pairs(problem.pulled + problem.unpulled),
-        queries=len(problem.queries),
-        weights=None if problem.weights is None else torch.tensor(problem.weights, dtype=torch.float64),
-        reduction=problem.reduction,
-        scale=None if problem.scale is None else torch.tensor(problem.scale, dtype=torch.float64),
-    )
-    return scores, targets
+    return scores, problem.targets()
 
 
 def differentiated(problem: Problem, loss: Callable[[], Tensor]) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,36 +1,24 @@
-"""Costs that are easy to count by hand: a second and some bytes a token."""
+"""Costs that are easy to count by hand."""
 
 import numpy as np
 
-from umpteen.plan.measure import Calibration, EvaluationCosts, Line, MicroBatchCost, TowerCosts, packed
+from umpteen.plan.measure import Costs, Part
+from umpteen.plan.plan import Work
 
-BASE, STATE, GRADIENTS, VECTOR = 1_000_000, 20_000, 10_000, 16
-
-
-def seconds(clock: float) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
-    """On the clock; processors are busy twice as long."""
-    return np.array([clock, 2 * clock])
+ALWAYS, GRADIENTS, VECTOR = 1_000_000, 10_000, 16
 
 
-def tower() -> TowerCosts:
-    """A token takes 1 s without a graph, 2 s with one, 4 s backward; 3, 50 and 80 bytes."""
-    cost = MicroBatchCost(seconds(1), seconds(2), seconds(4), 3, 50, 80)
-    return TowerCosts([(1, Line([(1, packed(cost))]))], GRADIENTS)
+def part(share: float, seconds: float, largest: int, extra: float) -> Part:
+    """Each part of a step takes so many seconds; processors are busy twice as long."""
+    clocks = np.full((5, 2), seconds) * [1.0, 2.0]
+    return Part(share, clocks, ALWAYS, np.full(4, extra), largest, queries=8, tile=4)
 
 
-def calibration(towers: int = 2) -> Calibration:
-    """A label takes 10 s in the loss; the rest of the loss needs 700 bytes."""
-    return Calibration(
-        building=500_000,
-        base=BASE,
-        towers=[tower() for _ in range(towers)],
-        state_bytes=STATE,
-        saving_bytes=30_000,
-        vector_bytes=VECTOR,
-        finding=seconds(0.5),
-        optimizer=seconds(3),
-        loss=Line([(100, np.array([1000.0, 2000.0, 700.0]))]),
-        batch_size=8,
-        tile=4,
-        evaluation=EvaluationCosts(seconds(0.01), 100, seconds(7), 200),
-    )
+def costs() -> Costs:
+    """A step of half the run takes 2 s a part, of all of it 3; a token takes 50 bytes, beside 300."""
+    parts = [part(0.5, 2.0, 4, 500.0), part(1.0, 3.0, 8, 700.0)]
+    return Costs(parts, VECTOR, GRADIENTS, 30_000, np.array([6.0, 12]), np.array([2.0, 4]), np.array([1.0, 2]), 200)
+
+
+def work(labels: int = 10, processes: int = 1, evaluated: int = 4) -> Work:
+    return Work(np.full(8, 2), np.full(labels, 2), False, evaluated, processes)

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from miniature import command, listing, refused, write_recipe
-from umpteen.plan.plan import Plan
-from umpteen.plan.prediction import Prediction, Sizes
+from umpteen.plan.plan import Plan, Prediction, Sizes
 
 KEYS = {
     "memory_gb",

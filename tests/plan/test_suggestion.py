@@ -1,29 +1,27 @@
 """Settings that fit a memory, and none larger does."""
 
 import pytest
-from planning_cases import calibration
-from test_prediction import LABELS, QUERIES
+from planning_cases import costs, work
 
-from umpteen.plan.prediction import Sizes, largest_that_fit, memory
-from umpteen.plan.workload import StepWork
+from umpteen.plan.plan import Sizes, largest_that_fit, predict
 
 
 def peak(sizes: Sizes) -> int:
-    """A batch of so many queries, of which the graph and the tile grow."""
-    work = StepWork([QUERIES, LABELS], queries=sizes.batch_size, labels=10, label_texts=10)
-    return max(memory([[work]], [], calibration(), sizes).values())
+    """Of a batch of so many queries with short texts."""
+    given = work(evaluated=0)
+    return predict(costs(), given._replace(queries=given.queries[: sizes.batch_size]), sizes).peak
 
 
 def suggested(sizes: Sizes, limit: int) -> Sizes | None:
     return largest_that_fit(sizes, peak, limit, usual_tile=512, longest=4)
 
 
-@pytest.mark.parametrize("spared", [100, 500, 1000])
+@pytest.mark.parametrize("spared", [100, 300])
 def test_the_token_budget_gives_way_and_is_the_largest_that_fits(spared: int) -> None:
-    sizes = Sizes(4, 24, None)
+    sizes = Sizes(4, 24, 4)
     limit = peak(sizes) - spared
     found = suggested(sizes, limit)
-    assert found is not None and (found.batch_size, found.tile) == (4, None)
+    assert found is not None and (found.batch_size, found.tile) == (4, 4)
     assert peak(found) <= limit < peak(found._replace(token_budget=found.token_budget + 1))
 
 
@@ -44,12 +42,12 @@ def test_the_batch_gives_way_last() -> None:
 
 
 def test_what_fits_stays_as_it_is() -> None:
-    sizes = Sizes(4, 24, None)
+    sizes = Sizes(4, 24, 4)
     assert suggested(sizes, peak(sizes)) == sizes
 
 
 def test_where_nothing_fits_nothing_is_suggested() -> None:
-    assert suggested(Sizes(4, 24, None), 1000) is None
+    assert suggested(Sizes(4, 24, 4), 1000) is None
 
 
 def test_a_budget_below_the_longest_text_stays() -> None:

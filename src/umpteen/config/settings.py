@@ -162,6 +162,10 @@ class ObjectiveConfig(Section):
         """How the terms of a query's positives become one."""
         return "sum"
 
+    def arguments(self) -> dict[str, Any]:
+        """What its formula takes besides scores and targets."""
+        return {}
+
 
 class ReducedObjective(ObjectiveConfig):
     """One whose terms are those of the positives."""
@@ -176,29 +180,30 @@ class ReducedObjective(ObjectiveConfig):
 
 class DecoupledSoftmax(ReducedObjective):
     name: Literal["decoupled_softmax"] = Field(
-        "decoupled_softmax", description="docs/explanation/choosing-an-objective.md tells which to use"
+        "decoupled_softmax", description="which to use: docs/explanation/choosing-an-objective.md"
     )
 
 
 class Softmax(ReducedObjective):
-    name: Literal["softmax"] = Field(
-        "softmax", description="docs/explanation/choosing-an-objective.md tells which to use"
-    )
+    name: Literal["softmax"] = Field("softmax", description="which to use: docs/explanation/choosing-an-objective.md")
 
 
 class SoftTopK(ReducedObjective):
     name: Literal["soft_top_k"] = Field(
-        "soft_top_k", description="docs/explanation/choosing-an-objective.md tells which to use"
+        "soft_top_k", description="which to use: docs/explanation/choosing-an-objective.md"
     )
     k: PositiveInt | Literal["positives"] = Field(
         5, description="how many labels may pass, or each query's number of positives"
     )
     alpha: float = Field(2.0, gt=0, description="steepness of the threshold")
 
+    def arguments(self) -> dict[str, Any]:
+        return {"k": self.k, "alpha": self.alpha}
+
 
 class OneVsAll(ObjectiveConfig):
     name: Literal["one_vs_all"] = Field(
-        "one_vs_all", description="docs/explanation/choosing-an-objective.md tells which to use"
+        "one_vs_all", description="which to use: docs/explanation/choosing-an-objective.md"
     )
 
 
@@ -211,13 +216,13 @@ OBJECTIVES: dict[str, type[Section]] = {
 
 
 class PoolConfig(Section):
-    """Which labels compete at a step: all, or the batch's own and random or mined ones (docs/explanation/negatives.md)."""
+    """Which labels compete at a step: all, or the batch's own and others (docs/explanation/negatives.md)."""
 
     name: str
 
 
 class AllLabels(PoolConfig):
-    name: Literal["all"] = Field("all", description="which labels compete at a step (docs/explanation/negatives.md)")
+    name: Literal["all"] = Field("all", description="all compete at every step (docs/explanation/negatives.md)")
 
 
 class InBatch(PoolConfig):

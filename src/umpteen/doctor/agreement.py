@@ -1,6 +1,6 @@
 """Whether loss and gradients of a recipe are the same by the step, by the naive formula, and on two processes.
 
-All in float64 without dropout, on a slice of the user's data, in several micro-batches and tiles.
+All in float64 without dropout, in several micro-batches and tiles, on a slice of the user's own data.
 """
 
 import math
@@ -9,26 +9,88 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from umpteen.config.settings import RunConfig, StaticTower, TowerConfig, TransformerTower
+from umpteen.data.batches import EpochSampler
+from umpteen.data.dataset import Dataset, Split
+from umpteen.data.labels import Relevance
+from umpteen.data.texts import Texts
+from umpteen.data.tokens import TokenTable
 from umpteen.doctor.checks import Failed, Skipped, available_memory
-from umpteen.doctor.naive import naive_loss
-from umpteen.doctor.sample import Sample
+from umpteen.encoders.encode import label_tokens
+from umpteen.encoders.encoder import Encoder
 from umpteen.encoders.rows import row_tables
+from umpteen.encoders.static import StaticEncoder
 from umpteen.encoders.towers import Towers
 from umpteen.objectives.losses import build_objective
+from umpteen.objectives.reference import formula
 from umpteen.parallel.children import run_in_world
 from umpteen.parallel.shard import Shard, undivided
 from umpteen.parallel.world import World
 from umpteen.training.build import build_optimizer, step_settings
+from umpteen.training.inputs import TrainingData
 from umpteen.training.step import TrainingStep
 
+QUERIES, LABELS = 32, 500
+TOKENS = 1024  # of queries and labels together, for a transformer: its whole graph in float64 takes seconds and memory
+STATIC_TOKENS = 16 * TOKENS
 LIMIT = 1e-8  # rounding in float64 stays a thousand times below it
 SMALL = 1e-3  # of the largest gradient; what is smaller is judged as if it were this large
 PARTS = 4  # micro-batches and tiles, at least
 BUCKETS = 1024  # of bigrams: more take memory, and compute the same
 BYTES_A_WEIGHT = 100  # by rule of thumb: three times its 8 bytes in three processes, and a transformer's graph
+
+
+class Sample(NamedTuple):
+    """A slice of the data, small enough to compute a step of it in every way there is."""
+
+    data: TrainingData
+    label_texts: list[str]
+    catalogue: int  # labels of the dataset, most of them not in the sample
+
+    def __str__(self) -> str:
+        return f"{len(self.data.queries)} queries and {len(self.data.labels)} labels"
+
+
+def draw_sample(dataset: Dataset, towers: Towers, *, seed: int, at_least: int) -> Sample:
+    """Some queries with their positives and filtered labels, and others as negatives; fewer where texts are long.
+
+    At least so many labels, if the dataset has them, however long they are.
+    """
+    static = isinstance(towers.query, StaticEncoder) and isinstance(towers.label, StaticEncoder)
+    tokens = STATIC_TOKENS if static else TOKENS
+    split, texts, tokenizer = dataset.train, dataset.labels.texts, towers.query.tokenizer
+    rows = EpochSampler(split.relevance.without(split.filtered), QUERIES, seed=seed).rows(0, 0)
+    queries = TokenTable.of(tokenizer([split.texts[row] for row in rows]), tokenizer.vocabulary_size)
+    kept = max(1, _fitting(queries, tokens // 2))
+    queries, some = queries.take(np.arange(kept)), split.take(rows[:kept])
+
+    candidates = _wanted_labels(some, max(LABELS, at_least), seed)
+    labels = label_tokens(towers.label, Texts.of(texts[row] for row in candidates), candidates)
+    count = max(at_least, _fitting(labels, tokens - int(queries.lengths.sum())))
+    order = np.argsort(candidates[:count])
+    chosen = candidates[:count][order]
+    relevance, filtered = (Relevance(pairs.matrix[:, chosen]) for pairs in (some.relevance, some.filtered))
+    data = TrainingData(queries, labels.take(order), relevance, filtered)
+    return Sample(data, [texts[row] for row in chosen], len(texts))
+
+
+def _wanted_labels(split: Split, count: int, seed: int) -> NDArray[np.int64]:
+    """Label rows, the most wanted first: a positive of each query, a filtered one, the next ones, then any others."""
+    matrices = [split.relevance.matrix, split.filtered.matrix]
+    places = [np.arange(pairs.nnz) - np.repeat(pairs.indptr[:-1], np.diff(pairs.indptr)) for pairs in matrices]
+    wanted = np.concatenate([pairs.indices for pairs in matrices])[np.argsort(np.concatenate(places), kind="stable")]
+    labels = split.relevance.labels
+    others = np.random.default_rng(seed).choice(labels, min(labels, count), replace=False)
+    distinct, first = np.unique(np.concatenate([wanted, others]), return_index=True)
+    return np.asarray(distinct[np.argsort(first)][:count], dtype=np.int64)
+
+
+def _fitting(table: TokenTable, tokens: int) -> int:
+    """How many of the first rows have no more tokens than that together."""
+    return int(np.searchsorted(np.cumsum(table.lengths), tokens, side="right"))
 
 
 class Outcome(NamedTuple):
@@ -43,6 +105,9 @@ class Difference(NamedTuple):
     place: str
     loss: float
     total: float  # of all gradients: the same on all processes, to the bit
+
+    def __str__(self) -> str:
+        return f"agree to {max(self.size, 1e-16):.0e} (limit {LIMIT:.0e})"
 
 
 def require_memory(towers: Towers) -> None:
@@ -60,7 +125,7 @@ def with_naive_formula(config: RunConfig, sample: Sample) -> str:
         ours, theirs = by_step(config, towers, sample, World()), by_formula(config, towers, sample)
     found = difference(ours, theirs)
     _judge(found, f"the loss is {ours.loss:.10g} by the step and {theirs.loss:.10g} by the formula")
-    return f"loss {found.loss:.4f} of {_size(sample)}; {config.objective.name} and the naive formula {_agree(found)}"
+    return f"loss {found.loss:.4f} of {sample}; {config.objective.name} and the naive formula {found}"
 
 
 def on_two_processes(config: RunConfig, sample: Sample) -> str:
@@ -70,7 +135,7 @@ def on_two_processes(config: RunConfig, sample: Sample) -> str:
         _judge(each, f"the loss is {each.loss:.10g} on two processes")
     if len({each.total for each in found}) > 1:
         raise Failed(f"the processes end with different gradients: their sums are {[each.total for each in found]}")
-    return f"loss {found[0].loss:.4f} of {_size(sample)}; one and two processes {_agree(max(found))}"
+    return f"loss {found[0].loss:.4f} of {sample}; one and two processes {max(found)}"
 
 
 def processes_meet() -> str:
@@ -83,43 +148,53 @@ def processes_meet() -> str:
 
 def exact_towers(config: RunConfig, sample: Sample) -> Towers:
     """The recipe's towers at their start, in float64 and without dropout."""
+
+    def exact(tower: TowerConfig) -> TowerConfig:
+        if isinstance(tower, TransformerTower):
+            return tower.model_copy(update={"precision": "float32"})
+        if isinstance(tower, StaticTower):
+            return tower.model_copy(update={"bigrams": min(tower.bigrams, BUCKETS)})
+        return tower
+
     encoder = config.encoder
-    changed = {"query": _exact(encoder.query), "label": encoder.label and _exact(encoder.label)}
+    changed = {"query": exact(encoder.query), "label": encoder.label and exact(encoder.label)}
     towers = Towers.build(encoder.model_copy(update=changed), config.seed, Shard(World(), sample.catalogue))
-    rows = towers.label.rows
-    towers.start(
-        encoder, sample.data.queries, sample.data.labels, lambda: torch.empty(0) if rows is None else rows.weight
-    )
+    towers.start(encoder, sample.data.queries, sample.data.labels)
     return towers.double().eval()
-
-
-def _exact(tower: TowerConfig) -> TowerConfig:
-    if isinstance(tower, TransformerTower):
-        return tower.model_copy(update={"precision": "float32"})
-    return (
-        tower.model_copy(update={"bigrams": min(tower.bigrams, BUCKETS)}) if isinstance(tower, StaticTower) else tower
-    )
 
 
 def by_step(config: RunConfig, towers: Towers, sample: Sample, world: World) -> Outcome:
     """As training computes it."""
+    data, labels = sample.data, len(sample.data.labels)
+    tokens = int(data.queries.lengths.sum() + data.labels.lengths.sum())
     settings = replace(
         step_settings(config),
-        token_budget=min(config.training.token_budget, -(-sample.tokens // PARTS)),
-        tile=min(config.training.tile or sample.labels, -(-sample.labels // PARTS)),
+        token_budget=min(config.training.token_budget, -(-tokens // PARTS)),
+        tile=min(config.training.tile or labels, -(-labels // PARTS)),
         replay_fraction=None,  # a sample of the gradients has the right mean, and no more
     )
-    objective = build_objective(config.objective, sample.labels)
-    step = TrainingStep(towers, sample.data, objective, build_optimizer(config, towers), settings, world=world)
-    loss = step.gradients(np.arange(sample.queries), step=0, seed=config.seed).loss
+    objective = build_objective(config.objective, labels)
+    step = TrainingStep(towers, data, objective, build_optimizer(config, towers), settings, world=world)
+    loss = step.gradients(np.arange(len(data.queries)), step=0, seed=config.seed).loss
     return Outcome(loss, _taken_gradients(towers, world))
 
 
 def by_formula(config: RunConfig, towers: Towers, sample: Sample) -> Outcome:
-    """As the paper writes it."""
-    loss = naive_loss(towers, sample.data, config.objective, np.random.default_rng([config.seed, 0]))
+    """As the paper writes it, over all scores in one graph."""
+    data, objective, rng = sample.data, config.objective, np.random.default_rng([config.seed, 0])
+    scores = _unpadded(towers.query, data.queries) @ _unpadded(towers.label, data.labels).T / objective.temperature
+    rows, positives = np.arange(len(scores)), objective.positives_per_query
+    targets, filtered = data.targets(rows, positives, objective.over_positives(), rng, device=scores.device)
+    loss = formula(objective.name)(scores, targets, filtered, **objective.arguments())
     loss.backward()  # type: ignore[no-untyped-call]
     return Outcome(float(loss.detach()), _taken_gradients(towers))
+
+
+def _unpadded(encoder: Encoder, table: TokenTable) -> Tensor:
+    """Texts of one length at a time, so that nothing is padded."""
+    groups = [np.flatnonzero(table.lengths == length) for length in np.unique(table.lengths)]
+    vectors = torch.cat([encoder(*table.batch(rows)) for rows in groups])
+    return vectors[torch.from_numpy(np.argsort(np.concatenate(groups)))]
 
 
 def _taken_gradients(towers: Towers, world: World | None = None) -> dict[str, Tensor]:
@@ -138,9 +213,8 @@ def difference(ours: Outcome, theirs: Outcome) -> Difference:
     found = [Difference(_relative(torch.tensor(ours.loss), torch.tensor(theirs.loss), 0.0), "loss", ours.loss, total)]
     largest = max((float(gradient.abs().max()) for gradient in theirs.gradients.values()), default=0.0)
     for name in ours.gradients.keys() | theirs.gradients.keys():
-        pair = [outcome.gradients.get(name, torch.zeros(())) for outcome in (ours, theirs)]
-        size = _relative(pair[0], pair[1], SMALL * largest)
-        found.append(Difference(size, f"gradient of {name}", ours.loss, total))
+        mine, yours = (outcome.gradients.get(name, torch.zeros(())) for outcome in (ours, theirs))
+        found.append(Difference(_relative(mine, yours, SMALL * largest), f"gradient of {name}", ours.loss, total))
     return max(found)
 
 
@@ -156,14 +230,6 @@ def _judge(found: Difference, losses: str) -> None:
     if found.size > LIMIT:
         what = losses if found.place == "loss" else f"the {found.place} is off by {found.size:.1e} of its size"
         raise Failed(f"{what}; nothing trained here can be trusted: please report it with `umpteen doctor --json`")
-
-
-def _agree(found: Difference) -> str:
-    return f"agree to {max(found.size, 1e-16):.0e} (limit {LIMIT:.0e})"
-
-
-def _size(sample: Sample) -> str:
-    return f"{sample.queries} queries and {sample.labels} labels"
 
 
 def _together_and_alone(world: World, config: RunConfig, sample: Sample) -> Difference:

@@ -1,21 +1,37 @@
-"""One look at one thing, told in a line; and the first ones: the installation and the machine."""
+"""One look at one thing, told in a line: the installation, the machine, and what is kept on disk."""
 
+import copy
 import os
 import platform
+import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Literal
 
 import numpy as np
 import torch
 from packaging.requirements import Requirement
+from torch import Tensor
+from torch.optim import AdamW
 
+from umpteen.config.settings import RunConfig
+from umpteen.data.prepared import cache_folder
+from umpteen.data.texts import Texts
+from umpteen.data.tokens import TokenTable, tokenise
 from umpteen.encoders.backbone import Precision, require
+from umpteen.encoders.rows import row_tables
+from umpteen.encoders.tokenizer import TextTokenizer
+from umpteen.encoders.towers import Towers
 from umpteen.errors import BadConfig, BadInput, UmpteenError
 from umpteen.parallel.meter import Meter
 from umpteen.parallel.world import cores
+from umpteen.training.build import build_optimizer
+from umpteen.training.checkpoint import TrainState, load_checkpoint, save_checkpoint, weights_of
 from umpteen.version import __version__
 
 
@@ -58,8 +74,7 @@ RELATED = ("umpteen", *SHOWN, "scipy", "safetensors", "huggingface-hub", "senten
 def versions() -> str:
     """The installed versions; names those that do not go together."""
     installed = {name: found for name in RELATED if (found := _version(name)) is not None}
-    wrong = [problem for name in installed for problem in _unmet(name, installed)]
-    if wrong:
+    if wrong := list(_conflicts(installed)):
         raise Failed("; ".join(wrong) + ". Install them together: pip install --upgrade umpteen")
     if torch.from_numpy(np.arange(3)).numpy().sum() != 3:  # a torch built for another numpy cannot even do this
         raise Failed(f"torch {torch.__version__} and numpy {np.__version__} do not share memory; reinstall both")
@@ -74,18 +89,16 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _unmet(package: str, installed: dict[str, str]) -> list[str]:
+def _conflicts(installed: dict[str, str]) -> Iterator[str]:
     """What a package demands of the others and does not get."""
-    unmet = []
-    for written in metadata.requires(package) or []:
-        demand = Requirement(written)
-        # transformers names the torch it works with among its extras.
-        applies = demand.marker is None or demand.marker.evaluate({"extra": "torch"})
-        found = installed.get(demand.name)
-        if applies and found is not None and not demand.specifier.contains(found, prereleases=True):
-            wanted = f"{package} {installed[package]} works with {demand.name}{demand.specifier}"
-            unmet.append(f"{wanted}, but {demand.name} {found} is installed")
-    return unmet
+    for package, version in installed.items():
+        for demand in map(Requirement, metadata.requires(package) or []):
+            # transformers names the torch it works with among its extras.
+            applies = demand.marker is None or demand.marker.evaluate({"extra": "torch"})
+            found = installed.get(demand.name)
+            if applies and found is not None and not demand.specifier.contains(found, prereleases=True):
+                wanted = f"{package} {version} works with {demand.name}{demand.specifier}"
+                yield f"{wanted}, but {demand.name} {found} is installed"
 
 
 def devices(chosen: torch.device) -> str:
@@ -105,9 +118,7 @@ def devices(chosen: torch.device) -> str:
 
 def memory() -> str:
     available = available_memory()
-    if available is None:
-        return "this system does not say how much is left"
-    return f"{available / 1e9:.1f} GB available"
+    return "this system does not say how much is left" if available is None else f"{available / 1e9:.1f} GB available"
 
 
 def available_memory() -> int | None:
@@ -127,3 +138,89 @@ def half_precision(precision: Precision, device: str, *, asked_for: bool) -> str
             raise
         return f"not usable here, and the recipe does not ask for it: {refusal}"
     return f"works on this {device}"
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A folder in the cache that is gone afterwards."""
+    folder = cache_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix="doctor-", dir=folder) as inside:
+            yield Path(inside)
+    except OSError as problem:
+        reason = problem.strerror or str(problem)
+        raise Failed(
+            f"{folder} cannot be written ({reason}); free space or set UMPTEEN_CACHE to another folder"
+        ) from None
+
+
+def cache() -> str:
+    """The cache folder takes a file and gives it back."""
+    content = bytes(range(256)) * 4096  # a megabyte
+    with scratch() as folder:
+        (folder / "file").write_bytes(content)
+        if (folder / "file").read_bytes() != content:
+            raise Failed(f"{folder} gives back other bytes than were written; is the disk in order?")
+        free = shutil.disk_usage(folder).free
+    return f"{cache_folder()} can be written, {free / 1e9:.1f} GB free"
+
+
+def token_table(texts: list[str], tokenizer: TextTokenizer) -> str:
+    """A table is written once, found again, and holds what tokenising in memory gives."""
+    expected, every = TokenTable.of(tokenizer(texts), tokenizer.vocabulary_size), np.arange(len(texts))
+    worked: list[int] = []  # grows whenever the tokenizer has work
+    with scratch() as folder:
+        for again in (False, True):
+            before = len(worked)
+            table = tokenise(
+                Texts.of(texts), tokenizer, cache=folder, progress=lambda done, total: worked.append(done), small=0
+            )
+            if again and len(worked) > before:
+                raise Failed(f"the table in {folder} was written but not found again; is the disk in order?")
+            if len(table) != len(texts) or not all(map(torch.equal, table.batch(every), expected.batch(every))):
+                raise Failed(
+                    f"the table in {folder} holds other tokens than the tokenizer gives; is the disk in order?"
+                )
+    return f"{len(texts):,} label texts tokenised once, then found in the cache"
+
+
+def checkpoint(config: RunConfig, towers: Towers) -> str:
+    """Weights and optimizer state, saved and loaded into a blank model, are the same to the bit."""
+    optimizer = build_optimizer(config, towers)
+    random = torch.Generator().manual_seed(config.seed)
+    tables = row_tables(towers)
+    for name, weight in towers.named_parameters():
+        gradient = torch.rand(weight.shape, generator=random)
+        if name in tables:
+            tables[name](torch.arange(len(weight))).backward(gradient)
+        else:
+            weight.grad = gradient
+    optimizer.step()
+    towers.zero_grad(set_to_none=True)
+    fresh = copy.deepcopy(towers)
+    with torch.no_grad():
+        for weight in fresh.parameters():
+            weight.zero_()
+    fresh_optimizer = build_optimizer(config, fresh)
+    recipe, state = config.model_dump(mode="json"), TrainState(step=1, seconds=0.5)
+    with scratch() as folder:
+        save_checkpoint(folder, state, towers, optimizer, recipe=recipe, data="doctor")
+        loaded = load_checkpoint(folder, fresh, fresh_optimizer, recipe=recipe, data="doctor")
+        size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    if loaded != state:
+        raise Failed(f"the state came back as {loaded}, saved was {state}")
+    saved, found = _tensors(towers, optimizer), _tensors(fresh, fresh_optimizer)
+    different = [name for name in saved if name not in found or not torch.equal(saved[name], found[name])]
+    if different:
+        raise Failed(f"came back altered from a checkpoint: {', '.join(different[:3])}; is the disk in order?")
+    return f"{size / 1e6:.0f} MB of weights and optimizer state came back as they were"
+
+
+def _tensors(towers: Towers, optimizer: AdamW) -> dict[str, Tensor]:
+    state = {
+        f"the optimizer's state of {name} ({key})": tensor
+        for name, weight in towers.named_parameters()
+        for key, tensor in optimizer.state[weight].items()
+    }
+    return weights_of(towers) | state

@@ -92,9 +92,8 @@ class ObjectiveKind(NamedTuple):
 def _build_soft_top_k(settings: SoftTopK, labels: int, pooled: bool) -> Objective:
     if isinstance(settings.k, int) and settings.k >= labels:
         raise BadConfig(f"objective.k = {settings.k}: the dataset has {labels:,} labels; k must be smaller")
-    if pooled and isinstance(settings.k, int):
-        return partial(soft_top_k_in_pool, k=settings.k, alpha=settings.alpha)
-    return partial(soft_top_k, k=settings.k, alpha=settings.alpha)
+    loss = soft_top_k_in_pool if pooled and isinstance(settings.k, int) else soft_top_k
+    return partial(loss, **settings.arguments())
 
 
 # A new objective is a function, a row here, its settings in config/settings.py and its formula in reference.py.

@@ -1,388 +1,291 @@
-"""Short measurements on this machine: micro-batches of real texts, tiles of scores, the optimizer, search and report.
+"""Real steps of a run, first of small parts of it and then of larger ones, until one takes a moment or is whole.
 
-What is measured is what a step does, with the run's own objects, at the sizes of the run where these take a moment and
-at smaller ones otherwise. The weights are not the same afterwards.
+What is measured is what a step does, with the run's own objects and texts; its weights stay as they are.
 """
 
+import math
+import multiprocessing
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from umpteen.data.batches import draw_positives
+from umpteen.config.settings import RunConfig
 from umpteen.data.labels import Relevance
-from umpteen.encoders.encode import micro_batches
+from umpteen.encoders.encode import encode_tokens, micro_batches
 from umpteen.encoders.encoder import Encoder
 from umpteen.encoders.rows import row_tables
-from umpteen.evaluation.evaluate import Evaluator
-from umpteen.files.progress import Advance
-from umpteen.objectives.scores import Scores, even_tile
-from umpteen.objectives.targets import Pairs, Targets
+from umpteen.errors import BadInput, UmpteenError
+from umpteen.files.progress import Progress
+from umpteen.objectives.losses import build_objective
+from umpteen.objectives.scores import even_tile
 from umpteen.parallel.meter import Meter, Seconds, timed
-from umpteen.parallel.world import World
-from umpteen.plan.workload import Workload
 from umpteen.search.exact import top_k
 from umpteen.search.ranking import Ranking
-from umpteen.training.build import Run
-from umpteen.training.inputs import DistinctTexts
-from umpteen.training.optimizer import clip_gradients_
-from umpteen.training.step import StepSettings
+from umpteen.training.build import Run, build_run, step_settings
+from umpteen.training.gradient_cache import CachedVectors
+from umpteen.training.inputs import DistinctTexts, TrainingData
+from umpteen.training.observer import Silence
+from umpteen.training.optimizer import set_learning_rate
+from umpteen.training.step import StepOutcome, TrainingStep
+
+Numbers = NDArray[np.float64]
+
+PARTS = ("encode_queries", "encode_labels", "loss", "replay", "optimizer")
+PHASES = ("encoding", "loss", "replay", "optimizer")
+COPIES = np.array([1, 2, 2, 0])  # of every text's vector, gradients included, that are there in each phase
+FIRST_TOKENS = 4096  # of the smallest part that is measured
+LONG = 2.0  # seconds, on the clock or of processors; after a step that takes longer, nothing larger is measured
+REPEAT_SECONDS, REPEATS = 2.0, 7  # what takes less is measured more than once
+QUERIES_SEARCHED, LABELS_SEARCHED = 2048, 8192
+STEPS = 20  # real ones, where a plan is verified
 
 
-def median_seconds(measured: Sequence[Seconds]) -> Seconds:
-    """The middle one of several measurements, of each clock."""
-    middle: Seconds = np.median(np.stack(measured), axis=0)
-    return middle
+def on_line(points: Sequence[tuple[float, Numbers]], size: float) -> Numbers:
+    """Costs at a size on the line through those at two sizes; in proportion to the larger if noise lets it fall."""
+    (smaller, low), (larger, high) = points[0], points[-1]
+    proportional = high * (size / larger)
+    if smaller == larger:
+        return proportional
+    slope = (high - low) / (larger - smaller)
+    return np.where(slope < 0, proportional, np.maximum(high + slope * (size - larger), 0))
 
 
-class MicroBatchCost(NamedTuple):
-    """Of one micro-batch: seconds, and bytes beyond what is there before."""
-
-    encode: Seconds  # forward, without a graph
-    graph: Seconds  # forward, with a graph
-    backward: Seconds
-    encode_bytes: float
-    graph_bytes: float  # held until the backward pass
-    replay_bytes: float  # at most, with the graph, without the weights' gradients
-
-    @property
-    def clock(self) -> float:
-        """Seconds of everything that was measured."""
-        return float(self.encode[0] + self.graph[0] + self.backward[0])
-
-
-@dataclass(frozen=True)
-class Line:
-    """Costs [n] measured at two sizes, the smaller first, or at one if there was nothing smaller to measure."""
-
-    points: Sequence[tuple[int, NDArray[np.float64]]]
-
-    @property
-    def size(self) -> int:
-        """The larger of the sizes."""
-        return self.points[-1][0]
-
-    def at(self, size: float) -> NDArray[np.float64]:
-        """On the line through both points; in proportion to one, or where noise lets the line fall."""
-        (smaller, low), (larger, high) = self.points[0], self.points[-1]
-        proportional = high * (size / larger)
-        if smaller == larger:
-            return proportional
-        slope = (high - low) / (larger - smaller)
-        return np.where(slope < 0, proportional, np.maximum(high + slope * (size - larger), 0))
+def largest_micro_batch(queries: NDArray[np.int64], labels: NDArray[np.int64], shared: bool, token_budget: int) -> int:
+    """Padded tokens of the largest micro-batch of texts of these lengths."""
+    sides = [np.concatenate([queries, labels])] if shared else [queries, labels]
+    return max(len(part) * max(1, int(side[part[0]])) for side in sides for part in micro_batches(side, token_budget))
 
 
 @dataclass(frozen=True)
-class TowerCosts:
-    """What micro-batches cost a tower: a line over padded tokens for each measured length of texts."""
+class Part:
+    """What a step costs that has a share of the queries, of the labels and of the token budget."""
 
-    lines: Sequence[tuple[int, Line]]  # by rising length
-    gradient_bytes: int  # of its weights
-    kept: float = 0.0  # what the allocator keeps of other micro-batches, as a share of the largest one's bytes
-
-    def of(self, texts: int, longest: int) -> MicroBatchCost:
-        """The cost of a micro-batch; between two measured lengths, between theirs."""
-        tokens = texts * max(longest, 1)
-        lengths = [length for length, _ in self.lines]
-        place = float(np.interp(longest, lengths, np.arange(len(lengths))))
-        low = min(int(place), len(lengths) - 1)
-        high = min(low + 1, len(lengths) - 1)
-        below, above = (self.lines[at][1].at(tokens) for at in (low, high))
-        return unpacked(below + (above - below) * (place - low))
-
-
-def packed(cost: MicroBatchCost) -> NDArray[np.float64]:
-    """One cost as numbers in a row [9], ready for a line."""
-    return np.concatenate([cost.encode, cost.graph, cost.backward, cost[3:]])
-
-
-def unpacked(numbers: NDArray[np.float64]) -> MicroBatchCost:
-    """The cost that `packed` made numbers of."""
-    return MicroBatchCost(numbers[0:2], numbers[2:4], numbers[4:6], *map(float, numbers[6:]))
-
-
-RUN_SECONDS = 5.0  # a micro-batch that would take longer is measured in part
-REPEAT_SECONDS = 2.0  # what takes less is measured more than once
-TOWER_REPEATS = 9
-SHAPES = 4  # micro-batches of a tour
-POOL = 4096  # vectors kept of a measured micro-batch
-
-
-def measure_tower(
-    encoder: Encoder, texts: DistinctTexts, token_budget: int, meter: Meter, tell: Callable[[], None]
-) -> tuple[TowerCosts, Tensor]:
-    """What micro-batches cost an encoder, and some vectors it made; the weights keep their gradients."""
-    every = micro_batches(texts.lengths, token_budget)
-    # By falling length: the first, a middle and a late one, as the last is a remainder; all if there are few.
-    parts = every if len(every) <= 3 else [every[0], every[len(every) // 2], every[-2]]
-    bench = Bench(encoder, texts, meter, fresh_gradients=len(every) == 1)
-    bench.once(parts[0][:8])  # libraries load, threads start
-    lines: dict[int, Line] = {}
-    for part in parts:
-        longest = int(texts.lengths[part[0]])
-        if longest not in lines:  # the first of a length is a full one
-            lines[longest] = _line(bench, part, max(longest, 1))
-        tell()
-    spread = np.unique(np.linspace(0, len(every) - 1, SHAPES).astype(int))
-    kept = bench.kept_by_a_tour([every[place] for place in spread]) if len(every) > 1 else 0.0
-    return TowerCosts(sorted(lines.items()), bench.gradient_bytes(), kept), torch.cat(bench.vectors)
-
-
-def _line(bench: "Bench", part: NDArray[np.int64], longest: int) -> Line:
-    """A micro-batch measured at a quarter of its texts, then whole or as much of it as takes a moment."""
-    few = part[: max(1, len(part) // 4)]
-    smaller = bench.measure(few)
-    most = part[: max(len(few), int(RUN_SECONDS * len(few) / smaller.clock))]
-    points = [(len(few) * longest, packed(smaller))]
-    if len(most) > len(few):
-        points.append((len(most) * longest, packed(bench.measure(most))))
-    return Line(points)
-
-
-class Bench:
-    """Encodes micro-batches with one encoder and measures it."""
-
-    def __init__(self, encoder: Encoder, texts: DistinctTexts, meter: Meter, *, fresh_gradients: bool) -> None:
-        self._encoder = encoder
-        self._texts = texts
-        self._meter = meter
-        # Where several micro-batches add up their gradients, a backward pass finds those of others there.
-        self._fresh_gradients = fresh_gradients
-        self.vectors: list[Tensor] = []
-
-    def measure(self, rows: NDArray[np.int64]) -> MicroBatchCost:
-        """The cost of a micro-batch of these texts: bytes of one run, and seconds of the middle one of several."""
-        first = self.once(rows, settled=True)
-        runs = [first]
-        while len(runs) <= TOWER_REPEATS and sum(run.clock for run in runs) < REPEAT_SECONDS:
-            runs.append(self.once(rows))
-        again = runs[1:] or runs
-        return first._replace(
-            encode=median_seconds([run.encode for run in again]),
-            graph=median_seconds([run.graph for run in again]),
-            backward=median_seconds([run.backward for run in again]),
-        )
-
-    def once(self, rows: NDArray[np.int64], *, settled: bool = False) -> MicroBatchCost:
-        """Seconds of one run; its bytes only if memory is settled before, which costs time."""
-        meter, device = self._meter, self._meter.device
-        if self._fresh_gradients:
-            self._encoder.zero_grad(set_to_none=True)
-        for table in row_tables(self._encoder).values():
-            table.forget_gradients()  # no micro-batch adds to another's
-        vectors = next(self._encoder.parameters()).new_zeros(len(rows), self._encoder.dimension)
-        positions = torch.arange(len(rows), device=device)
-        before = meter.settle() if settled else 0
-        with torch.no_grad():
-            encode = timed(lambda: vectors.index_copy_(0, positions, self._forward(rows)), device)
-        encode_bytes = meter.peak() - before
-        if settled:
-            self.vectors.append(vectors[torch.randperm(len(rows), device=device)[:POOL]])
-        before, gradients = meter.settle() if settled else 0, self.gradient_bytes()
-        made: list[Tensor] = []
-        graph = timed(lambda: made.append(self._forward(rows)), device)
-        graph_bytes = meter.held() - before
-        backward = timed(lambda: made.pop().backward(vectors[positions]), device)  # type: ignore[no-untyped-call]
-        replay_bytes = meter.peak() - before - (self.gradient_bytes() - gradients)
-        return MicroBatchCost(encode, graph, backward, encode_bytes, graph_bytes, replay_bytes)
-
-    def kept_by_a_tour(self, parts: Sequence[NDArray[np.int64]]) -> float:
-        """What micro-batches of many shapes leave in the heap, as a share of what the first needs alone.
-
-        Freed blocks of one shape seldom fit the next, so a whole step comes to hold more than its largest micro-batch.
-        """
-        before = self._meter.settle()
-        self.once(parts[0])
-        alone = self._meter.peak() - before
-        before = self._meter.settle()
-        for part in (*parts, parts[0]):
-            self.once(part)
-        return max(0.0, (self._meter.peak() - before) / max(alone, 1) - 1)
-
-    def gradient_bytes(self) -> int:
-        """Of the weights that have a gradient, and of all rows of a table."""
-        dense = sum(weight.grad.nbytes for weight in self._encoder.parameters() if weight.grad is not None)
-        return dense + sum(table.weight.nbytes for table in row_tables(self._encoder).values())
-
-    def _forward(self, rows: NDArray[np.int64]) -> Tensor:
-        ids, offsets = self._texts.fetch(rows)
-        return self._encoder(ids.to(self._meter.device), offsets.to(self._meter.device))
-
-
-LABELS = (2048, 8192)  # whose tiles of scores are measured
-QUERIES_SEARCHED = 2048
-REPEATS = 5
-COPIES_TO_SAVE = 2  # of the weights, when training/loop.py writes the best ones so far
+    share: float
+    seconds: Numbers  # [5, 2]
+    always: int  # bytes held before it: program, data, weights, the optimizer's state
+    extra: Numbers  # bytes [4] by phase, beyond vectors and their gradients
+    largest: int  # padded tokens of its largest micro-batch
+    queries: int
+    tile: int
 
 
 @dataclass(frozen=True)
-class EvaluationCosts:
-    """What comes after the vectors of an evaluation."""
-
-    search: Seconds  # a score
-    search_bytes: int
-    report: Seconds
-    report_bytes: int
-
-
-@dataclass(frozen=True)
-class Calibration:
+class Costs:
     """What was measured: all that a prediction needs besides the work."""
 
-    building: int  # bytes held at most before the first step
-    base: int  # bytes held throughout: program, data, weights
-    towers: Sequence[TowerCosts]  # the queries' and the labels', or the one that is shared
-    state_bytes: int  # the optimizer's
-    saving_bytes: int  # copies of the weights made to write them
+    parts: Sequence[Part]  # the two largest
     vector_bytes: int  # of one
-    finding: Seconds  # the distinct texts of a step
-    optimizer: Seconds
-    loss: Line  # over labels: seconds [2], and bytes beyond the labels' vectors and gradients
-    batch_size: int  # of that loss
-    tile: int
-    evaluation: EvaluationCosts | None = None
+    gradient_bytes: int  # of the weights
+    saving_bytes: int  # copies of the weights made to write them
+    encoding: Seconds  # of all labels and validation queries in an evaluation,
+    search: Seconds  # and the search among them,
+    report: Seconds  # and the report
+    evaluation_bytes: int  # beyond vectors
 
 
-def calibrate(
-    run: Run,
-    settings: StepSettings,
-    workload: Workload,
-    rows: NDArray[np.int64],
-    *,
-    meter: Meter,
-    building: int,
-    foreign: int = 0,
-    tell: Advance = lambda done, total: None,
-) -> Calibration:
-    """Measures the run's parts with a batch of these queries; `foreign` bytes are the planner's, not the run's."""
-    run.towers.train()
-    play = workload.in_play(rows)
-    finding = _middle(lambda: workload.in_play(rows), meter)
-    encoders = [run.towers.query, run.towers.label][: len(play.encoded)]
-    done, total = iter(range(1, 100)), 3 * len(encoders) + 3
-    measured = [
-        measure_tower(encoder, texts, settings.token_budget, meter, lambda: tell(next(done), total))
-        for encoder, texts in zip(encoders, play.encoded, strict=True)
-    ]
-    optimizer = _update(run, settings, meter)
-    state = [tensor for state in run.optimizer.state.values() for tensor in state.values()]
-    state_bytes = sum(tensor.nbytes for tensor in state)
+def measure(run: Run, config: RunConfig, rows: NDArray[np.int64], meter: Meter, progress: Progress) -> Costs:
+    """The costs of steps over these queries and of an evaluation."""
+    set_learning_rate(run.optimizer, 0.0)  # the weights stay as they are
+    tokens = int(run.data.queries.lengths[rows].sum() + run.data.labels.lengths.sum())
+    share, parts = min(0.25, FIRST_TOKENS / max(tokens, 1)), list[Part]()
+    while True:
+        progress("measuring", round(99 * share), 100)
+        parts.append(_part(run, config, rows, share, meter))
+        if share == 1 or (len(parts) > 1 and parts[-1].seconds.sum(axis=0).min() > LONG):
+            break
+        share = min(1.0, 4 * share)
+    weights = list(run.towers.parameters())
+    dense = sum(weight.grad.nbytes for weight in weights if weight.grad is not None)
+    evaluation = _evaluation(run, config, share, meter)
+    progress("measuring", 100, 100)
+    return Costs(
+        parts[-2:],
+        run.towers.dimension * weights[0].element_size(),
+        dense + sum(table.weight.nbytes for table in row_tables(run.towers).values()),
+        2 * sum(weight.nbytes for weight in weights) if meter.device.type == "cpu" else 0,  # when the best are saved
+        *evaluation,
+    )
+
+
+def _part(run: Run, config: RunConfig, rows: NDArray[np.int64], share: float, meter: Meter) -> Part:
+    """Bytes of one step, and seconds of the middle one of several."""
+    data, settings, labels = run.data, step_settings(config), len(run.data.labels)
+    settings = replace(settings, token_budget=max(1, round(settings.token_budget * share)))
+    rows = rows[: math.ceil(len(rows) * share)]
+    chosen = np.sort(np.random.default_rng(0).choice(labels, math.ceil(labels * share), replace=False))
+    relevance, filtered = (Relevance(each.matrix[rows][:, chosen]) for each in (data.relevance, data.filtered))
+    part = TrainingData(data.queries.take(rows), data.labels.take(chosen), relevance, filtered)
+    objective = build_objective(config.objective, labels, pooled=True)  # k may be more than there are here
+    step = WatchedStep(run.towers, part, objective, run.optimizer, settings, meter=meter)
+    every = np.arange(len(rows))
+    step(every, step=0, seed=0)  # libraries load, threads start, the optimizer makes its state
     run.optimizer.zero_grad(set_to_none=True)
-    run.optimizer.state.clear()
-    del state
-    tell(next(done), total)
-    queries, labels = measured[0][1], measured[-1][1]
-    loss = _loss(run, settings, rows, queries, labels, meter)
-    tell(next(done), total)
-    evaluation = _evaluation(run.evaluator, queries, labels, len(run.data.labels), meter) if run.evaluator else None
-    tell(total, total)
-    towers, on_cpu = [costs for costs, _ in measured], meter.device.type == "cpu"
-    vector_bytes = queries.element_size() * run.towers.dimension
-    del queries, labels, measured
-    return Calibration(
-        building=building,
-        base=meter.settle() - foreign,
-        towers=towers,
-        state_bytes=state_bytes,
-        saving_bytes=COPIES_TO_SAVE * sum(weight.nbytes for weight in run.towers.parameters()) if on_cpu else 0,
-        vector_bytes=vector_bytes,
-        finding=finding,
-        optimizer=optimizer,
-        loss=loss,
-        batch_size=len(rows),
-        tile=min(settings.tile or even_tile(len(rows), loss.size), loss.size),
-        evaluation=evaluation,
+    always, step.weighs = meter.settle(), True
+    step(every, step=1, seed=0)
+    peaks, step.weighs = step.peaks(), False
+    runs: list[Numbers] = []
+    while not runs or (len(runs) < REPEATS and sum(each[:, 0].sum() for each in runs) < REPEAT_SECONDS):
+        step(every, step=2 + len(runs), seed=0)
+        runs.append(step.seconds())
+    vectors = (len(rows) + len(chosen)) * run.towers.dimension * next(run.towers.parameters()).element_size()
+    return Part(
+        share,
+        np.median(runs, axis=0),
+        always,
+        np.maximum(peaks - always - COPIES * vectors, 0),
+        largest_micro_batch(part.queries.lengths, part.labels.lengths, run.towers.shared, settings.token_budget),
+        len(rows),
+        min(settings.tile or even_tile(len(rows), len(chosen)), len(chosen)),
     )
 
 
-def _middle(work: Callable[[], object], meter: Meter) -> Seconds:
-    return median_seconds([timed(work, meter.device) for _ in range(REPEATS)])
+class WatchedStep(TrainingStep):
+    """A step that knows when its parts ended, and what was held at most until then."""
+
+    def __init__(self, *given: Any, meter: Meter) -> None:
+        super().__init__(*given)
+        self._meter = meter
+        self._marks: list[tuple[str, Numbers]] = []
+        self.weighs = False  # which costs time
+
+    def __call__(self, rows: NDArray[np.int64], *, step: int, seed: int) -> StepOutcome:
+        self._marks = []
+        self._mark("began")
+        outcome = super().__call__(rows, step=step, seed=seed)
+        self._mark("optimizer")
+        return outcome
+
+    def _cache(self, tower: Encoder, texts: DistinctTexts, side: int, *, step: int, seed: int) -> CachedVectors:
+        cache = super()._cache(tower, texts, side, step=step, seed=seed)
+        self._mark(PARTS[side])
+        setattr(cache, "replay", partial(self._replay, cache.replay))  # noqa: B010
+        return cache
+
+    def _replay(self, replay: Callable[[], int]) -> int:
+        if self._marks[-1][0] != "replay":
+            self._mark("loss")
+        texts = replay()
+        self._mark("replay")
+        return texts
+
+    def _mark(self, name: str) -> None:
+        if self._meter.device.type == "cuda":
+            torch.cuda.synchronize(self._meter.device)
+        peak = self._meter.peak() if self.weighs else 0
+        self._marks.append((name, np.array([time.perf_counter(), time.process_time(), peak])))
+        if self.weighs:
+            self._meter.settle()
+
+    def seconds(self) -> Numbers:
+        """Of the last step by part [5, 2]; a shared tower divides its time by the numbers of texts."""
+        found, before = dict.fromkeys(PARTS, np.zeros(2)), self._marks[0][1]
+        for name, mark in self._marks[1:]:
+            found[name] = found[name] + (mark - before)[:2]
+            before = mark
+        if self._towers.shared:
+            queries = len(self._data.queries) / (len(self._data.queries) + len(self._data.labels))
+            both = found["encode_queries"]
+            found["encode_queries"], found["encode_labels"] = both * queries, both * (1 - queries)
+        return np.stack([found[part] for part in PARTS])
+
+    def peaks(self) -> Numbers:
+        """Of the last step by phase [4]."""
+        names = (PARTS[:2], ("loss",), ("replay",), ("optimizer",))
+        return np.array([max(mark[2] for name, mark in self._marks if name in phase) for phase in names])
 
 
-def _update(run: Run, settings: StepSettings, meter: Meter) -> Seconds:
-    """Clipping and an update of all weights, with the gradients that are there."""
-
-    def give_rows_gradients() -> None:  # an update takes them away
-        for table in row_tables(run.towers).values():
-            rows = torch.arange(table.shard.start, table.shard.stop, device=meter.device)
-            table.forget_gradients()
-            table(rows).backward(torch.zeros_like(table.weight))
-
-    def update() -> Seconds:
-        give_rows_gradients()
-        return timed(update_once, meter.device)
-
-    def update_once() -> None:
-        clip_gradients_(run.optimizer, settings.clip_norm or float("inf"), World())
-        run.optimizer.step()
-
-    update()  # makes the optimizer's state
-    return median_seconds([update() for _ in range(REPEATS)])
-
-
-def _loss(
-    run: Run, settings: StepSettings, rows: NDArray[np.int64], queries: Tensor, labels: Tensor, meter: Meter
-) -> Line:
-    """Loss and gradients at the vectors, at two numbers of labels."""
-    counts = sorted({min(count, len(run.data.labels)) for count in LABELS})
-    return Line(
-        [
-            (count, _loss_of(run, settings, rows, _drawn(queries, len(rows)), _drawn(labels, count), meter))
-            for count in counts
-        ]
-    )
-
-
-def _loss_of(
-    run: Run, settings: StepSettings, rows: NDArray[np.int64], queries: Tensor, labels: Tensor, meter: Meter
-) -> NDArray[np.float64]:
-    """Seconds [2], and bytes beyond the labels' gradients; the batch's own pairs, on fewer labels."""
-    pulled = _pairs(run.data.relevance, rows, settings.positives_per_query, labels)
-    relevant = _pairs(run.data.relevance, rows, None, labels)
-    filtered = _pairs(run.data.filtered, rows, None, labels)
-    targets = Targets(pulled, relevant, len(rows), reduction=settings.reduction)
-
-    def backpropagate() -> None:
-        queries.grad = labels.grad = None
-        scores = Scores(queries, labels, temperature=settings.temperature, filtered=filtered, tile=settings.tile)
-        run.objective(scores, targets).backward()  # type: ignore[no-untyped-call]
-
-    backpropagate()
-    queries.grad = labels.grad = None
+def _evaluation(run: Run, config: RunConfig, share: float, meter: Meter) -> tuple[Seconds, Seconds, Seconds, int]:
+    """Seconds of encoding, search and report, and bytes beyond vectors; nothing where there is no validation."""
+    evaluator, data, device, budget = run.evaluator, run.data, meter.device, config.training.token_budget
+    if evaluator is None:
+        return np.zeros(2), np.zeros(2), np.zeros(2), 0
+    best, split, count = max(evaluator.at), len(evaluator.split), len(data.labels)
     before = meter.settle()
-    backpropagate()
-    extra = meter.peak() - before - labels.nbytes
-    return np.array([*_middle(backpropagate, meter), max(extra, 0)])
+    encoding, vectors = np.zeros(2), list[torch.Tensor]()
+    for tower, table, size in ((run.towers.query, data.queries, split), (run.towers.label, data.labels, count)):
+        some = table.take(np.arange(max(1, int(size * share)) % (len(table) + 1)))
+        encode = partial(encode_tokens, tower, some, budget)
+        encoding = encoding + timed(lambda: vectors.append(encode()), device) * (size / len(some))  # noqa: B023
+    queries = vectors[0][torch.arange(min(split, QUERIES_SEARCHED)) % len(vectors[0])]
+    labels = vectors[1][torch.arange(max(min(count, LABELS_SEARCHED), best)) % len(vectors[1])]
+    top_k(queries, labels, best)
+    search = timed(lambda: top_k(queries, labels, best), device) * (split * count / (len(queries) * len(labels)))
+    found = ((np.arange(split)[:, None] + np.arange(best)) % count).astype(np.int32)
+    ranking = Ranking(found, np.zeros(found.shape, dtype=np.float32), count)
+    report = timed(lambda: evaluator.report(ranking, bootstrap=0), device)
+    return encoding, search, report, max(0, meter.peak() - before - sum(each.nbytes for each in vectors))
 
 
-def _pairs(relevance: Relevance, rows: NDArray[np.int64], limit: int | None, labels: Tensor) -> Pairs:
-    """The batch's pairs, with labels taken modulo the number there are here."""
-    query, label, _ = draw_positives(relevance, rows, limit, np.random.default_rng(0))
-    return Pairs(*(torch.from_numpy(part).to(labels.device) for part in (query, label % len(labels))))
+@dataclass(frozen=True)
+class Measured:
+    """What real steps took."""
+
+    step: Seconds  # the median one
+    evaluation: Seconds  # nothing if there is none
+    memory: int  # bytes at most held, evaluation included
 
 
-def _drawn(pool: Tensor, count: int) -> Tensor:
-    """So many vectors drawn from those there are, ready for gradients."""
-    return pool[torch.randint(len(pool), (count,), device=pool.device)].detach().requires_grad_()
+def verify(config: RunConfig, progress: Progress, at_start: Callable[[], object] | None = None) -> Measured:
+    """Runs the recipe's first steps and the evaluation after them in a process of their own, and measures both.
+
+    `at_start` is what the command does before anything else; the process must be like the one that will train.
+    """
+    spawned = multiprocessing.get_context("spawn")
+    receiver, sender = spawned.Pipe(duplex=False)
+    child = spawned.Process(target=_child, args=(sender, config, at_start), daemon=True)
+    child.start()
+    sender.close()  # so that the end of the child is the end of the pipe
+    try:
+        while True:
+            match receiver.recv():
+                case Measured() as measured:
+                    return measured
+                case str(problem):
+                    raise BadInput(problem)
+                case (name, done, total):
+                    progress(name, done, total)
+    except EOFError:
+        child.join()
+        raise BadInput(f"the process that verifies ended early ({child.exitcode}); is there enough memory?") from None
+    finally:
+        child.kill()
+        child.join()
 
 
-def _evaluation(evaluator: Evaluator, queries: Tensor, labels: Tensor, count: int, meter: Meter) -> EvaluationCosts:
-    """Search for some queries among some labels, and the report of a ranking as large as the split's."""
-    best, split = max(evaluator.at), len(evaluator.split)
-    some_queries = _drawn(queries, min(split, QUERIES_SEARCHED)).detach()
-    some_labels = _drawn(labels, max(min(count, LABELS[-1]), best)).detach()
-    before = meter.settle()
-    top_k(some_queries, some_labels, best)
-    search_bytes = meter.peak() - before
-    search = _middle(lambda: top_k(some_queries, some_labels, best), meter) / (len(some_queries) * len(some_labels))
-    before = meter.settle()
-    firsts = np.arange(split, dtype=np.int32)[:, None]
-    rows = ((firsts + np.arange(best, dtype=np.int32)) % count).astype(np.int32)
-    ranking = Ranking(rows, np.zeros(rows.shape, dtype=np.float32), count)
-    report = timed(lambda: evaluator.report(ranking, bootstrap=0), meter.device)
-    report_bytes = meter.peak() - before
-    return EvaluationCosts(search, search_bytes, report, report_bytes)
+def _child(connection: Connection, config: RunConfig, at_start: Callable[[], object] | None) -> None:
+    if at_start is not None:
+        at_start()
+    watch = _Clocks(lambda *report: connection.send(report))
+    training = config.training.model_copy(update={"steps": STEPS, "minutes": None})
+    try:
+        run = build_run(config.model_copy(update={"training": training}), workspace=None, observer=watch)
+        run.loop.run()
+        steps = np.diff(np.stack(watch.steps), axis=0)[1:]  # the first one also makes the optimizer's state
+        memory = Meter(next(run.towers.parameters()).device).peak()
+        connection.send(Measured(np.median(steps, axis=0), watch.evaluation, memory))
+    except UmpteenError as error:
+        connection.send(str(error))
+
+
+class _Clocks(Silence):
+    """Collects the seconds of each step, and of the evaluation after the last."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._stepped_at = self.evaluation = np.zeros(2)
+        self.steps = [np.zeros(2)]
+
+    def stepped(self, record: dict[str, Any]) -> None:
+        self.steps.append(np.array([record["seconds"], record["processor_seconds"]]))
+        self._progress("verifying", record["step"], STEPS)
+        self._stepped_at = np.array([time.perf_counter(), time.process_time()])
+
+    def evaluated(self, record: dict[str, Any]) -> None:
+        self.evaluation = np.array([time.perf_counter(), time.process_time()]) - self._stepped_at

@@ -1,122 +1,124 @@
-"""From a recipe to its plan: build the run, calibrate, predict, and suggest what would fit if it does not."""
+"""From a recipe to its plan: build the run, measure for some seconds, and let arithmetic predict the rest."""
 
 import math
-import multiprocessing
 import os
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from multiprocessing.connection import Connection
-from statistics import median
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from umpteen.config.settings import RunConfig
-from umpteen.data.tokens import tokenise
-from umpteen.errors import BadConfig, BadInput, UmpteenError
+from umpteen.errors import BadConfig, BadInput
 from umpteen.files.progress import Progress
 from umpteen.objectives.scores import even_tile
 from umpteen.parallel.meter import Meter, Seconds
 from umpteen.parallel.world import cores
-from umpteen.plan.measure import calibrate
-from umpteen.plan.prediction import SAVING, Prediction, Sizes, largest_that_fit, memory, predict
-from umpteen.plan.workload import StepWork, Workload
-from umpteen.training.build import Run, build_run, loop_settings, pick_device, step_settings
-from umpteen.training.loop import LoopSettings
+from umpteen.plan.measure import (
+    COPIES,
+    PARTS,
+    PHASES,
+    Costs,
+    Measured,
+    largest_micro_batch,
+    measure,
+    on_line,
+    verify,
+)
+from umpteen.training.build import build_run, loop_settings, pick_device
 
-STEPS = 20
+SMALLEST_TILE = 64
+
+
+class Sizes(NamedTuple):
+    """The settings that trade memory against speed."""
+
+    batch_size: int
+    token_budget: int
+    tile: int | None
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What the steps really took."""
+class Prediction:
+    """Of a process that has its share of the work."""
 
-    step: Seconds  # the median one
-    evaluation: Seconds  # nothing if there is none
-    memory: int  # bytes at most held, evaluation included
+    seconds: dict[str, Seconds]  # of a step, by part
+    evaluation: Seconds
+    memory: dict[str, int]  # bytes at most held, by phase
+
+    @property
+    def step(self) -> Seconds:
+        return sum(self.seconds.values(), np.zeros(2))
+
+    @property
+    def peak(self) -> int:
+        return max(self.memory.values())
 
 
-def verify(
-    config: RunConfig, progress: Progress, *, steps: int = STEPS, at_start: Callable[[], object] | None = None
-) -> Measured:
-    """Runs the recipe's first steps and the evaluation after them, and measures both.
+class Work(NamedTuple):
+    """What the processes share: texts of a step by their lengths, and validation queries by their number."""
 
-    `at_start` is what the command does before anything else; the process must be like the one that will train.
+    queries: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    shared: bool  # by one tower
+    evaluated: int
+    processes: int
+
+
+def predict(costs: Costs, work: Work, sizes: Sizes) -> Prediction:
+    """What a process's share costs; what processes send each other is left out."""
+    processes, batch, labels = work.processes, len(work.queries), -(-len(work.labels) // work.processes)
+    seconds = on_line([(part.share, part.seconds) for part in costs.parts], 1 / processes)
+    seconds[2] = on_line([(part.share**2, part.seconds[2]) for part in costs.parts], 1 / processes)
+    seconds[4] = on_line([(part.share, part.seconds[4]) for part in costs.parts], 1)
+    largest = largest_micro_batch(work.queries[::processes], work.labels[::processes], work.shared, sizes.token_budget)
+    extra = on_line([(part.largest, part.extra) for part in costs.parts], largest)
+    # What scores need goes with the queries and the numbers each has in its vector and in a tile.
+    last, tile, numbers = costs.parts[-1], min(sizes.tile or even_tile(batch, labels), labels), costs.vector_bytes // 4
+    extra[1] = last.extra[1] * batch * (tile + numbers) / (last.queries * (last.tile + numbers))
+    by_phase = last.always + COPIES * (batch + labels) * costs.vector_bytes + extra
+    memory = {phase: int(size) for phase, size in zip(PHASES, by_phase, strict=True)}
+    evaluation = np.zeros(2)
+    if work.evaluated:
+        evaluation = (costs.encoding + costs.search) / processes + costs.report
+        always = last.always + costs.gradient_bytes
+        memory["evaluation"] = always + (work.evaluated + labels) * costs.vector_bytes + costs.evaluation_bytes
+        memory["saving"] = always + costs.saving_bytes
+    return Prediction(dict(zip(PARTS, seconds, strict=True)), evaluation, memory)
+
+
+def largest_that_fit(
+    sizes: Sizes, peak: Callable[[Sizes], int], memory: int, *, usual_tile: int, longest: int
+) -> Sizes | None:
+    """The settings that lose least and whose peak fits the memory; None if there are none.
+
+    The batch is part of what is learnt; tile and token budget only cost time. No budget is below the longest text,
+    which has a micro-batch of its own anyway. `usual_tile` is the one that is chosen where none is set.
     """
-    spawned = multiprocessing.get_context("spawn")
-    receiver, sender = spawned.Pipe(duplex=False)
-    child = spawned.Process(target=_child, args=(sender, config, steps, at_start), daemon=True)
-    child.start()
-    sender.close()  # so that the end of the child is the end of the pipe
-    try:
-        while True:
-            match receiver.recv():
-                case Measured() as measured:
-                    return measured
-                case str(problem):
-                    raise BadInput(problem)
-                case (name, done, total):
-                    progress(name, done, total)
-    except EOFError:
-        child.join()
-        raise BadInput(f"the process that verifies ended early ({child.exitcode}); is there enough memory?") from None
-    finally:
-        child.kill()
-        child.join()
+    smallest = min(longest, sizes.token_budget)
+    for batch_size in _halves(sizes.batch_size, 1):
+        found = []
+        for tile in (sizes.tile, *_halves((sizes.tile or usual_tile) // 2, SMALLEST_TILE)):
+            low, high = smallest, sizes.token_budget + 1  # the largest budget that fits lies from low to below high
+            if peak(Sizes(batch_size, low, tile)) > memory:
+                continue
+            if peak(Sizes(batch_size, sizes.token_budget, tile)) <= memory:
+                low = sizes.token_budget
+            while high - low > 1:
+                middle = (low + high) // 2
+                low, high = (middle, high) if peak(Sizes(batch_size, middle, tile)) <= memory else (low, middle)
+            found.append(Sizes(batch_size, low, tile))
+        if found:
+            return max(found, key=lambda each: each.token_budget)  # of equals the first, with the largest tile
+    return None
 
 
-def _child(connection: Connection, config: RunConfig, steps: int, at_start: Callable[[], object] | None) -> None:
-    if at_start is not None:
-        at_start()
-    try:
-        connection.send(measure(config, steps, lambda *report: connection.send(report)))
-    except UmpteenError as error:
-        connection.send(str(error))
-
-
-def measure(config: RunConfig, steps: int, progress: Progress) -> Measured:
-    """The same in this process."""
-    training = config.training.model_copy(update={"steps": steps, "minutes": None})
-    watch = _Watch(progress)
-    run = build_run(config.model_copy(update={"training": training}), workspace=None, observer=watch, progress=progress)
-    run.loop.run()
-    device = next(run.towers.parameters()).device
-    return Measured(watch.typical_step(), watch.evaluation, Meter(device).peak())
-
-
-class _Watch:
-    """Collects the seconds of each step."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self._steps = 0
-        self._clocks = [np.zeros(2)]
-        self._stepped_at = np.zeros(2)
-        self.evaluation = np.zeros(2)
-
-    def typical_step(self) -> Seconds:
-        """The median; the first step is left out, since it also makes the optimizer's state."""
-        steps = np.diff(np.stack(self._clocks), axis=0)
-        return np.array([median(clock) for clock in (steps[1:] if len(steps) > 1 else steps).T])
-
-    def started(self, step: int, steps: int) -> None:
-        self._steps = steps
-
-    def stepped(self, record: dict[str, Any]) -> None:
-        self._clocks.append(np.array([record["seconds"], record["processor_seconds"]]))
-        self._progress("verifying", record["step"], self._steps)
-        self._stepped_at = _now()
-
-    def evaluated(self, record: dict[str, Any]) -> None:
-        self.evaluation = _now() - self._stepped_at
-
-    def notice(self, message: str) -> None: ...
-
-
-def _now() -> Seconds:
-    return np.array([time.perf_counter(), time.process_time()])
+def _halves(number: int, smallest: int) -> Iterator[int]:
+    while number >= smallest:
+        yield number
+        number //= 2
 
 
 @dataclass(frozen=True)
@@ -168,7 +170,7 @@ class Plan:
     def ratios(self) -> dict[str, float]:
         """Predicted ÷ measured, of what the measured run does: it saves nothing."""
         assert self.measured is not None
-        peak = max(size for phase, size in self.prediction.memory.items() if phase != SAVING)
+        peak = max(size for phase, size in self.prediction.memory.items() if phase != "saving")
         clock, processor = (self.prediction.step / self.measured.step).tolist()
         found = {"memory_ratio": peak / self.measured.memory, "time_ratio": clock, "processor_time_ratio": processor}
         if self.evaluations:
@@ -177,7 +179,7 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
-        step, evaluation = float(self.prediction.step[0]), float(self.prediction.evaluation[0])
+        step = float(self.prediction.step[0])
         content: dict[str, Any] = {
             "processes": self.processes,
             "memory_gb": self.prediction.peak / 1e9,
@@ -190,7 +192,7 @@ class Plan:
             "steps_per_epoch": self.steps_per_epoch,
             "seconds_per_epoch": step * self.steps_per_epoch,
             "steps": self.steps,
-            "seconds_per_evaluation": evaluation,
+            "seconds_per_evaluation": float(self.prediction.evaluation[0]),
             "evaluations": self.evaluations,
             "seconds_total": self.seconds_total,
             "shares": {part: float(seconds[0]) / step for part, seconds in self.prediction.seconds.items()},
@@ -201,9 +203,6 @@ class Plan:
             content["measured_processor_seconds_per_step"] = float(self.measured.step[1])
             content |= self.ratios()
         return content
-
-
-BATCHES = 4  # whose work is averaged
 
 
 def make_plan(
@@ -230,16 +229,35 @@ def make_plan(
     meter = Meter(pick_device(config.training.device))
     limit = meter.available() // processes if memory_gb is None else int(memory_gb * 1e9)
     run = build_run(config, workspace=None, progress=progress)
-    if len(run.data.labels) < processes:
-        raise BadInput(f"{len(run.data.labels):,} labels cannot be shared by {processes} processes; use fewer of them")
+    labels = len(run.data.labels)
+    if labels < processes:
+        raise BadInput(f"{labels:,} labels cannot be shared by {processes} processes; use fewer of them")
     if processes > 1 and config.training.threads is None and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, cores() // processes))  # as `umpteen train --processes` does
-    planner = Planner(config, run, meter, processes, progress)
+    building, rows = meter.peak(), run.sampler.rows(0, 0)
+    costs = measure(run, config, rows, meter, progress)
+    evaluated = len(run.evaluator.split) if run.evaluator else 0
+
+    def predicted(sizes: Sizes) -> Prediction:
+        batch = run.data.queries.lengths[rows[: sizes.batch_size]]
+        found = predict(costs, Work(batch, run.data.labels.lengths, run.towers.shared, evaluated, processes), sizes)
+        return replace(found, memory={"building": building, **found.memory})
+
+    def peak(sizes: Sizes) -> int:
+        return predicted(sizes).peak
+
     sizes = Sizes(config.training.batch_size, config.training.token_budget, config.training.tile)
-    prediction = planner.predict(sizes)
-    steps, evaluations = _length(
-        loop_settings(config, run.sampler.batches_per_epoch), prediction, run.evaluator is not None
-    )
+    prediction = predicted(sizes)
+    suggestion: Sizes | None = sizes
+    if prediction.peak > limit:
+        longest = int(max(table.lengths.max(initial=1) for table in (run.data.queries, run.data.labels)))
+        usual = even_tile(sizes.batch_size, -(-labels // processes))
+        suggestion = largest_that_fit(sizes, peak, limit, usual_tile=usual, longest=longest)
+    loop = loop_settings(config, run.sampler.batches_per_epoch)
+    steps = loop.steps
+    if loop.seconds is not None:
+        steps = min(steps, math.ceil(loop.seconds / float(prediction.step[0])))
+    evaluations = math.ceil(steps / loop.evaluate_every) if loop.evaluate_every else 1
     return Plan(
         prediction,
         sizes,
@@ -247,75 +265,9 @@ def make_plan(
         processes,
         run.sampler.batches_per_epoch,
         steps,
-        evaluations,
-        suggestion=sizes if prediction.peak <= limit else planner.suggest(sizes, limit),
-        least=planner.peak(Sizes(1, 1, 1)),
-        of_labels=planner.label_bytes,
-        measured=verify(config, progress, at_start=at_start) if verified else None,
+        evaluations if run.evaluator else 0,
+        suggestion,
+        least=peak(Sizes(1, 1, 1)),
+        of_labels=2 * -(-labels // processes) * costs.vector_bytes,
+        measured=verify(config, progress, at_start) if verified else None,
     )
-
-
-def _length(settings: LoopSettings, prediction: Prediction, evaluates: bool) -> tuple[int, int]:
-    """Steps and evaluations of a run that does not stop early."""
-    steps = settings.steps
-    if settings.seconds is not None:
-        steps = min(steps, math.ceil(settings.seconds / float(prediction.step[0])))
-    evaluations = math.ceil(steps / settings.evaluate_every) if settings.evaluate_every else 1
-    return steps, evaluations if evaluates else 0
-
-
-class Planner:
-    """A run that was built and calibrated: predictions at any sizes."""
-
-    def __init__(self, config: RunConfig, run: Run, meter: Meter, processes: int, progress: Progress) -> None:
-        building = meter.peak()
-        evaluator, data = run.evaluator, run.data
-        validation = tokenise(evaluator.split.texts, run.towers.query.tokenizer) if evaluator else None
-        held = meter.settle()
-        self._workload = Workload(
-            data.queries,
-            data.labels,
-            shared=run.towers.shared,
-            processes=processes,
-            validation=validation,
-            best=max(evaluator.at) if evaluator else 1,
-        )
-        self._settings = step_settings(config)
-        self._rows = [run.sampler.rows(0, index) for index in range(min(BATCHES, run.sampler.batches_per_epoch))]
-        self._work_of_batch: dict[int, list[StepWork]] = {}
-        self._labels = -(-len(data.labels) // processes)
-        self._longest = int(max(table.lengths.max(initial=1) for table in (data.queries, data.labels)))
-        self._calibration = calibrate(
-            run,
-            self._settings,
-            self._workload,
-            self._rows[0],
-            meter=meter,
-            building=building,
-            foreign=meter.held() - held,
-            tell=lambda done, total: progress("calibrating", done, total),
-        )
-
-    @property
-    def label_bytes(self) -> int:
-        """What the vectors of a process's labels take, and their gradients."""
-        return 2 * self._labels * self._calibration.vector_bytes
-
-    def predict(self, sizes: Sizes) -> Prediction:
-        """Of the run with these sizes."""
-        batches = [self._workload.step(rows) for rows in self._rows]
-        fraction = self._settings.replay_fraction
-        return predict(batches, self._workload.evaluation(), self._calibration, sizes, replay_fraction=fraction)
-
-    def peak(self, sizes: Sizes) -> int:
-        """Bytes at most held with these sizes, by the process that needs most."""
-        batch = sizes.batch_size
-        if batch not in self._work_of_batch:
-            self._work_of_batch[batch] = self._workload.step(self._rows[0][:batch])
-        evaluation, thinned = self._workload.evaluation(), self._settings.replay_fraction is not None
-        return max(memory([self._work_of_batch[batch]], evaluation, self._calibration, sizes, thinned=thinned).values())
-
-    def suggest(self, sizes: Sizes, limit: int) -> Sizes | None:
-        """The largest sizes that fit, if any do."""
-        usual = even_tile(sizes.batch_size, self._labels)
-        return largest_that_fit(sizes, self.peak, limit, usual_tile=usual, longest=self._longest)
