@@ -27,9 +27,9 @@ from umpteen.encoders.static import StaticEncoder
 from umpteen.encoders.towers import Towers
 from umpteen.errors import BadInput, UmpteenError
 from umpteen.files.progress import Progress
+from umpteen.model.catalogue import open_labels
 from umpteen.model.changes import Add, Change, Rename, Retire, Step
 from umpteen.model.classifier import Classifier, verify
-from umpteen.model.live import open_labels
 
 FIRST_LABELS, MOST_LABELS = 50, 500
 MOST_AT_ONCE = 20  # labels in a change

@@ -26,11 +26,11 @@ from umpteen.errors import BadInput
 from umpteen.files.progress import Progress
 from umpteen.model.catalogue import LiveCatalogue
 from umpteen.model.changes import Add
-from umpteen.model.live_labels import LiveLabels
+from umpteen.model.labels import LiveLabels
 from umpteen.model.store import Store
-from umpteen.parallel.threads import undivided
+from umpteen.parallel.shard import undivided
 from umpteen.search.certificate import interval, tune
-from umpteen.search.exact_index import ExactIndex
+from umpteen.search.exact import ExactIndex
 from umpteen.search.faiss import FLAT, HNSW, FaissIndex, Structure
 from umpteen.search.index import Effort, LiveVectors
 

@@ -26,7 +26,7 @@ from umpteen.encoders.tokenizer import TOKENIZER_FILE, TextTokenizer
 from umpteen.encoders.towers import Towers
 from umpteen.encoders.transformer import TransformerEncoder
 from umpteen.errors import BadInput
-from umpteen.evaluation.judge import Judge
+from umpteen.evaluation.evaluate import Evaluator
 from umpteen.files.progress import Progress
 from umpteen.search.exact import top_k
 
@@ -150,20 +150,20 @@ def encoding(texts: list[str], encoder: TransformerEncoder, repeats: int) -> dic
 
 
 def evaluation(dataset: Dataset, towers: Towers, repeats: int) -> dict[str, Any]:
-    """A test split judged with a static model: where the time goes, and the search against a dense one."""
+    """A test split evaluated with a static model: where the time goes, and the search against a dense one."""
     split = dataset.test or dataset.train
-    judge = Judge(dataset, split)
+    evaluator = Evaluator(dataset, split)
     towers.eval()
     tables = tokenise(dataset.labels.texts, towers.label.tokenizer), tokenise(split.texts, towers.query.tokenizer)
     labels, queries = encode_tokens(towers.label, tables[0]), encode_tokens(towers.query, tables[1])
-    best = max(judge.at)
+    best = max(evaluator.at)
     ranking = top_k(queries, labels, best, excluding=split.filtered.matrix)
     sides: dict[str, Callable[[], object]] = {
         "encode": lambda: (encode_tokens(towers.label, tables[0]), encode_tokens(towers.query, tables[1])),
         "search": lambda: top_k(queries, labels, best),
         "dense_search": lambda: (queries @ labels.T).topk(best),
-        "metrics": lambda: judge.report(ranking, bootstrap=0),
-        "metrics_with_intervals": lambda: judge.report(ranking),
+        "metrics": lambda: evaluator.report(ranking, bootstrap=0),
+        "metrics_with_intervals": lambda: evaluator.report(ranking),
     }
     turns = Turns(sides, repeats)
     whole = sum(turns.seconds[part] for part in ("encode", "search", "metrics"))

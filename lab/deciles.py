@@ -29,8 +29,8 @@ def begin(setup: Setup) -> Job:
 
     def make(variant: str, seed: int) -> dict[str, Any]:
         trained = bench.train(variant, seed)
-        judge = trained.judge()
-        deciles = judge.report(trained.rank(judge), bootstrap=0).deciles
+        evaluator = trained.evaluator()
+        deciles = evaluator.report(trained.rank(evaluator), bootstrap=0).deciles
         parts = [round(float(row["P@5"]), 4) for row in deciles]
         sums = {"P@5": sum(parts), "most frequent tenth": parts[0], "rarest half": sum(parts[5:])}
         return {

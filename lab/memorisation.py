@@ -21,7 +21,7 @@ from umpteen.encoders.encode import encode_tokens
 from umpteen.encoders.folder import DEFAULT_MODEL
 from umpteen.errors import BadInput
 from umpteen.evaluation.figures import Curve, Lines
-from umpteen.training.build import build_judge, build_run
+from umpteen.training.build import build_evaluator, build_run
 
 BATCH, RANDOM, HARD = "in-batch", "random", "hard"
 POOLS = {BATCH: "batch", RANDOM: "random", HARD: "shortlist"}
@@ -130,10 +130,10 @@ def make(setup: Setup, design: Design, variant: Variant, seed: int) -> dict[str,
     watcher = Steps(f"{variant}, seed {seed}", setup.progress)
     run = build_run(config, workspace=work, observer=watcher)
     state = run.loop.run()
-    judge = build_judge(config.evaluation, run.dataset, run.dataset.train)
+    evaluator = build_evaluator(config.evaluation, run.dataset, run.dataset.train)
     budget = config.training.token_budget
     vectors = encode_tokens(run.towers.label, run.data.labels, token_budget=budget)
-    metrics = judge.report(judge.rank(run.towers.query, vectors, token_budget=budget), bootstrap=0).metrics
+    metrics = evaluator.report(evaluator.rank(run.towers.query, vectors, token_budget=budget), bootstrap=0).metrics
     shutil.rmtree(work, ignore_errors=True)
     return {
         **{measure: round(metrics[measure], 3) for measure in ("P@1", "R@10")},

@@ -134,7 +134,7 @@ def _against_pool(outcomes: Outcomes, metric: str) -> Lines:
 
 def _against_time(outcomes: Outcomes, metric: str) -> Points:
     points = [
-        (pool, Point(outcomes.mean(name, "processor_seconds")["mean"], outcomes.mean(name, metric)["mean"], colour))
+        Point(pool, outcomes.mean(name, "processor_seconds")["mean"], outcomes.mean(name, metric)["mean"], colour)
         for colour, loss in enumerate((DECOUPLED, SOFTMAX))
         for pool in POOLS
         for name in (f"{loss}, {pool}",)

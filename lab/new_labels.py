@@ -18,16 +18,17 @@ from lab.comparison import Outcomes, verdict, written
 from lab.cutting import with_labels
 from lab.experiment import Claim, Conclusion, Job, Setup
 from lab.training import Steps, Workbench, train
-from umpteen.config.settings import TowerConfig
+from umpteen.config.settings import TransformerTower
 from umpteen.data.dataset import Dataset, Split, open_dataset, write_native
 from umpteen.data.labels import LabelCatalogue
 from umpteen.encoders.encode import encode_texts
-from umpteen.encoders.towers import Towers
+from umpteen.encoders.towers import Place, Towers, build_encoder
 from umpteen.errors import BadInput
 from umpteen.evaluation.figures import Dots, Value
+from umpteen.parallel.shard import Shard
+from umpteen.parallel.world import World
 from umpteen.search.exact import top_k
 from umpteen.search.ranking import Ranking, contains
-from umpteen.training.build import build_encoder
 
 SHARE = 0.1  # of the labels that have a query in test
 AT = 10
@@ -138,7 +139,7 @@ def _search(bench: Workbench, variant: str, seed: int, parts: HeldOut) -> Callab
     if variant == BM25:
         return lambda split: bm25(list(labels), list(split.texts), AT, split.filtered.matrix)
     if variant == UNTRAINED:
-        tower = build_encoder(TowerConfig(kind="transformer", max_length=64), 0)
+        tower = build_encoder(TransformerTower(max_length=64), Place(0, Shard(World(), 0)))
         towers = Towers(tower, tower)
     else:
         folder = bench.setup.output / "data" / f"seed-{seed}"

@@ -46,7 +46,7 @@ def _save(trained: Trained, folder: Path) -> None:
     towers = trained.run.towers
     for tower in (towers.query, towers.label):
         if isinstance(tower, StaticEncoder):
-            tower.fold_token_weights()  # as saving does, so that the loaded model gives the same vectors
+            tower.settle()  # as saving does, so that the loaded model gives the same vectors
     shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed
     Classifier(towers, trained.dataset.labels, trained.label_vectors().float()).save(
         folder,

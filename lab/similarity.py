@@ -31,9 +31,9 @@ def begin(setup: Setup) -> Job:
 
     def make(variant: str, seed: int) -> dict[str, Any]:
         trained = bench.train(variant, seed)
-        judge = trained.judge()
-        rows = trained.rank(judge).rows[:, :AT]
-        hits = contains(judge.split.relevance.without(judge.split.filtered).matrix, rows)
+        evaluator = trained.evaluator()
+        rows = trained.rank(evaluator).rows[:, :AT]
+        hits = contains(evaluator.split.relevance.without(evaluator.split.filtered).matrix, rows)
         labels = len(trained.dataset.labels)
         outcome = {
             "hits": np.bincount(rows[hits], minlength=labels).tolist(),

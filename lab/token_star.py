@@ -19,9 +19,9 @@ from umpteen.data.dataset import write_native
 from umpteen.encoders.encode import encode_texts
 from umpteen.encoders.folder import DEFAULT_MODEL
 from umpteen.errors import BadInput
+from umpteen.evaluation.evaluate import Evaluator
 from umpteen.evaluation.figures import Curve, Lines
-from umpteen.evaluation.judge import Judge
-from umpteen.training.build import Run, build_judge, build_run
+from umpteen.training.build import Run, build_evaluator, build_run
 
 CLAIM = "decoupled softmax learns that t* in a query means label 0, softmax does not (paper: P@1 100 % against 20 %)"
 OURS, THEIRS = "decoupled softmax", "softmax"
@@ -70,20 +70,20 @@ def conclude(outcomes: Outcomes, *, encoder: str) -> Conclusion:
     """The verdict on the claim from all runs: means, their intervals over seeds, and a paragraph for people."""
     means = {variant: outcomes.mean(variant, "final", within=(0, 100)) for variant in OBJECTIVES}
     difference = outcomes.difference(OURS, THEIRS, "final")
-    judged = verdict(difference["interval"])
+    decided = verdict(difference["interval"])
     peaks = {variant: _peak(outcomes.values(variant, "course")) for variant in OBJECTIVES}
     epochs = [point["epoch"] for point in outcomes[0]["course"]]
     courses = {v: [[point["P@1"] for point in course] for course in outcomes.values(v, "course")] for v in OBJECTIVES}
     ours = f"P@1 {written(means[OURS], ' %')} against {written(means[THEIRS], ' %')}: {written(difference, ' points')}"
     return Conclusion(
-        claims=[Claim(CLAIM, "P@1 about 100 % against about 20 %", judged, ours, difference)],
+        claims=[Claim(CLAIM, "P@1 about 100 % against about 20 %", decided, ours, difference)],
         results=[
             {"variant": variant, "P@1": means[variant], "highest": peaks[variant]}
             | {key: outcomes.mean(variant, key, within=(0, 100)) for key in ("final_R@5", "final_on_training_queries")}
             for variant in OBJECTIVES
         ],
         summary=(
-            f"{judged.capitalize()} (number of seeds: {outcomes.seeds}): decoupled softmax ends at P@1 "
+            f"{decided.capitalize()} (number of seeds: {outcomes.seeds}): decoupled softmax ends at P@1 "
             f"{written(means[OURS], ' %')} and softmax at {written(means[THEIRS], ' %')}, a difference of "
             f"{written(difference, ' points')}; the paper reports about 100 % against about 20 %. On the way, the mean "
             f"was highest at {peaks[OURS]['P@1']:.1f} % (decoupled softmax, epoch {peaks[OURS]['epoch']}) and "
@@ -141,11 +141,11 @@ def _train(setup: Setup, sizes: Sizes, recipe: dict[str, Any], variant: str, see
     objective = {**recipe["objective"], "name": OBJECTIVES[variant]}
     config = checked(recipe | {"seed": seed, "data": {"source": str(folder)}, "objective": objective}, origin="lab")
     run = build_run(config, workspace=None, observer=Steps(f"{variant}, seed {seed}", setup.progress))
-    assert run.judge is not None
-    start = _metrics(run, run.judge)
+    assert run.evaluator is not None
+    start = _metrics(run, run.evaluator)
     state = run.loop.run()
     measured = [start, *(evaluation["metrics"] for evaluation in state.evaluations)]
-    on_training_queries = _metrics(run, build_judge(config.evaluation, run.dataset, run.dataset.train))
+    on_training_queries = _metrics(run, build_evaluator(config.evaluation, run.dataset, run.dataset.train))
     return {
         "final": round(measured[-1]["P@1"], 3),
         "final_R@5": round(measured[-1]["R@5"], 3),
@@ -159,6 +159,6 @@ def _train(setup: Setup, sizes: Sizes, recipe: dict[str, Any], variant: str, see
     }
 
 
-def _metrics(run: Run, judge: Judge) -> dict[str, float]:
+def _metrics(run: Run, evaluator: Evaluator) -> dict[str, float]:
     vectors = encode_texts(run.towers.label, run.dataset.labels.texts)
-    return judge.report(judge.rank(run.towers.query, vectors), bootstrap=0).metrics
+    return evaluator.report(evaluator.rank(run.towers.query, vectors), bootstrap=0).metrics

@@ -1,4 +1,4 @@
-"""What most experiments train: a recipe's variants on a dataset, judged on test once validation has chosen.
+"""What most experiments train: a recipe's variants on a dataset, evaluated on test once validation has chosen.
 
 The base recipe is the shipped one of the dataset's name, else that of wordnet-nouns; a size cuts the data and sets
 what makes it cheap, and a variant's settings come on top.
@@ -19,10 +19,10 @@ from umpteen.config.settings import RunConfig
 from umpteen.data.dataset import Dataset, open_dataset, write_native
 from umpteen.encoders.encode import encode_tokens
 from umpteen.errors import BadInput
-from umpteen.evaluation.judge import Judge
+from umpteen.evaluation.evaluate import Evaluator
 from umpteen.files.progress import Progress
 from umpteen.search.ranking import Ranking
-from umpteen.training.build import Run, build_judge, build_run
+from umpteen.training.build import Run, build_evaluator, build_run
 from umpteen.training.checkpoint import TrainState
 
 DEFAULT_DATA = "wordnet-nouns"
@@ -83,19 +83,19 @@ class Trained:
         budget = self.config.training.token_budget
         return encode_tokens(self.run.towers.label, self.run.data.labels, token_budget=budget)
 
-    def judge(self) -> Judge:
-        """The judge of the test split."""
+    def evaluator(self) -> Evaluator:
+        """The evaluator of the test split."""
         assert self.dataset.test is not None
-        return build_judge(self.config.evaluation, self.dataset, self.dataset.test)
+        return build_evaluator(self.config.evaluation, self.dataset, self.dataset.test)
 
-    def rank(self, judge: Judge) -> Ranking:
+    def rank(self, evaluator: Evaluator) -> Ranking:
         budget = self.config.training.token_budget
-        return judge.rank(self.run.towers.query, self.label_vectors(), token_budget=budget)
+        return evaluator.rank(self.run.towers.query, self.label_vectors(), token_budget=budget)
 
     def metrics(self) -> dict[str, float]:
         """The metrics on test, in percent."""
-        judge = self.judge()
-        return rounded(judge.report(self.rank(judge), bootstrap=0).metrics)
+        evaluator = self.evaluator()
+        return rounded(evaluator.report(self.rank(evaluator), bootstrap=0).metrics)
 
     def label_counts(self) -> NDArray[np.int64]:
         """How many training queries each label has, those held out for validation included."""

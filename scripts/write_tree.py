@@ -8,8 +8,10 @@ PAGE = ROOT / "docs" / "explanation" / "architecture.md"
 PACKAGE = ROOT / "src" / "umpteen"
 NOT_PYTHON = {
     "py.typed": "the package is typed",
+    "compare/page.html.jinja": "the template of the page of a comparison",
     "config/shipped/*.toml": "the recipes that ship",
     "data/bundled/wordnet-nouns/*": "the bundled dataset: labels, train, test, where it comes from, WordNet's licence",
+    "model/card.md": "the template of a model's README.md",
     "service/page/*": "the page: HTML, styles, modules of script, no build step",
 }
 START, END = "## The tree\n", "\n```\n"

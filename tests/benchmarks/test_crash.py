@@ -8,10 +8,10 @@ from benchmarks.ledger import Ledger
 
 from benchmarks import crash
 from tiny import tiny_tokenizer
+from umpteen.model.catalogue import open_labels
 from umpteen.model.changes import Add, Change, Rename, Retire
 from umpteen.model.classifier import Classifier
 from umpteen.model.folder import ModelFolder
-from umpteen.model.live import open_labels
 
 WRONG = ("lost", "half_done", "damaged", "next_change_failed")
 

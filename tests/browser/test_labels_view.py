@@ -6,7 +6,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from browser.serving import TOKEN, Running
 from browser.watching import Watched
-from umpteen.model.live import compact
+from umpteen.model.classifier import compact
 from umpteen.service.settings import ServiceSettings
 
 

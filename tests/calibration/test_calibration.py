@@ -1,4 +1,4 @@
-"""A calibration as a whole: fitted, saved, read back, and judged on other texts."""
+"""A calibration as a whole: fitted, saved, read back, and evaluated on other texts."""
 
 import json
 from pathlib import Path
@@ -8,9 +8,8 @@ import pytest
 from made_scores import made_held_out
 from scipy.sparse import csr_array
 
-from umpteen.calibration.calibration import FILE, Calibration, fit_calibration, judge_calibration
+from umpteen.calibration.calibration import FILE, Calibration, Rule, evaluate_calibration, fit_calibration
 from umpteen.calibration.curves import HeldOut
-from umpteen.calibration.thresholds import Rule
 from umpteen.errors import BadInput, DamagedModel
 from umpteen.search.ranking import Ranking
 
@@ -48,7 +47,7 @@ def test_held_out_pairs_survive_their_file(tmp_path: Path) -> None:
 
 def test_probabilities_hold_on_texts_that_took_no_part(calibration: Calibration) -> None:
     ranking, truth = as_ranking(made_held_out(3000, seed=5))
-    found = judge_calibration(calibration, ranking, truth)
+    found = evaluate_calibration(calibration, ranking, truth)
     assert found["ece"] < 0.03 < found["ece_raw"]
     assert list(found["by_depth"]) == ["1", "5", "20"]
     for wanted in found["precision"]:

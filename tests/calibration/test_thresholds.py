@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from made_scores import made_held_out, probability_of
 
+from umpteen.calibration.calibration import LEAST_GIVEN, precision_steps, rule_for_coverage, rule_for_f1, threshold_for
 from umpteen.calibration.curves import HeldOut
-from umpteen.calibration.thresholds import LEAST_GIVEN, precision_steps, rule_for_coverage, rule_for_f1, threshold_for
 from umpteen.errors import BadInput
 
 

@@ -12,7 +12,7 @@ from stub_peer import calls, make_stub
 
 from miniature import command, refused, write_miniature, write_recipe
 from umpteen.data.dataset import open_dataset
-from umpteen.evaluation.judge import Judge
+from umpteen.evaluation.evaluate import Evaluator
 from umpteen.evaluation.report import Report
 from umpteen.search.ranking import Ranking
 
@@ -123,14 +123,14 @@ def test_after_a_kill_between_trials_nothing_runs_twice(
 def test_trials_never_see_the_test_split(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = tmp_path / "log"
     make_stub(log, sys.executable)
-    judged = []
-    original = Judge.report
+    evaluated = []
+    original = Evaluator.report
 
-    def report(self: Judge, ranking: Ranking, **more: int) -> Report:
-        judged.append(list(self.split.texts))
+    def report(self: Evaluator, ranking: Ranking, **more: int) -> Report:
+        evaluated.append(list(self.split.texts))
         return original(self, ranking, **more)
 
-    monkeypatch.setattr(Judge, "report", report)
+    monkeypatch.setattr(Evaluator, "report", report)
     compare(folder, tmp_path / "out", "--trials", "2")
     data = open_dataset(folder / "data")
     assert data.test is not None
@@ -140,11 +140,11 @@ def test_trials_never_see_the_test_split(folder: Path, tmp_path: Path, monkeypat
         assert len(call["queries"]) == 6 and len(call["texts"]) == 54
         assert sorted([*call["queries"], *call["texts"]]) == sorted(train)
     assert final["queries"] == test and final["texts"] == train
-    ends = judged.index(test)
+    ends = evaluated.index(test)
     assert ends == 1 + 2 + 2 + 2 and all(
-        texts == test for texts in judged[ends:]
+        texts == test for texts in evaluated[ends:]
     )  # once test is read, all choices are made
-    assert all(not set(texts) & set(test) for texts in judged[:ends])
+    assert all(not set(texts) & set(test) for texts in evaluated[:ends])
 
 
 def test_data_without_a_recipe_of_its_own_gets_the_static_one(folder: Path) -> None:

@@ -7,8 +7,9 @@ from typing import get_args
 
 import pytest
 
+from umpteen.config import recipes
 from umpteen.config.recipes import checked, read_config, to_toml, with_overrides
-from umpteen.config.settings import RunConfig, Section, recipes
+from umpteen.config.settings import RunConfig, Section
 from umpteen.errors import BadConfig, BadFile, BadInput
 
 

@@ -15,8 +15,9 @@ from umpteen.data.labels import LabelCatalogue
 from umpteen.data.texts import Texts
 from umpteen.encoders.encode import NEW, encode_texts, encode_tokens, label_tokens
 from umpteen.encoders.encoder import Encoder
+from umpteen.encoders.rows import RowTable
 from umpteen.encoders.static import StaticEncoder
-from umpteen.encoders.table import FusedEncoder, LabelTable, RowTable
+from umpteen.encoders.table import FusedEncoder, LabelTable
 from umpteen.encoders.towers import Towers
 from umpteen.encoders.transformer import TransformerEncoder
 from umpteen.errors import BadInput, DamagedModel

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from umpteen.encoders.table import BLOCK, RowTable, row_tables
+from umpteen.encoders.rows import BLOCK, RowTable, row_tables
 from umpteen.errors import BadInput
 from umpteen.parallel import World
 from umpteen.parallel.shard import Shard

@@ -100,7 +100,7 @@ def test_sentence_transformers_gives_the_vectors_of_two_towers_together_and_alon
 def test_a_loaded_tower_gives_the_vectors_it_was_saved_with(name: str, tmp_path: Path) -> None:
     encoder = ENCODERS[name](tmp_path)
     if isinstance(encoder, StaticEncoder):
-        encoder.fold_token_weights()  # as saving does
+        encoder.settle()  # as saving does
     Towers(encoder).save(tmp_path / "saved")
     loaded = Towers.load(tmp_path / "saved")
     assert loaded.shared and not loaded.training

@@ -15,7 +15,7 @@ def test_a_name_that_looks_like_a_formula_is_drawn_as_a_name(tmp_path: Path) -> 
     panels = [
         Lines(curves, x=ODD, y=ODD, title=ODD, log_x=True),
         Dots({ODD: Value(1.0)}, x=ODD, title=ODD),
-        Points([(ODD, Point(1, 1, 0))], x=ODD, y=ODD, title=ODD),
+        Points([Point(ODD, 1, 1, 0)], x=ODD, y=ODD, title=ODD),
         Lines({**curves, "another": Curve([1, 2], [1, 2])}, x=ODD, y=ODD, title=ODD),
     ]
     draw(tmp_path / "figure", panels, title=ODD, notice=pytest.fail)

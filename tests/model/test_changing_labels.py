@@ -14,16 +14,17 @@ from small_catalogue import LABELS
 
 from answers import same_answers
 from umpteen.data.labels import LabelCatalogue
+from umpteen.encoders.rows import RowTable
 from umpteen.encoders.static import StaticEncoder
-from umpteen.encoders.table import FusedEncoder, LabelTable, RowTable
+from umpteen.encoders.table import FusedEncoder, LabelTable
 from umpteen.encoders.towers import Towers
 from umpteen.errors import BadInput
-from umpteen.model import live as live_model
-from umpteen.model.catalogue import Encoded
+from umpteen.model import catalogue as catalogue_module
+from umpteen.model import classifier as classifier_module
+from umpteen.model.catalogue import Encoded, open_labels
 from umpteen.model.changes import Add, Rename, Retire
-from umpteen.model.classifier import Classifier, verify
+from umpteen.model.classifier import Classifier, compact, verify
 from umpteen.model.folder import MANIFEST, ModelFolder
-from umpteen.model.live import compact, open_labels
 from umpteen.model.store import Locked
 
 TEXTS = ["the fish trade", "a tax in law", "library network", "food for a dog"]
@@ -60,7 +61,7 @@ def test_a_renamed_label_answers_to_its_new_text_and_a_retired_one_to_none(model
 
 def test_only_changed_texts_are_encoded(model: Path) -> None:
     classifier = Classifier.load(model)
-    with mock.patch.object(live_model, "encode_texts", wraps=live_model.encode_texts) as encoded:
+    with mock.patch.object(classifier_module, "encode_texts", wraps=classifier_module.encode_texts) as encoded:
         classifier.change_labels([Add("n", "new"), Rename("f", "fishes"), Retire("t")])
         assert [call.args[1] for call in encoded.call_args_list] == [["new", "fishes"]]
         encoded.reset_mock()
@@ -153,14 +154,14 @@ def test_a_change_begins_with_what_others_have_changed(model: Path) -> None:
 
 def while_it_encodes(work: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody does this while the next change's texts are encoded, before it waits for its turn."""
-    real = live_model.encode_texts
+    real = classifier_module.encode_texts
 
     def meanwhile(*asked: Any, **named: Any) -> torch.Tensor:
-        monkeypatch.setattr(live_model, "encode_texts", real)
+        monkeypatch.setattr(classifier_module, "encode_texts", real)
         work()
         return real(*asked, **named)
 
-    monkeypatch.setattr(live_model, "encode_texts", meanwhile)
+    monkeypatch.setattr(classifier_module, "encode_texts", meanwhile)
 
 
 def test_a_change_that_another_process_makes_impossible_is_refused_whole(
@@ -175,7 +176,7 @@ def test_a_change_that_another_process_makes_impossible_is_refused_whole(
 
 def test_who_tries_a_change_again_encodes_nothing_twice(model: Path) -> None:
     classifier, encoded = Classifier.load(model), Encoded()
-    with mock.patch.object(live_model, "encode_texts", wraps=live_model.encode_texts) as encoding:
+    with mock.patch.object(classifier_module, "encode_texts", wraps=classifier_module.encode_texts) as encoding:
         with ModelFolder(model).store.changing(), pytest.raises(Locked):
             classifier.change_labels([Add("n", "network of food")], patience=0.0, encoded=encoded)
         assert classifier.change_labels([Add("n", "network of food"), Add("m", "more")], encoded=encoded) == 1
@@ -205,14 +206,14 @@ def test_a_model_replaced_between_look_and_lock_is_loaded_again_before_the_chang
 def test_labels_and_vectors_of_two_models_are_never_taken_for_one(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = Classifier.load(model)
     other.rename_labels({"f": "tree"})
-    read = live_model.read_vectors
+    read = catalogue_module.read_vectors
 
     def replaced_before(path: Path) -> torch.Tensor:
-        monkeypatch.setattr(live_model, "read_vectors", read)
+        monkeypatch.setattr(catalogue_module, "read_vectors", read)
         other.save(model)
         return read(path)
 
-    monkeypatch.setattr(live_model, "read_vectors", replaced_before)
+    monkeypatch.setattr(catalogue_module, "read_vectors", replaced_before)
     found = open_labels(model)
     assert found.labels.texts[0] == "tree" and found.labels.version == 1
     assert torch.equal(found.all_vectors(), other.vectors)

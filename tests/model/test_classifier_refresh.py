@@ -5,7 +5,6 @@ import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,11 +23,10 @@ from umpteen.errors import BadInput, DamagedModel, InUse
 from umpteen.model import classifier as classifier_module
 from umpteen.model import live as live_model
 from umpteen.model.changes import Add, Retire
-from umpteen.model.classifier import Classifier
+from umpteen.model.classifier import Classifier, compact
 from umpteen.model.folder import CALIBRATION, INDEX, MANIFEST, ModelFolder
 from umpteen.model.index import remove_index
 from umpteen.model.index_build import build_index
-from umpteen.model.live import LiveModel, compact
 from umpteen.rerank.features import RankerSettings, TextFeatures
 from umpteen.rerank.ranker import Ranker
 
@@ -54,8 +52,8 @@ def model(saved: Path, tmp_path: Path) -> Path:
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """What those who try again later look at."""
     now = [100.0]
-    monkeypatch.setattr(live_model, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(classifier_module, "monotonic", lambda: now[0])
+    for module in (live_model, classifier_module):
+        monkeypatch.setattr(module, "monotonic", lambda: now[0])
     return now
 
 
@@ -269,13 +267,13 @@ def test_a_damaged_model_in_the_folder_s_place_is_not_loaded_over_and_over(
     before = classifier.predict(TEXTS, 5)
     Classifier.load(model).save(model, recipe="seed = 2\n")
     flip_a_byte(files_of(model) / "vectors.safetensors")
-    load, loads = LiveModel.load, []
+    load, loads = Classifier.load, []
 
-    def counted(*asked: Any, **named: Any) -> LiveModel:
+    def counted(*asked: Any, **named: Any) -> Classifier:
         loads.append(asked)
         return load(*asked, **named)
 
-    monkeypatch.setattr(LiveModel, "load", counted)
+    monkeypatch.setattr(Classifier, "load", counted)
 
     def refused(work: Callable[[], object], tried: int) -> None:
         loads.clear()

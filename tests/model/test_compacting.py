@@ -10,12 +10,12 @@ from small_catalogue import ask, database
 from answers import same_answers
 from miniature import command, files_of, flip_a_byte, listing, part_of
 from umpteen.errors import BadInput, DamagedModel, NotSaved
-from umpteen.model import live as live_model
+from umpteen.model.catalogue import open_labels
 from umpteen.model.changes import Add, Rename, Retire
-from umpteen.model.classifier import Classifier, verify
+from umpteen.model.classifier import Classifier, compact, verify
 from umpteen.model.folder import INDEX, ModelFolder
-from umpteen.model.index import BOUND, certificate_of
-from umpteen.model.live import compact, open_labels
+from umpteen.model.index import certificate_of
+from umpteen.search.index import BOUND
 
 TEXTS = ["the fish trade", "a tax in law", "library network", "food for a dog"]
 
@@ -144,15 +144,15 @@ def test_parts_of_a_model_that_has_taken_the_place_of_this_one_are_not_taken_for
 def test_labels_that_others_change_before_it_begins_are_folded_in(
     changed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    load = live_model.LiveModel.load
+    load = Classifier.load
 
-    def meanwhile(*asked: object, **named: bool) -> live_model.LiveModel:
-        monkeypatch.setattr(live_model.LiveModel, "load", load)
+    def meanwhile(*asked: object, **named: bool) -> Classifier:
+        monkeypatch.setattr(Classifier, "load", load)
         found = load(*asked, **named)  # type: ignore[arg-type]
         Classifier.load(changed).add_labels({"late": "a late one"})
         return found
 
-    monkeypatch.setattr(live_model.LiveModel, "load", meanwhile)
+    monkeypatch.setattr(Classifier, "load", meanwhile)
     assert compact(changed)[:3] == (3, 3, 7)
     assert "late" in open_labels(changed).labels and open_labels(changed).versions == []
 

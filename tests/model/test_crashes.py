@@ -15,9 +15,8 @@ from forked import ends_of, fork
 from small_catalogue import database
 
 from umpteen.model.changes import Add, Change, Rename, Retire
-from umpteen.model.classifier import Classifier, verify
+from umpteen.model.classifier import Classifier, compact, verify
 from umpteen.model.folder import INDEX, ModelFolder
-from umpteen.model.live import compact
 
 CHANGES: list[Change] = [Add("n", "network of food"), Rename("f", "trade"), Retire("t")]
 DIED = 99

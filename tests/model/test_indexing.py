@@ -21,13 +21,14 @@ from umpteen.encoders.static import StaticEncoder
 from umpteen.encoders.towers import Towers
 from umpteen.errors import BadInput, DamagedModel, InUse, NotSaved
 from umpteen.files.storage import can_hold
-from umpteen.model.classifier import Classifier, verify
+from umpteen.model.catalogue import change_labels, open_labels
+from umpteen.model.classifier import Classifier, compact, verify
 from umpteen.model.folder import ModelFolder
-from umpteen.model.index import KINDS, certificate_of, index_of, remove_index
+from umpteen.model.index import certificate_of, index_of, remove_index
 from umpteen.model.index_build import Sample, build_index, of_file, of_label_texts, sync_index
-from umpteen.model.live import change_labels, compact, open_labels
 from umpteen.model.store import Part, write_part
 from umpteen.search.faiss import FaissIndex
+from umpteen.search.kinds import KINDS
 from umpteen.search.milvus import MilvusIndex
 from umpteen.search.milvus_connection import MilvusConnection
 

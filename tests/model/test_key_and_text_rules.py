@@ -5,7 +5,7 @@ import pytest
 from umpteen.data.labels import LabelCatalogue
 from umpteen.errors import BadInput
 from umpteen.model.changes import LONGEST_TEXT, Add, Rename, Retire, steps_of
-from umpteen.model.live_labels import LiveLabels
+from umpteen.model.labels import LiveLabels
 
 COMPOSED, DECOMPOSED = "caf\u00e9", "cafe\u0301"
 

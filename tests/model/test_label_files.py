@@ -10,7 +10,7 @@ from umpteen.errors import BadFile
 from umpteen.model.changes import Add, Rename, Retire
 from umpteen.model.classifier import Classifier
 from umpteen.model.label_files import additions, changes_of, renamings, retirements, write_label_file
-from umpteen.model.live_labels import LiveLabels
+from umpteen.model.labels import LiveLabels
 
 CURRENT = LiveLabels(LabelCatalogue([*LABELS, "a/b"], [*LABELS.values(), "a trained key with a slash"]))
 

@@ -6,7 +6,7 @@ import pytest
 from umpteen.data.labels import LabelCatalogue
 from umpteen.errors import BadInput
 from umpteen.model.changes import Add, Change, Rename, Retire, Version, steps_of
-from umpteen.model.live_labels import LiveLabels
+from umpteen.model.labels import LiveLabels
 
 FIRST = LiveLabels(LabelCatalogue(["f", "t", "l"], ["Fish", "tax law", "library"]))
 

@@ -23,14 +23,13 @@ from umpteen.encoders.static import StaticEncoder
 from umpteen.encoders.towers import Towers
 from umpteen.errors import BadInput, DamagedModel
 from umpteen.files.storage import sha256_of
+from umpteen.model import catalogue as catalogue_module
 from umpteen.model import folder as model_folder
-from umpteen.model import live as live_model
 from umpteen.model import writing as model_writing
-from umpteen.model.classifier import Classifier, verify
+from umpteen.model.classifier import Classifier, compact, verify
 from umpteen.model.folder import INDEX, MANIFEST, ModelFolder, checked_parts
 from umpteen.model.index import remove_index
 from umpteen.model.index_build import build_index
-from umpteen.model.live import compact
 
 LABELS = {"f": "fish", "t": "tax law", "l": "library", "n": "network of food"}
 VECTORS, STRUCTURE = "vectors.safetensors", "index.faiss"
@@ -193,14 +192,14 @@ def test_a_model_replaced_while_it_is_read_is_read_to_the_end(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old, other = Classifier.load(model), classifier_of(tmp_path, 1)
-    read = live_model.read_vectors
+    read = catalogue_module.read_vectors
 
     def replaced_before(folder: Path) -> object:
-        monkeypatch.setattr(live_model, "read_vectors", read)
+        monkeypatch.setattr(catalogue_module, "read_vectors", read)
         other.save(model)
         return read(folder)
 
-    monkeypatch.setattr(live_model, "read_vectors", replaced_before)
+    monkeypatch.setattr(catalogue_module, "read_vectors", replaced_before)
     loaded = Classifier.load(model)
     assert np.array_equal(loaded.vectors, old.vectors)
     same_answers(loaded.predict(["fish"], k=4), old.predict(["fish"], k=4))
@@ -212,15 +211,15 @@ def test_a_model_whose_parts_are_swept_while_it_is_read_is_read_again(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build_index(model, "faiss-flat", k=2)
-    gone, other, read = part_of(model, INDEX), classifier_of(tmp_path, 1), live_model.read_vectors
+    gone, other, read = part_of(model, INDEX), classifier_of(tmp_path, 1), catalogue_module.read_vectors
 
     def replaced_before(folder: Path) -> object:
-        monkeypatch.setattr(live_model, "read_vectors", read)
+        monkeypatch.setattr(catalogue_module, "read_vectors", read)
         other.save(model)
         shutil.rmtree(gone, ignore_errors=True)  # as a sweep by the new model's rules may do
         return read(folder)
 
-    monkeypatch.setattr(live_model, "read_vectors", replaced_before)
+    monkeypatch.setattr(catalogue_module, "read_vectors", replaced_before)
     loaded = Classifier.load(model)
     same_answers(loaded.predict(["fish"], k=4), other.predict(["fish"], k=4))
     assert loaded.index.kind == "exact"

@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from miniature import files_of, part_of, trained
+from miniature import files_of, listing, part_of
 from umpteen.data.dataset import open_dataset
 from umpteen.errors import DamagedModel, NotSaved
 from umpteen.model.calibrate import calibrate
-from umpteen.model.classifier import Classifier, verify
+from umpteen.model.catalogue import open_labels
+from umpteen.model.classifier import Classifier, compact, verify
 from umpteen.model.folder import ModelFolder
+from umpteen.model.index import remove_index
 from umpteen.model.index_build import build_index
-from umpteen.model.live import compact, open_labels
 from umpteen.model.rerank import fit_ranker, remove_ranker
 from umpteen.model.writing import standing_in
 from umpteen.rerank.features import RankerSettings
@@ -24,99 +25,156 @@ from umpteen.rerank.features import RankerSettings
 FEW = RankerSettings(candidates=5)
 
 
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    home = tmp_path_factory.mktemp("replacing")
-    trained(home, "training.steps=2")
-    return home
-
-
-@pytest.fixture
-def model(plain: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(plain / "model", tmp_path / "model"))
-
-
 @pytest.mark.parametrize("rewrite", [lambda loaded, model: loaded.save(model), lambda loaded, model: compact(model)])
 def test_a_ranker_fitted_since_the_load_survives_a_model_that_is_written_again(
-    rewrite: Callable[[Classifier, Path], object], model: Path, plain: Path
+    rewrite: Callable[[Classifier, Path], object], plain_model: Path, plain: Path
 ) -> None:
-    loaded = Classifier.load(model)
+    loaded = Classifier.load(plain_model)
     loaded.add_labels({"new": "a new label"})
-    fit_ranker(model, open_dataset(plain / "data"), FEW, weight=0.5)
-    rewrite(loaded, model)
-    again = Classifier.load(model)
-    assert again.ranker is not None and "new" in again.labels and again.history() == [] and verify(model) == []
+    fit_ranker(plain_model, open_dataset(plain / "data"), FEW, weight=0.5)
+    rewrite(loaded, plain_model)
+    again = Classifier.load(plain_model)
+    assert again.ranker is not None and "new" in again.labels and again.history() == [] and verify(plain_model) == []
 
 
 def test_a_calibration_of_scores_that_are_no_longer_the_model_s_is_not_kept(
-    model: Path, plain: Path, monkeypatch: pytest.MonkeyPatch
+    plain_model: Path, plain: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from umpteen.model import calibrate as calibrating
 
     data, fit = open_dataset(plain / "data"), calibrating.fit_calibration
-    fit_ranker(model, data, FEW, weight=0.5)
+    fit_ranker(plain_model, data, FEW, weight=0.5)
 
     def beside(*given: object, **options: object) -> object:
-        remove_ranker(model)
+        remove_ranker(plain_model)
         return fit(*given, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(calibrating, "fit_calibration", beside)
     with pytest.raises(NotSaved, match="has another ranker by now"):
-        calibrate(model, data, unseen=True)
-    assert Classifier.load(model).calibration is None and verify(model) == []
+        calibrate(plain_model, data, unseen=True)
+    assert Classifier.load(plain_model).calibration is None and verify(plain_model) == []
 
 
 def test_a_model_that_came_to_stand_where_another_is_written_stays(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    plain_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from umpteen.model import writing as model_writing
 
     target, whole = tmp_path / "target", model_writing.write_labels
 
     def meanwhile(folder: Path, labels: object) -> None:
-        shutil.copytree(model, target)
+        shutil.copytree(plain_model, target)
         whole(folder, labels)  # type: ignore[arg-type]
 
     monkeypatch.setattr(model_writing, "write_labels", meanwhile)
     with pytest.raises(NotSaved):
-        Classifier.load(model).save(target)
-    assert standing_in(target) == standing_in(model) and verify(target) == []
+        Classifier.load(plain_model).save(target)
+    assert standing_in(target) == standing_in(plain_model) and verify(target) == []
     assert [path.name for path in tmp_path.iterdir() if "partial" in path.name] == []
 
 
-def test_a_model_nobody_expected_is_kept_aside(model: Path, tmp_path: Path) -> None:
-    Classifier.load(model).save(tmp_path / "other")
+def test_a_model_nobody_expected_is_kept_aside(plain_model: Path, tmp_path: Path) -> None:
+    Classifier.load(plain_model).save(tmp_path / "other")
     expected = standing_in(tmp_path / "other")
-    assert Classifier.load(model).save(tmp_path / "other", unless_changed=expected) is None
-    kept = Classifier.load(model).save(tmp_path / "other", unless_changed=None)
+    assert Classifier.load(plain_model).save(tmp_path / "other", unless_changed=expected) is None
+    kept = Classifier.load(plain_model).save(tmp_path / "other", unless_changed=None)
     assert kept is not None and verify(kept) == [] and verify(tmp_path / "other") == []
 
 
-def test_a_model_that_cannot_be_read_is_moved_aside_with_its_history(model: Path, tmp_path: Path) -> None:
-    good = Classifier.load(model)
+def test_a_model_that_cannot_be_read_is_moved_aside_with_its_history(plain_model: Path, tmp_path: Path) -> None:
+    good = Classifier.load(plain_model)
     good.add_labels({"new": "a new label"})
-    manifest = (model / "manifest.json").read_bytes()
-    (model / "manifest.json").write_bytes(manifest[:-9])
-    kept = good.save(tmp_path / "copy") or Classifier.load(tmp_path / "copy").save(model)
-    assert kept is not None and verify(model) == []
+    manifest = (plain_model / "manifest.json").read_bytes()
+    (plain_model / "manifest.json").write_bytes(manifest[:-9])
+    kept = good.save(tmp_path / "copy") or Classifier.load(tmp_path / "copy").save(plain_model)
+    assert kept is not None and verify(plain_model) == []
     (kept / "manifest.json").write_bytes(manifest)
     assert "new" in open_labels(kept).labels
 
 
-def test_parts_carried_to_another_folder_get_names_of_their_own(model: Path, tmp_path: Path) -> None:
-    build_index(model, "exact", k=1)
-    Classifier.load(model).save(tmp_path / "copy")
-    assert part_of(tmp_path / "copy", "index").name != part_of(model, "index").name
-    assert verify(tmp_path / "copy") == []
+def test_a_model_that_cannot_be_read_is_back_in_its_place_if_nothing_can_be_written_there(
+    plain_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from umpteen.model import writing as model_writing
+
+    good = Classifier.load(plain_model)
+    good.save(tmp_path / "copy")
+    (tmp_path / "copy" / "manifest.json").write_text("{}")
+    before = listing(tmp_path)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(model_writing, "write_labels", full)
+    with pytest.raises(NotSaved):
+        good.save(tmp_path / "copy")
+    assert listing(tmp_path) == before
 
 
-def test_the_first_load_of_a_written_model_hashes_no_large_file_again(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_model_that_counts_by_now_is_not_removed_if_its_folder_cannot_be_flushed(
+    plain_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from umpteen.files import storage
+
+    classifier, old, flush = Classifier.load(plain_model), ModelFolder(plain_model).model, storage.flush_to_disk
+
+    def failing(path: Path) -> None:
+        if path == plain_model.resolve() and ModelFolder(plain_model).model != old:
+            raise OSError(5, "Input/output error")
+        flush(path)
+
+    monkeypatch.setattr(storage, "flush_to_disk", failing)
+    with pytest.raises(NotSaved):
+        classifier.save(plain_model)
+    assert ModelFolder(plain_model).model != old and verify(plain_model) == []
+    assert Classifier.load(plain_model).labels == classifier.labels
+
+
+def test_verify_finds_that_something_else_is_said_of_a_part(plain_model: Path) -> None:
+    build_index(plain_model, "exact", k=1)
+    assert verify(plain_model) == []
+    with closing(sqlite3.connect(next(plain_model.glob("model-*.db")))) as connection:
+        connection.execute("UPDATE parts SET about = replace(about, 'exact', 'exalt')")
+        connection.commit()
+    (problem,) = verify(plain_model)
+    assert "what it says of the index was altered; make the index again" in problem
+
+
+def test_what_is_remembered_of_a_part_s_files_goes_with_the_part(
+    plain_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from umpteen.model import folder as model_folder
 
     monkeypatch.setattr(model_folder, "ALWAYS_HASHED", 100)
-    Classifier.load(model).save(tmp_path / "copy")
+
+    def remembered() -> set[str]:
+        Classifier.load(plain_model)
+        with closing(sqlite3.connect(next(plain_model.glob("model-*.db")))) as connection:
+            return {file.partition("/")[0] for (file,) in connection.execute("SELECT file FROM verified")}
+
+    own = {files_of(plain_model).name}
+    build_index(plain_model, "exact", k=1)
+    assert remembered() == {*own, part_of(plain_model, "index").name}
+    build_index(plain_model, "exact", k=1)
+    assert remembered() == {*own, part_of(plain_model, "index").name}
+    remove_index(plain_model)
+    assert remembered() == own
+
+
+def test_parts_carried_to_another_folder_get_names_of_their_own(plain_model: Path, tmp_path: Path) -> None:
+    build_index(plain_model, "exact", k=1)
+    Classifier.load(plain_model).save(tmp_path / "copy")
+    assert part_of(tmp_path / "copy", "index").name != part_of(plain_model, "index").name
+    assert verify(tmp_path / "copy") == []
+
+
+def test_the_first_load_of_a_written_model_hashes_no_large_file_again(
+    plain_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from umpteen.model import folder as model_folder
+
+    monkeypatch.setattr(model_folder, "ALWAYS_HASHED", 100)
+    Classifier.load(plain_model).save(tmp_path / "copy")
     hashed: list[str] = []
     whole = model_folder.sha256_of
     monkeypatch.setattr(model_folder, "sha256_of", lambda path: hashed.append(Path(path).name) or whole(path))
@@ -141,28 +199,28 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("statement", HOSTILE.values(), ids=HOSTILE.keys())
-def test_whatever_stands_in_a_stranger_s_database_is_one_error(statement: str, model: Path) -> None:
-    Classifier.load(model).add_labels({"new": "a new label"})
-    build_index(model, "exact", k=1)
-    with closing(sqlite3.connect(next(model.glob("model-*.db")))) as connection:
+def test_whatever_stands_in_a_stranger_s_database_is_one_error(statement: str, plain_model: Path) -> None:
+    Classifier.load(plain_model).add_labels({"new": "a new label"})
+    build_index(plain_model, "exact", k=1)
+    with closing(sqlite3.connect(next(plain_model.glob("model-*.db")))) as connection:
         connection.execute(statement)
         connection.commit()
     with pytest.raises(DamagedModel):
-        Classifier.load(model)
+        Classifier.load(plain_model)
     with suppress(DamagedModel):
-        assert verify(model) != []
+        assert verify(plain_model) != []
 
 
 @pytest.mark.parametrize("row", [-1_000_000_000, 2_000_000_000, 10**15])
-def test_a_row_that_no_vector_has_costs_no_memory(row: int, model: Path) -> None:
-    database = files_of(model) / "labels.db"
+def test_a_row_that_no_vector_has_costs_no_memory(row: int, plain_model: Path) -> None:
+    database = files_of(plain_model) / "labels.db"
     with closing(sqlite3.connect(database)) as connection:
         connection.execute("UPDATE labels SET row = ?, retired = 1 WHERE row = 9", (row,))
         connection.commit()
-    reseal(model, "labels.db")
+    reseal(plain_model, "labels.db")
     for read in (Classifier.load, open_labels):
         with pytest.raises(DamagedModel, match=r"labels\.db: holds the rows"):
-            read(model)
+            read(plain_model)
 
 
 def reseal(model: Path, name: str) -> None:

@@ -12,8 +12,7 @@ from small_catalogue import LABELS, alter
 from miniature import files_of
 from umpteen.data.labels import LabelCatalogue
 from umpteen.errors import DamagedModel
-from umpteen.model.live_labels import LiveLabels
-from umpteen.model.stored_labels import StoredLabels, read_labels, write_labels
+from umpteen.model.labels import LiveLabels, StoredLabels, read_labels, write_labels
 
 TEXTS = ["Fish", 'a "quoted" \\ text', "line\nend", "図書館 — book", "Straße", "key", "text: fish", "\x01\u2028"]
 KEYS = ["f", 'q"', "n/l", "ключ", "s", "k", "text", "c"]

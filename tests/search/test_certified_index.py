@@ -7,7 +7,7 @@ from retrieval.index_cases import clustered
 
 from umpteen.errors import BadInput
 from umpteen.search.certificate import Certificate, interval, queries_per_second, recalls, tune
-from umpteen.search.exact_index import ExactIndex, exact_search
+from umpteen.search.exact import ExactIndex, exact_search
 from umpteen.search.faiss import FLAT, HNSW, IVFPQ, KINDS, SQ, FaissIndex
 from umpteen.search.index import Effort, LiveVectors
 from umpteen.search.ranking import Ranking

@@ -21,7 +21,7 @@ from umpteen.search.certificate import tune
 from umpteen.search.index import Effort, LiveVectors
 from umpteen.search.milvus import AUTO, HNSW, IVF_FLAT, MilvusCollection, MilvusIndex
 from umpteen.search.milvus_connection import MilvusAway, MilvusConnection
-from umpteen.search.milvus_places import FallbackIndex
+from umpteen.search.milvus_engine import FallbackIndex
 
 COUNT = 600
 NOBODY = "http://127.0.0.1:9"  # the discard port, where nobody listens
@@ -273,7 +273,7 @@ def test_exact_search_answers_while_milvus_is_away_and_milvus_when_it_is_back(
     assert milvus.collection.version() == 4
     seen: list[object] = []
     with monkeypatch.context() as patch:
-        patch.setattr("umpteen.search.milvus_places.exact_search", lambda *asked: seen.append(asked))
+        patch.setattr("umpteen.search.milvus_engine.exact_search", lambda *asked: seen.append(asked))
         assert recall(index.search(queries, 10), queries, truth) >= 0.95 and seen == []
     index.close()
 
@@ -299,7 +299,7 @@ def test_an_index_can_be_closed_while_its_thread_starts(tmp_path: Path, monkeypa
             time.sleep(0.1)
             super().start()
 
-    monkeypatch.setattr("umpteen.search.milvus_places.Thread", Slow)
+    monkeypatch.setattr("umpteen.search.milvus_engine.Thread", Slow)
     collection = MilvusCollection(MilvusConnection(NOBODY, timeout=1), "labels", HNSW)
     index = FallbackIndex(MilvusIndex(collection, LiveVectors(clustered(40, 1)), Effort(1, 16, 10), Keys, 3))
     with ThreadPoolExecutor(1) as thread:

@@ -4,14 +4,16 @@ import asyncio
 import threading
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from httpx import Response
 from service_cases import AUTHORISED, TOKEN, Running, error_of, in_service
 
+from umpteen.encoders.encoder import Encoder
+from umpteen.model import classifier as classifier_module
 from umpteen.model.folder import ModelFolder
-from umpteen.model.live import LiveModel
 from umpteen.model.store import Store
 from umpteen.service.refusals import Refusal
 from umpteen.service.settings import Limits, ServiceSettings
@@ -60,14 +62,14 @@ def test_a_change_that_has_to_be_tried_again_encodes_its_texts_once(
     """Even if another one is tried between its tries."""
     encoded: list[str] = []
     tries = 0
-    whole, store = LiveModel.encode, Store.changing
+    whole, store = classifier_module.encode_texts, Store.changing
 
-    def encode(self: LiveModel, texts: list[str]) -> torch.Tensor:
+    def encode(tower: Encoder, texts: list[str], **options: Any) -> torch.Tensor:
         encoded.extend(texts)
-        return whole(self, texts)
+        return whole(tower, texts, **options)
 
     async def ask(service: Running) -> None:
-        monkeypatch.setattr(LiveModel, "encode", encode)
+        monkeypatch.setattr(classifier_module, "encode_texts", encode)
         loop = asyncio.get_running_loop()
         with ExitStack() as others:
             others.enter_context(ModelFolder(model).changing())

@@ -10,9 +10,9 @@ import pytest
 from httpx import Response
 from service_cases import Running, error_of, in_service
 
-from umpteen.model import stored_labels as stored
+from umpteen.model import labels as stored
 from umpteen.model.classifier import Classifier
-from umpteen.model.live_labels import LiveLabels
+from umpteen.model.labels import LiveLabels
 from umpteen.service.service import THREADS
 from umpteen.service.settings import Limits, ServiceSettings
 

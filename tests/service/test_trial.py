@@ -12,7 +12,7 @@ from service_cases import PATIENCE, Running, in_service, until
 
 from umpteen.data.labels import LabelCatalogue
 from umpteen.model.classifier import Classifier
-from umpteen.search.exact_index import ExactIndex
+from umpteen.search.exact import ExactIndex
 from umpteen.search.ranking import Ranking
 from umpteen.service.refusals import Refusal, too_busy
 from umpteen.service.service import MANY, Seconds, Service, Trial

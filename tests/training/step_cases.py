@@ -17,8 +17,9 @@ from umpteen.data.texts import Texts
 from umpteen.data.tokens import TokenTable
 from umpteen.encoders.encode import label_tokens
 from umpteen.encoders.encoder import Encoder
+from umpteen.encoders.rows import RowTable, row_tables
 from umpteen.encoders.static import StaticEncoder
-from umpteen.encoders.table import FusedEncoder, LabelTable, RowTable, row_tables
+from umpteen.encoders.table import FusedEncoder, LabelTable
 from umpteen.encoders.towers import Towers
 from umpteen.encoders.transformer import TransformerEncoder
 from umpteen.objectives import decoupled_softmax, one_vs_all, soft_top_k, softmax

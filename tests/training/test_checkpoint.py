@@ -15,6 +15,7 @@ from umpteen.errors import InUse, NotSaved
 from umpteen.files.storage import sha256_of
 from umpteen.model.classifier import verify
 from umpteen.model.train import train
+from umpteen.objectives.losses import OBJECTIVES, decoupled_softmax
 from umpteen.training import loop
 from umpteen.training.checkpoint import TrainState, best_file
 from umpteen.training.observer import MetricsLog, Silence
@@ -186,16 +187,15 @@ def test_a_full_disk_under_the_log_is_reported_as_such() -> None:
 def test_a_loss_turned_nan_stops_the_run_at_its_step_and_keeps_the_checkpoint_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from umpteen.training import build as assemble
-
     recipe = write_recipe(tmp_path, "training.checkpoint_minutes=0", "evaluation.every_epochs=0")
     arguments = ("train", recipe, "--output", tmp_path / "model", "--quiet")
-    real, calls = assemble.decoupled_softmax, iter(range(1, 100))
+    kind, calls = OBJECTIVES["decoupled_softmax"], iter(range(1, 100))
 
     def fails_at_the_third_step(*scores_and_targets: object) -> torch.Tensor:
-        return real(*scores_and_targets) * (float("nan") if next(calls) == 3 else 1.0)  # type: ignore[arg-type]
+        return decoupled_softmax(*scores_and_targets) * (float("nan") if next(calls) == 3 else 1.0)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(assemble, "decoupled_softmax", fails_at_the_third_step)
+    failing = kind._replace(build=lambda settings, labels, pooled: fails_at_the_third_step)
+    monkeypatch.setitem(OBJECTIVES, "decoupled_softmax", failing)
     refused(command(*arguments), "nan at step 3", "learning_rate")
     monkeypatch.undo()
     state = json.loads((tmp_path / "model.training" / "checkpoint" / "state.json").read_text())

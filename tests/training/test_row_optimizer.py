@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import AdamW
 
-from umpteen.encoders.table import RowTable
+from umpteen.encoders.rows import RowTable
 from umpteen.parallel import World
 from umpteen.training.optimizer import ROWS_AT_ONCE, RowAdamW, clip_gradients_, make_optimizer, set_learning_rate
 

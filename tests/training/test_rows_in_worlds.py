@@ -11,7 +11,7 @@ from torch import Tensor
 from tiny import tiny_transformer
 from umpteen.data.batches import EpochSampler
 from umpteen.data.labels import Relevance
-from umpteen.encoders.table import row_tables
+from umpteen.encoders.rows import row_tables
 from umpteen.parallel import World
 from umpteen.training.checkpoint import TrainState, load_checkpoint, save_checkpoint, weights_of
 from umpteen.training.negatives.pool import Uniform

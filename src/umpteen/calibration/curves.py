@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -18,12 +18,12 @@ from umpteen.files.storage import write_atomically
 from umpteen.search.ranking import Ranking, contains
 
 
-# Scores of texts the model was not fitted on, and which of them belong to right labels: what calibration learns from.
-#
-# N texts, k labels each, best first.
 @dataclass(frozen=True)
 class HeldOut:
-    """A text's labels beyond the first k are known by number only: those that are right were not found."""
+    """What calibration learns from: scores of N texts the model was not fitted on, k labels each, best first.
+
+    A text's labels beyond the first k are known by number only: those that are right were not found.
+    """
 
     scores: NDArray[np.float32]  # [N, k]; −inf where a text has fewer labels
     right: NDArray[np.bool_]  # [N, k]
@@ -32,8 +32,7 @@ class HeldOut:
     @classmethod
     def of(cls, ranking: Ranking, truth: csr_array) -> HeldOut:
         """A ranking against the truth; pairs to ignore must be in neither."""
-        right = contains(truth, ranking.rows)
-        return cls(ranking.scores, right, np.diff(truth.indptr).astype(np.int64))
+        return cls(ranking.scores, contains(truth, ranking.rows), np.diff(truth.indptr).astype(np.int64))
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -44,91 +43,64 @@ class HeldOut:
         return np.isfinite(self.scores)
 
     def take(self, texts: NDArray[np.bool_] | NDArray[np.int64]) -> HeldOut:
-        return HeldOut(self.scores[texts], self.right[texts], self.positives[texts])
+        return HeldOut(*(array[texts] for array in vars(self).values()))
 
-    def head(self, k: int) -> HeldOut:
-        """The best k labels of each text."""
-        return HeldOut(self.scores[:, :k], self.right[:, :k], self.positives)
+    @classmethod
+    def join(cls, parts: Sequence[HeldOut]) -> HeldOut:
+        """The texts of all parts, one part after the other."""
+        return cls(*map(np.concatenate, zip(*(vars(part).values() for part in parts), strict=True)))
 
-    def join(self, other: HeldOut) -> HeldOut:
-        """These texts, then the other's."""
-        return HeldOut(
-            np.concatenate([self.scores, other.scores]),
-            np.concatenate([self.right, other.right]),
-            np.concatenate([self.positives, other.positives]),
-        )
-
-    def folds(self, count: int, seed: int = 0) -> NDArray[np.int64]:
+    def folds(self, count: int) -> NDArray[np.int64]:
         """The fold of each text, by chance and of equal sizes; a text's labels stay together."""  # [N]
-        folds = np.arange(len(self)) % count
-        return np.random.default_rng(seed).permutation(folds)
-
-    def require_enough(self) -> None:
-        """Refuses what nothing can be learnt from."""
-        pairs, right = int(self.real.sum()), int(self.right.sum())
-        if len(self) < 2 or right in (0, pairs):
-            raise BadInput(
-                f"{len(self):,} held-out texts, for which {right:,} of {pairs:,} labels found are right, are too few "
-                "to calibrate on: right and wrong ones are needed; hold out more"
-            )
+        return np.random.default_rng(0).permutation(np.arange(len(self)) % count)
 
     def save(self, path: Path) -> None:
         """One .npz without pickle, written whole or not at all."""
         buffer = io.BytesIO()
-        np.savez_compressed(buffer, scores=self.scores, right=self.right, positives=self.positives)
+        np.savez_compressed(buffer, **vars(self))
         write_atomically(path, buffer.getvalue())
 
     @classmethod
     def load(cls, path: Path) -> HeldOut:
         with np.load(path, allow_pickle=False) as arrays:
-            return cls(arrays["scores"], arrays["right"], arrays["positives"])
+            return cls(**arrays)
 
 
 BINS = 15
 _LEAST = 1e-6  # a probability of exactly 0 or 1 that is wrong would cost an infinite log loss
 
 
-# How far probabilities are from what happens: expected calibration error, Brier score, log loss, reliability bins.
-#
-# M pairs of a text and a label, each with a probability and whether the label is right.
 class Bin(NamedTuple):
-    """Pairs of like probability."""
+    """Pairs of a text and a label of like probability."""
 
     pairs: int
     probability: float  # their mean
     right: float  # the share that is right
 
 
-class Reliability(NamedTuple):
-    """ECE is the mean distance between a bin's probability and its share of right pairs, weighed by its pairs."""
+def reliability_of(probabilities: NDArray[np.floating], right: NDArray[np.bool_]) -> tuple[dict[str, float], list[Bin]]:
+    """How far the probabilities of some pairs are from what happens, and their bins of equally many pairs.
 
-    ece: float  # BINS bins of equally many pairs
-    ece_equal_width: float  # BINS bins of equal width
-    brier: float
-    log_loss: float
-    pairs: int
-    bins: list[Bin]  # of equally many pairs
-
-    def to_dict(self) -> dict[str, Any]:
-        """The figures for JSON, without the bins."""
-        return {name: value for name, value in self._asdict().items() if name != "bins"}
-
-
-def reliability_of(probabilities: NDArray[np.floating], right: NDArray[np.bool_]) -> Reliability:
-    """The figures of these pairs; the arrays may have any shape, and must not be empty."""
+    ECE is the mean distance between a bin's probability and its share of right pairs, weighed by its pairs. The arrays
+    may have any shape, and must not be empty.
+    """
     values, truth = probabilities.ravel().astype(np.float64), right.ravel()
-    order = np.argsort(values, kind="stable")
-    mass = [Bin(len(part), float(values[part].mean()), float(truth[part].mean())) for part in _equal_mass(order)]
+
+    def bins(parts: Sequence[NDArray[np.int64]]) -> tuple[list[Bin], float]:
+        found = [Bin(len(at), float(values[at].mean()), float(truth[at].mean())) for at in parts if len(at)]
+        return found, sum(one.pairs * abs(one.probability - one.right) for one in found) / len(values)
+
+    of_equal_mass, ece = bins(np.array_split(np.argsort(values, kind="stable"), BINS))
     place = np.minimum((values * BINS).astype(np.int64), BINS - 1)
-    width = [Bin(int(at.sum()), float(values[at].mean()), float(truth[at].mean())) for at in _members(place)]
-    return Reliability(
-        ece=_expected_error(mass),
-        ece_equal_width=_expected_error(width),
-        brier=float(np.square(values - truth).mean()),
-        log_loss=log_loss(values, truth),
-        pairs=len(values),
-        bins=mass,
-    )
+    _, ece_equal_width = bins([np.flatnonzero(place == number) for number in range(BINS)])
+    figures = {
+        "ece": ece,
+        "ece_equal_width": ece_equal_width,
+        "brier": float(np.square(values - truth).mean()),
+        "log_loss": log_loss(values, truth),
+        "pairs": len(values),
+    }
+    return figures, of_equal_mass
 
 
 def log_loss(probabilities: NDArray[np.floating], right: NDArray[np.bool_]) -> float:
@@ -136,22 +108,6 @@ def log_loss(probabilities: NDArray[np.floating], right: NDArray[np.bool_]) -> f
     values = np.clip(probabilities.astype(np.float64), _LEAST, 1 - _LEAST)
     return float(-np.log(np.where(right, values, 1 - values)).mean())
 
-
-def _equal_mass(order: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    return [part for part in np.array_split(order, BINS) if len(part)]
-
-
-def _members(place: NDArray[np.int64]) -> list[NDArray[np.bool_]]:
-    return [place == number for number in range(BINS) if (place == number).any()]
-
-
-def _expected_error(bins: list[Bin]) -> float:
-    pairs = sum(one.pairs for one in bins)
-    return sum(one.pairs * abs(one.probability - one.right) for one in bins) / pairs
-
-
-Kind = Literal["isotonic", "platt"]
-KINDS: tuple[Kind, ...] = ("isotonic", "platt")
 
 _ALMOST_UNREGULARISED = 1e6
 
@@ -189,7 +145,7 @@ class Isotonic:
         return np.asarray(np.interp(scores, self.scores, self.probabilities))
 
     def to_dict(self) -> dict[str, Any]:
-        return {"scores": self.scores.tolist(), "probabilities": self.probabilities.tolist()}
+        return {"kind": "isotonic", "scores": self.scores.tolist(), "probabilities": self.probabilities.tolist()}
 
 
 @dataclass(frozen=True)
@@ -215,10 +171,12 @@ class Platt:
         return np.asarray(expit(self.slope * scores.astype(np.float64) + self.intercept))
 
     def to_dict(self) -> dict[str, Any]:
-        return {"slope": self.slope, "intercept": self.intercept}
+        return {"kind": "platt", "slope": self.slope, "intercept": self.intercept}
 
 
+Kind = Literal["isotonic", "platt"]
 Curve = Isotonic | Platt
+KINDS: dict[Kind, type[Isotonic] | type[Platt]] = {"isotonic": Isotonic, "platt": Platt}
 
 
 def logistic(readings: NDArray[np.floating], right: NDArray[np.bool_]) -> tuple[NDArray[np.float64], float]:
@@ -236,29 +194,19 @@ def logistic(readings: NDArray[np.floating], right: NDArray[np.bool_]) -> tuple[
     return slopes, float(model.intercept_[0] - slopes @ centre)
 
 
-def fit_curve(kind: Kind, scores: NDArray[np.floating], right: NDArray[np.bool_]) -> Curve:
-    """The curve of that kind through scores and whether each is right."""
-    return Isotonic.fit(scores, right) if kind == "isotonic" else Platt.fit(scores, right)
-
-
-def read_curve(kind: str, content: dict[str, Any]) -> Curve:
+def read_curve(content: dict[str, Any]) -> Curve:
     """What `to_dict` gave."""
-    if kind == "isotonic":
+    if content["kind"] == "isotonic":
         return Isotonic(np.array(content["scores"], np.float64), np.array(content["probabilities"], np.float64))
-    if kind == "platt":
+    if content["kind"] == "platt":
         return Platt(float(content["slope"]), float(content["intercept"]))
-    raise BadInput(f"{kind!r} is no kind of curve; there is {' and '.join(KINDS)}")
+    raise BadInput(f"{content['kind']!r} is no kind of curve; there is {' and '.join(KINDS)}")
 
 
 CROSS_FOLDS = 5
 _LARGEST_SHARE = 0.95  # of the best score
 
 
-# From the scores of one text to probabilities: the first label has a curve of its own, the others share one.
-#
-# The first label is the largest of umpteen scores and so right less often than an equal score further down would say.
-# The others' curve reads score − of_best · the text's best score: an outstanding first label makes the rest less
-# likely. No label is likelier than the first, so probabilities never rise along a text's labels.
 class Choice(NamedTuple):
     """Which curves, and how they read scores."""
 
@@ -269,7 +217,12 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True)
 class TextCurves:
-    """Reads a text's scores best first, as a ranking has them."""
+    """Probabilities of one text's labels, best first: the first has a curve of its own, the others share one.
+
+    The first label is the largest of umpteen scores and so right less often than an equal score further down would
+    say. The others' curve reads score − of_best · the text's best score: an outstanding first label makes the rest
+    less likely. No label is likelier than the first, so probabilities never rise along a text's labels.
+    """
 
     first: Curve
     others: Curve
@@ -288,41 +241,30 @@ class TextCurves:
     @classmethod
     def fit(cls, held_out: HeldOut, choice: Choice) -> TextCurves:
         """The chosen curves on these texts."""
-        first = fit_curve(choice.first, *_first(held_out))
-        scores, right = _others(held_out, choice.of_best)
-        return cls(first, fit_curve(choice.others, scores, right) if len(scores) else first, choice.of_best)
+        first = KINDS[choice.first].fit(*_pairs(held_out, None))
+        scores, right = _pairs(held_out, choice.of_best)
+        return cls(first, KINDS[choice.others].fit(scores, right) if len(scores) else first, choice.of_best)
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
-        return {
-            "first": {"kind": _kind(self.first), **self.first.to_dict()},
-            "others": {"kind": _kind(self.others), "of_best": self.of_best, **self.others.to_dict()},
-        }
+        return {"first": self.first.to_dict(), "others": {**self.others.to_dict(), "of_best": self.of_best}}
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> TextCurves:
         """What `to_dict` gave."""
         first, others = content["first"], content["others"]
-        return cls(
-            read_curve(first["kind"], first), read_curve(others["kind"], others), of_best=float(others["of_best"])
-        )
+        return cls(read_curve(first), read_curve(others), of_best=float(others["of_best"]))
 
 
-def choose(held_out: HeldOut, folds: NDArray[np.int64]) -> tuple[Choice, dict[str, dict[str, float]]]:
+def choose(held_out: HeldOut, folds: NDArray[np.int64]) -> tuple[Choice, dict[str, Any]]:
     """What has the least log loss on texts left out of the fit, and the losses of all that was tried."""
-    first = {kind: _left_out_loss(held_out, folds, kind, _first) for kind in KINDS}
-    others: dict[tuple[Kind, float], float] = {}
-    if held_out.real[:, 1:].any():
-        for share in sorted({0.0, _likeliest_share(held_out)}):
-            for kind in KINDS:
-                others[kind, share] = _left_out_loss(held_out, folds, kind, _reading(share))
+    first = {kind: _left_out_loss(held_out, folds, kind, None) for kind in KINDS}
+    shares = sorted({0.0, _likeliest_share(held_out)}) if held_out.real[:, 1:].any() else []
+    others = {(kind, share): _left_out_loss(held_out, folds, kind, share) for share in shares for kind in KINDS}
     best_first = min(first, key=lambda kind: first[kind])
     best_others = min(others, key=lambda one: others[one]) if others else (best_first, 0.0)
-    tried = {
-        "first": {str(kind): loss for kind, loss in first.items()},
-        "others": {f"{kind}, of_best {share:g}": loss for (kind, share), loss in sorted(others.items())},
-    }
-    return Choice(best_first, *best_others), tried
+    named = {f"{kind}, of_best {share:g}": loss for (kind, share), loss in sorted(others.items())}
+    return Choice(best_first, *best_others), {"first": first, "others": named}
 
 
 def cross_fitted(held_out: HeldOut, folds: NDArray[np.int64], choice: Choice) -> NDArray[np.float32]:
@@ -334,44 +276,29 @@ def cross_fitted(held_out: HeldOut, folds: NDArray[np.int64], choice: Choice) ->
     return found
 
 
-Pairs = tuple[NDArray[np.float64], NDArray[np.bool_]]
-
-
-def _left_out_loss(held_out: HeldOut, folds: NDArray[np.int64], kind: Kind, read: Callable[[HeldOut], Pairs]) -> float:
+def _left_out_loss(held_out: HeldOut, folds: NDArray[np.int64], kind: Kind, of_best: float | None) -> float:
     losses, pairs = 0.0, 0
     for fold in np.unique(folds):
         out = folds == fold
-        curve = fit_curve(kind, *read(held_out.take(~out)))
-        scores, right = read(held_out.take(out))
+        curve = KINDS[kind].fit(*_pairs(held_out.take(~out), of_best))
+        scores, right = _pairs(held_out.take(out), of_best)
         if len(scores):
             losses += len(scores) * log_loss(curve(scores), right)
             pairs += len(scores)
     return losses / max(1, pairs)
 
 
-def _first(held_out: HeldOut) -> Pairs:
-    there = held_out.real[:, 0]
-    return held_out.scores[there, 0].astype(np.float64), held_out.right[there, 0]
-
-
-def _others(held_out: HeldOut, of_best: float) -> Pairs:
-    there = held_out.real[:, 1:]
+def _pairs(held_out: HeldOut, of_best: float | None) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """What the first label's curve (None) or the others' is fitted on: scores as it reads them, and who is right."""
+    labels = slice(0, 1) if of_best is None else slice(1, None)
+    there = held_out.real[:, labels]
     best = np.where(held_out.real[:, :1], held_out.scores[:, :1], 0).astype(np.float64)
-    relative = held_out.scores[:, 1:] - of_best * best
-    return relative[there], held_out.right[:, 1:][there]
+    return (held_out.scores[:, labels] - (of_best or 0.0) * best)[there], held_out.right[:, labels][there]
 
 
 def _likeliest_share(held_out: HeldOut) -> float:
     """How much of the best score a logistic curve would take from the others' scores, from 0 (the score alone)."""
-    scores, right = _others(held_out, 0.0)
-    best = scores - _others(held_out, 1.0)[0]
+    scores, right = _pairs(held_out, 0.0)
+    best = scores - _pairs(held_out, 1.0)[0]
     slopes, _ = logistic(np.stack([scores, best], 1), right)
     return float(np.clip(round(-slopes[1] / slopes[0], 2), 0, _LARGEST_SHARE)) if slopes[0] > 0 else 0.0
-
-
-def _reading(of_best: float) -> Callable[[HeldOut], Pairs]:
-    return lambda held_out: _others(held_out, of_best)
-
-
-def _kind(curve: Curve) -> str:
-    return type(curve).__name__.lower()

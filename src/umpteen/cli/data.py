@@ -24,18 +24,21 @@ def prepare(source: str, recipe_name: str, overrides: tuple[str, ...]) -> None:
     """Read DATA and tokenise it once, in parallel; a stopped run goes on where it was."""
     from umpteen.cli.console import Watch
     from umpteen.config.recipes import resolve
+    from umpteen.config.settings import TextTower
     from umpteen.data.dataset import open_dataset
     from umpteen.data.tokens import tokenise
-    from umpteen.training.build import build_tokenizers
+    from umpteen.encoders.towers import build_tokenizer
 
     config = resolve(recipe_name, overrides, source)
-    query_tokenizer, label_tokenizer = build_tokenizers(config.encoder)
+    query, label = config.encoder.query, config.encoder.label_tower
     with Watch() as watch:
         dataset = open_dataset(config.data.source, progress=partial(watch, "reading"))
         splits = {"train": dataset.train, "validation": dataset.validation, "test": dataset.test}
-        parts = [(name, split.texts, query_tokenizer) for name, split in splits.items() if split is not None]
-        for name, texts, tokenizer in [*parts, ("labels", dataset.labels.texts, label_tokenizer)]:
-            table = tokenise(texts, tokenizer, progress=partial(watch, name))
+        parts = [(name, split.texts, query) for name, split in splits.items() if split is not None]
+        if isinstance(label, TextTower):
+            parts.append(("labels", dataset.labels.texts, label))
+        for name, texts, tower in parts:
+            table = tokenise(texts, build_tokenizer(tower), progress=partial(watch, name))
             say(f"{name}: {len(table):,} texts, {int(table.lengths.sum()):,} tokens")
 
 

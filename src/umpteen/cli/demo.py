@@ -26,7 +26,7 @@ def demo(output: Path) -> None:
     from umpteen.data.dataset import open_dataset
     from umpteen.encoders.folder import locate
     from umpteen.evaluation.baselines import popularity, tfidf_neighbours
-    from umpteen.evaluation.judge import Judge
+    from umpteen.evaluation.evaluate import Evaluator
     from umpteen.model.evaluate import evaluate_model
     from umpteen.model.train import train
 
@@ -42,13 +42,13 @@ def demo(output: Path) -> None:
         watch.notice(f"          {train_queries:,} training and {test_queries:,} test queries, {labels:,} labels")
         classifier = train(config, output=output, overwrite=True, observer=watch, progress=watch)
         watch.notice("evaluating on test, beside popularity and tf-idf nearest neighbours …")
-        judge = Judge(dataset, dataset.test)
-        width, filtered = max(judge.at), dataset.test.filtered.matrix
+        evaluator = Evaluator(dataset, dataset.test)
+        width, filtered = max(evaluator.at), dataset.test.filtered.matrix
         train_matrix = dataset.train.relevance.matrix
         neighbours = tfidf_neighbours(dataset.train.texts, train_matrix, dataset.test.texts, width, excluding=filtered)
         reports = {
-            "popularity": judge.report(popularity(train_matrix, len(dataset.test), width, excluding=filtered)),
-            "tf-idf neighbours": judge.report(neighbours),
+            "popularity": evaluator.report(popularity(train_matrix, len(dataset.test), width, excluding=filtered)),
+            "tf-idf neighbours": evaluator.report(neighbours),
             "umpteen": evaluate_model(classifier, dataset)[0],
         }
     show(metrics_table(reports, title="wordnet-nouns, test, filtered: % ± half the 95 % interval"))

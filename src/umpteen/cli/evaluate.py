@@ -18,7 +18,7 @@ from umpteen.cli.saying import say
 @click.option("--propensity", nargs=2, type=float, help="A and B of PSP and PSnDCG.  [default: the recipe's, 0.55 1.5]")
 @click.option("--as-published", is_flag=True, help="Keep queries without positives in the means, as pyxclib does.")
 @click.option("--no-ranker", is_flag=True, help="The dual encoder alone, if the model has a ranker.")
-@click.option("--ensemble", is_flag=True, help="Judge the mean of the models' scores instead of each.")
+@click.option("--ensemble", is_flag=True, help="Evaluate the mean of the models' scores instead of each.")
 @click.option("--predictions", type=click.Path(path_type=Path), help="Save the top-k scores as scipy CSR (.npz).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def evaluate(
@@ -33,9 +33,9 @@ def evaluate(
     predictions: Path | None,
     as_json: bool,
 ) -> None:
-    """Judge MODEL on DATA: P, nDCG, R, PSP and PSnDCG with 95 % intervals, and by label frequency.
+    """Evaluate MODEL on DATA: P, nDCG, R, PSP and PSnDCG with 95 % intervals, and by label frequency.
 
-    Several models are judged beside each other, with the paired differences of each from the first.
+    Several models are evaluated beside each other, with the paired differences of each from the first.
     """
     from umpteen.cli.console import SHOWN, Watch, decile_table, differences_table, metrics_table, origin_table, show
     from umpteen.cli.parts import calibration_lines

@@ -14,7 +14,7 @@ from umpteen.cli.saying import say
 if TYPE_CHECKING:
     from umpteen.model.catalogue import LiveCatalogue
     from umpteen.model.changes import Change, Step
-    from umpteen.model.live_labels import LiveLabels
+    from umpteen.model.labels import LiveLabels
 
 MODEL = click.argument("model", type=click.Path(path_type=Path))
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -31,8 +31,8 @@ _SIGNS = {"add": "+", "revive": "+", "rename": "~", "retire": "-"}
 @JSON
 def list_(model: Path, search: str, origin: str | None, retired: bool, start: int, count: int, as_json: bool) -> None:
     """List labels: key, text, and what happened to them since training."""
-    from umpteen.model.live import open_labels
-    from umpteen.model.live_labels import ORIGINS
+    from umpteen.model.catalogue import open_labels
+    from umpteen.model.labels import ORIGINS
 
     labels = open_labels(model).labels
     rows: Iterator[int] = labels.find_rows(search, retired=retired)
@@ -71,7 +71,7 @@ def diff(
     as_json: bool,
 ) -> None:
     """Show what changed between two versions, or what importing FILE would change."""
-    from umpteen.model.live import open_labels
+    from umpteen.model.catalogue import open_labels
 
     if file is not None:
         if from_version is not None or to_version is not None:
@@ -87,9 +87,9 @@ def diff(
 
 def show_what_import_would_do(model: Path, file: Path, retire_missing: bool, as_json: bool) -> None:
     """The difference between the labels there are and those of a file."""
+    from umpteen.model.catalogue import open_labels
     from umpteen.model.changes import steps_of
     from umpteen.model.label_files import changes_of
-    from umpteen.model.live import open_labels
 
     labels = open_labels(model).labels
     steps = steps_of(changes_of(file, labels, retire_missing=retire_missing), labels)
@@ -104,7 +104,7 @@ def show_what_import_would_do(model: Path, file: Path, retire_missing: bool, as_
 @JSON
 def history(model: Path, count: int, as_json: bool) -> None:
     """List the versions of the labels since the model was written, newest first."""
-    from umpteen.model.live import open_labels
+    from umpteen.model.catalogue import open_labels
 
     catalogue = open_labels(model)
     lines = catalogue.history()
@@ -127,8 +127,8 @@ def history(model: Path, count: int, as_json: bool) -> None:
 @click.option("--retired", is_flag=True, help="Retired labels, too.")
 def export(model: Path, file: Path, retired: bool) -> None:
     """Write all labels to FILE (.jsonl, .csv or .tsv), as `import` reads them."""
+    from umpteen.model.catalogue import open_labels
     from umpteen.model.label_files import write_label_file
-    from umpteen.model.live import open_labels
 
     count = write_label_file(file, open_labels(model).labels, retired=retired)
     say(f"{count:,} labels in {file}")
@@ -242,7 +242,7 @@ def import_(model: Path, file: Path, retire_missing: bool, dry_run: bool, note: 
 @JSON
 def undo(model: Path, to_version: int | None, note: str, as_json: bool) -> None:
     """Make a new version in which all labels are as they were in an older one."""
-    from umpteen.model.live import undo_labels
+    from umpteen.model.catalogue import undo_labels
 
     _tell(model, undo_labels(model, to_version, note=note), as_json)
 
@@ -253,7 +253,7 @@ def undo(model: Path, to_version: int | None, note: str, as_json: bool) -> None:
 @JSON
 def compact(model: Path, drop_index: bool, as_json: bool) -> None:
     """Fold all versions into the model's own files: rows and keys stay, the history ends."""
-    from umpteen.model.live import compact as fold
+    from umpteen.model.classifier import compact as fold
 
     found = fold(model, drop_index=drop_index)
     if as_json:
@@ -278,7 +278,7 @@ def _require_one_way(file: Path | None, key: str | None, text: str | None) -> No
 
 def _change(model: Path, changes: "Callable[[LiveLabels], Sequence[Change]]", note: str, as_json: bool) -> None:
     from umpteen.cli.console import Watch
-    from umpteen.model.live import change_labels
+    from umpteen.model.catalogue import change_labels
 
     with Watch(quiet=as_json) as watch:
         changed = change_labels(model, changes, note=note, progress=partial(watch, "encoding labels"))

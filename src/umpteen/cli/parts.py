@@ -39,7 +39,7 @@ def calibrate(model: Path, source: str, folds: int | None, unseen: bool, coverag
     with Watch(quiet=as_json) as watch:
         dataset = open_dataset(source, progress=partial(watch, "reading"))
         found = fit(model, dataset, folds=folds, unseen=unseen, coverage=coverage, observer=watch, progress=watch)
-    rules = {name: rule.to_dict() for name, rule in found.rules.items()}
+    rules = {name: rule._asdict() for name, rule in found.rules.items()}
     steps = [_nearest(found.steps, wanted) for wanted in (0.5, 0.7, 0.8, 0.9, 0.95)]
     if as_json:
         about = {"model": str(model), "data": dataset.name, "held_out": found.origin}

@@ -1,15 +1,17 @@
 """A comparison from its methods to its results: trials on validation, one final fit each, then test, once.
 
-OUTPUT/trials/*.jsonl · results/METHOD.json and .npz · models/ · results.json · index.html. Every finished trial and
-every finished method is kept, so the same command goes on where it was stopped.
+OUTPUT/trials/*.jsonl · results/METHOD.npz · models/ · results.json · index.html. Every finished trial and every
+finished method is kept, so the same command goes on where it was stopped.
 """
 
 import io
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -24,8 +26,6 @@ from umpteen.files.storage import write_atomically
 from umpteen.search.ranking import Ranking
 from umpteen.training.tune import Candidate, search
 
-Skipped = dict[str, str]  # method, reason
-
 
 def make_task(
     source: str, dataset: Dataset, *, metric: str, seed: int, fraction: float, propensity: tuple[float, float]
@@ -33,9 +33,9 @@ def make_task(
     """The dataset with one validation split for all methods; what is wrong with it is said before anything runs."""
     held_out = replace(dataset.with_validation(fraction, seed), test=None)
     task = Task(source, dataset, held_out, metric, seed, fraction, propensity)
-    judge = task.judge_of_validation()
-    judge.require(metric)
-    judge.require_positives()
+    evaluator = task.evaluator_of_validation()
+    evaluator.require(metric)
+    evaluator.require_positives()
     if task.test.relevance.without(task.test.filtered).pairs == 0:
         raise BadInput(f"none of the {len(task.test):,} test queries of {dataset.name} has a label to find")
     return task
@@ -49,118 +49,106 @@ def compare(
     output: Path,
     notice: Notice,
     progress: Progress,
-    skipped: Sequence[Skipped] = (),
+    skipped: Sequence[dict[str, str]] = (),
 ) -> dict[str, Any]:
-    """Runs what is not finished yet, and judges all methods on test beside each other."""
+    """Runs what is not finished yet, and evaluates all methods on test beside each other."""
     tried = {method.name: method.candidates(task, trials) for method in methods}
     total = sum(len(candidates) + 1 for candidates in tried.values())
     done, left_out, threads = 0, list(skipped), torch.get_num_threads()
-    finished: list[tuple[Method, dict[str, Any], Ranking]] = []
+    finished: dict[str, tuple[dict[str, Any], Ranking]] = {}
     for method in sorted(methods, key=lambda method: not method.is_ours):  # the slow ones first, for an honest ETA
-        candidates = tried[method.name]
         torch.set_num_threads(threads)  # a recipe may have set its own
-        progress("comparing", done, total)
+        steps = [partial(progress, "comparing", done + step, total) for step in range(len(tried[method.name]) + 1)]
+        steps[0]()
         try:
-            kept, ranking = _finish(task, method, candidates, output, notice, _ticking(progress, done, total))
-            finished.append((method, kept, ranking))
+            finished[method.name] = _finish(task, method, tried[method.name], steps, output, notice)
         except Unavailable as reason:
             notice(f"{method.name} is left out: {reason}")
             left_out.append({"method": method.name, "reason": str(reason)})
-        done += len(candidates) + 1
+        done += len(steps)
     progress("comparing", total, total)
-    finished.sort(key=lambda one: methods.index(one[0]))
-    outcome = _judged(task, finished, trials) | {"skipped": left_out}
+    rows = [(method, *finished[method.name]) for method in methods if method.name in finished]
+    outcome = _evaluated(task, rows, trials) | {"skipped": left_out}
     write_atomically(output / "results.json", json.dumps(outcome, indent=1) + "\n")
     write_page(output / "index.html", outcome)
     return outcome
-
-
-def _ticking(progress: Progress, done: int, total: int) -> Callable[[int], None]:
-    return lambda more: progress("comparing", done + more, total)
 
 
 def _finish(
     task: Task,
     method: Method,
     candidates: list[Candidate],
+    steps: Sequence[Callable[[], None]],
     output: Path,
     notice: Notice,
-    tick: Callable[[int], None],
 ) -> tuple[dict[str, Any], Ranking]:
-    """What is kept of a method, after its trials and its final fit."""
+    """What a method took, and its ranking of test, after its trials and its final fit; each begins with its step."""
     notice(f"{method.name}: {len(candidates)} {'trial' if len(candidates) == 1 else 'trials'} on validation")
-    watched = [_watched(candidate, number, tick) for number, candidate in enumerate(candidates)]
+    told = [one._replace(run=partial(_after, step, one.run)) for one, step in zip(candidates, steps[:-1], strict=True)]
     file = output / "trials" / f"{method.trials_file}.jsonl"
     asked = {candidate.identity for candidate in candidates}
-    ranked = [trial for trial in search(watched, file, task.metric, notice) if trial["identity"] in asked]
+    ranked = [trial for trial in search(told, file, task.metric, notice) if trial["identity"] in asked]
     settings = tuple(ranked[0]["settings"])
-    tick(len(candidates))
+    steps[-1]()
 
-    place = output / "results" / method.name.replace(" ", "-")
+    place = output / "results" / f"{method.name.replace(' ', '-')}.npz"
     identity = task.identify(method.name, settings, ranked[0]["identity"], method.particulars)
-    kept = _read(place.with_name(f"{place.name}.json"))
-    if kept is None or kept["identity"] != identity:
+    kept = _read(place, identity)
+    if kept is None:
         notice(f"{method.name}: final fit on all of train {' '.join(settings)}".rstrip())
-        found = method.finish(task, settings, output / "models")
-        kept = _keep(place, found, {"identity": identity, "settings": list(settings)})
-    shown = [
-        {"settings": trial["settings"], "metrics": trial["metrics"], "seconds": trial["seconds"]} for trial in ranked
-    ]
-    width = max(task.judge_of_test().at)
-    return kept | {"trials": shown}, _read_ranking(place.with_name(f"{place.name}.npz"), width)
+        kept = _keep(place, identity, method.finish(task, settings, output / "models"))
+    about, ranking = kept
+    row = {
+        **about,
+        "settings": list(settings),
+        "validation": about["validation"] or ranked[0]["metrics"],  # with the settings it was given for test
+        "trials": [{name: trial[name] for name in ("settings", "metrics", "seconds")} for trial in ranked],
+    }
+    return row, ranking.head(max(task.evaluator_of_test().at))
 
 
-def _watched(candidate: Candidate, number: int, tick: Callable[[int], None]) -> Candidate:
-    def run() -> dict[str, Any]:
-        tick(number)
-        return candidate.run()
-
-    return candidate._replace(run=run)
+def _after(step: Callable[[], None], run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    step()
+    return run()
 
 
-def _keep(place: Path, found: Outcome, content: dict[str, Any]) -> dict[str, Any]:
-    place.parent.mkdir(parents=True, exist_ok=True)
-    buffer = io.BytesIO()
-    # As it is, and not as a sparse matrix: that would not keep the order of equal scores.
-    np.savez(buffer, rows=found.ranking.rows, scores=found.ranking.scores, labels=found.ranking.labels)
-    write_atomically(place.with_name(f"{place.name}.npz"), buffer.getvalue())
-    kept = content | {
+def _keep(file: Path, identity: str, found: Outcome) -> tuple[dict[str, Any], Ranking]:
+    about = {
         "train_seconds": round(found.train_seconds, 3),
         "predict_seconds": round(found.predict_seconds, 3),
         "parameters": found.parameters,
         "validation": found.validation,
     }
-    write_atomically(place.with_name(f"{place.name}.json"), json.dumps(kept) + "\n")  # last: it says that all is there
-    return kept
+    buffer, ranking = io.BytesIO(), found.ranking
+    # As it is, and not as a sparse matrix: that would not keep the order of equal scores.
+    numbers: dict[str, Any] = {"rows": ranking.rows, "scores": ranking.scores, "labels": ranking.labels}
+    np.savez(buffer, **numbers, identity=identity, about=json.dumps(about))
+    write_atomically(file, buffer.getvalue())
+    return about, ranking
 
 
-def _read_ranking(file: Path, width: int) -> Ranking:
-    try:
-        with np.load(file) as stored:
-            return Ranking(stored["rows"], stored["scores"], int(stored["labels"])).head(width)
-    except (OSError, ValueError, KeyError) as problem:
-        raise BadFile(file, f"is not a ranking of `umpteen compare` ({problem}); give another --output") from None
-
-
-def _read(file: Path) -> dict[str, Any] | None:
+def _read(file: Path, identity: str) -> tuple[dict[str, Any], Ranking] | None:
+    """What was kept of the same final fit, if it was."""
     if not file.exists():
         return None
     try:
-        content: dict[str, Any] = json.loads(file.read_bytes())
-        _ = content["identity"], content["parameters"]
-    except (ValueError, KeyError, TypeError):
-        raise BadFile(file, "is not a result of `umpteen compare`; give another --output") from None
-    return content
+        with np.load(file) as stored:
+            if str(stored["identity"]) != identity:
+                return None
+            ranking = Ranking(stored["rows"], stored["scores"], int(stored["labels"]))
+            return json.loads(str(stored["about"])), ranking
+    except (OSError, EOFError, ValueError, KeyError, BadZipFile) as problem:
+        raise BadFile(file, f"is not a result of `umpteen compare` ({problem}); give another --output") from None
 
 
-def _judged(task: Task, finished: list[tuple[Method, dict[str, Any], Ranking]], trials: int) -> dict[str, Any]:
-    judge = task.judge_of_test()
-    validated = {method.name: _on_validation(kept)[task.metric] for method, kept, _ in finished if method.is_ours}
+def _evaluated(task: Task, rows: list[tuple[Method, dict[str, Any], Ranking]], trials: int) -> dict[str, Any]:
+    evaluator = task.evaluator_of_test()
+    validated = {method.name: row["validation"][task.metric] for method, row, _ in rows if method.is_ours}
     reference = max(validated, key=validated.__getitem__)  # by validation, never by test; of equals the first
-    terms = {method.name: judge.terms(ranking) for method, _, ranking in finished}
+    terms = {method.name: evaluator.terms(ranking) for method, _, ranking in rows}
     results = []
-    for method, kept, ranking in finished:
-        report = judge.report(ranking)
+    for method, row, ranking in rows:
+        report = evaluator.report(ranking)
         differences = {} if method.name == reference else paired_differences(terms[method.name], terms[reference])
         results.append(
             {
@@ -169,19 +157,14 @@ def _judged(task: Task, finished: list[tuple[Method, dict[str, Any], Ranking]], 
                 "metrics": report.metrics,
                 "intervals": report.intervals,
                 "differences": {name: difference.to_dict() for name, difference in differences.items()},
-                "train_seconds": kept["train_seconds"],
-                "predict_seconds": kept["predict_seconds"],
-                "parameters": kept["parameters"],
-                "settings": kept["settings"],
-                "validation": _on_validation(kept),
-                "trials": kept["trials"],
+                **row,
             }
         )
     return {
         "dataset": task.dataset.name,
         "labels": len(task.dataset.labels),
         "train_queries": len(task.dataset.with_validation_in_train().train),
-        "validation_queries": len(task.judge_of_validation().split),
+        "validation_queries": len(task.evaluator_of_validation().split),
         "test_queries": report.queries,
         "test_queries_left_out": report.queries_left_out,
         "propensity": report.propensity,
@@ -191,9 +174,3 @@ def _judged(task: Task, finished: list[tuple[Method, dict[str, Any], Ranking]], 
         "reference": reference,
         "results": results,
     }
-
-
-def _on_validation(kept: dict[str, Any]) -> dict[str, float]:
-    """A method's metrics there with the settings it was given for test."""
-    metrics: dict[str, float] = kept["validation"] or kept["trials"][0]["metrics"]
-    return metrics

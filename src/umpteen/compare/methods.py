@@ -11,13 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import umpteen
 from umpteen.data.dataset import Dataset, Split
 from umpteen.errors import BadInput
 from umpteen.evaluation.baselines import TfidfNeighbours, popularity
-from umpteen.evaluation.judge import Judge
+from umpteen.evaluation.evaluate import Evaluator
 from umpteen.files.progress import Notice
 from umpteen.search.ranking import Ranking
 from umpteen.training.tune import Candidate, grid
@@ -43,16 +43,12 @@ class Task:
             )
         return self.dataset.test
 
-    def judge_of_validation(self) -> Judge:
+    def evaluator_of_validation(self) -> Evaluator:
         assert self.held_out.validation is not None
-        return self._judge(self.held_out, self.held_out.validation)
+        return Evaluator(self.held_out, self.held_out.validation, a=self.propensity[0], b=self.propensity[1])
 
-    def judge_of_test(self) -> Judge:
-        return self._judge(self.dataset, self.test)
-
-    def _judge(self, dataset: Dataset, split: Split) -> Judge:
-        a, b = self.propensity
-        return Judge(dataset, split, a=a, b=b)
+    def evaluator_of_test(self) -> Evaluator:
+        return Evaluator(self.dataset, self.test, a=self.propensity[0], b=self.propensity[1])
 
     def identify(self, *parts: Any) -> str:
         """One name for what follows from these parts on this data."""
@@ -70,32 +66,33 @@ class Outcome(NamedTuple):
     validation: dict[str, float] | None = None  # metrics there, where something was chosen after the trials
 
 
-class Method(Protocol):
+RANKED = "+ranker"  # ends the name of a recipe that gets a ranker on top
+
+
+@dataclass(frozen=True)
+class Method:
     """One row of the table. Trials see train and validation; only `finish` sees test, once."""
 
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def is_ours(self) -> bool: ...
+    name: str
+    is_ours = False
 
     @property
     def trials_file(self) -> str:
-        """Methods that share their trials share this file."""
-        ...
+        """Methods that share their trials share this file: a recipe and the same with a ranker."""
+        return self.name.removesuffix(RANKED).replace(" ", "-")
 
     @property
     def particulars(self) -> dict[str, Any]:
         """What its result follows from besides the trial's settings; a result of others is not taken for its own."""
-        ...
+        return {}
 
     def candidates(self, task: Task, trials: int) -> list[Candidate]:
         """The settings to try on validation, its own first."""
-        ...
+        raise NotImplementedError
 
     def finish(self, task: Task, settings: tuple[str, ...], folder: Path) -> Outcome:
         """The final fit with the chosen settings; what `folder` holds of an interrupted one is gone on with."""
-        ...
+        raise NotImplementedError
 
 
 class Unavailable(Exception):
@@ -106,32 +103,26 @@ Fit = Callable[[Split, Split, dict[str, Any], int], Outcome]
 
 
 @dataclass(frozen=True)
-class Baseline:
+class Baseline(Method):
     """A method that needs no checkpoint: fitted on one split, asked about another."""
 
-    name: str
     choices: tuple[str, ...]  # key=v1,v2,…; the first value of each is its own default
     fit: Fit  # (train, asked, settings, k)
     install: Callable[[Notice], None] = lambda notice: None  # raises Unavailable where it cannot be had
     release: str | None = None
-    is_ours = False
-
-    @property
-    def trials_file(self) -> str:
-        return self.name
 
     @property
     def particulars(self) -> dict[str, Any]:
         return {"release": self.release} if self.release else {}
 
     def candidates(self, task: Task, trials: int) -> list[Candidate]:
-        judge = task.judge_of_validation()
-        train, k = task.held_out.train, max(judge.at)
+        evaluator = task.evaluator_of_validation()
+        train, k = task.held_out.train, max(evaluator.at)
 
         def candidate(point: tuple[str, ...]) -> Candidate:
             def run() -> dict[str, Any]:
-                outcome = self.fit(train, judge.split, _values(point), k)
-                return {"metrics": judge.report(outcome.ranking, bootstrap=0).metrics}
+                outcome = self.fit(train, evaluator.split, _values(point), k)
+                return {"metrics": evaluator.report(outcome.ranking, bootstrap=0).metrics}
 
             return Candidate(point, task.identify(self.name, point), run)
 
@@ -139,7 +130,7 @@ class Baseline:
 
     def finish(self, task: Task, settings: tuple[str, ...], folder: Path) -> Outcome:
         everything = task.dataset.with_validation_in_train().train
-        return self.fit(everything, task.test, _values(settings), max(task.judge_of_test().at))
+        return self.fit(everything, task.test, _values(settings), max(task.evaluator_of_test().at))
 
 
 def _values(settings: tuple[str, ...]) -> dict[str, Any]:

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from umpteen.compare.methods import BASELINES, PEERS, Method, Outcome, Task, Unavailable, peers
+from umpteen.compare.methods import BASELINES, PEERS, RANKED, Method, Outcome, Task, Unavailable, peers
 from umpteen.config.recipes import path_of, resolve
 from umpteen.config.settings import RunConfig
 from umpteen.errors import BadInput
 from umpteen.files.progress import Notice, Progress
 from umpteen.files.storage import atomic_folder, write_atomically
-from umpteen.model.classifier import RANKER, Classifier
+from umpteen.model.classifier import Classifier
 from umpteen.model.rerank import fit_ranker
 from umpteen.model.train import train
 from umpteen.parallel.world import cores
@@ -24,60 +24,82 @@ from umpteen.rerank.ranker import Ranker
 from umpteen.training.observer import Observer
 from umpteen.training.tune import Candidate, candidates, grid, identify, usual_choices
 
+OURS = "umpteen "  # begins the name of each
+
 
 @dataclass(frozen=True)
-class Ours:
-    """A recipe by name or by path; data, split, seed, metric and propensities are the comparison's."""
+class Ours(Method):
+    """A recipe by name or by path, with a ranker where the method's name says so; all else is the comparison's."""
 
     recipe: str
-    label: str  # of the recipe, for people
     notice: Notice
     observer: Observer
     progress: Progress
     is_ours = True
 
     @property
-    def name(self) -> str:
-        return f"umpteen {self.label}"
-
-    @property
-    def trials_file(self) -> str:
-        return f"umpteen-{self.label}"
+    def is_ranked(self) -> bool:
+        return self.name.endswith(RANKED)
 
     @property
     def particulars(self) -> dict[str, Any]:
-        return {}
+        return RankerSettings().to_dict() if self.is_ranked else {}
 
     def candidates(self, task: Task, trials: int) -> list[Candidate]:
         points = grid(usual_choices(self._config(task)), trials, task.seed, own_first=True)
-        configs = [self._config(task, point) for point in points]
-        return candidates(
-            list(zip(points, configs, strict=True)),
-            notice=self.notice,
-            progress=self.progress,
-            observer=self.observer,
-        )
+        configs = [(point, self._config(task, point)) for point in points]
+        return candidates(configs, notice=self.notice, progress=self.progress, observer=self.observer)
 
     def finish(self, task: Task, settings: tuple[str, ...], folder: Path) -> Outcome:
+        """Fits on all of train and ranks test; a ranker is fitted on train and weighed on validation before."""
+        weighed, validation = None, None
+        if self.is_ranked:
+            model, _ = self._fit(task, settings, folder, "train")
+            evaluator, weighed = task.evaluator_of_validation(), model.ranker
+            assert weighed is not None
+            on_validation = evaluator.rank(model.towers.query, model.vectors, ranker=weighed)
+            validation = evaluator.report(on_validation, bootstrap=0).metrics
+            self.notice(f"{self.name}: the ranker counts {weighed.weight:g}")
+        model, train_seconds = self._fit(task, settings, folder, "train+validation", weighed)
+        evaluator = task.evaluator_of_test()
         began = time.monotonic()
-        classifier = self.fit(task, settings, folder, "train+validation")
-        # An interrupted run has trained for longer than this call took.
-        train_seconds = max(time.monotonic() - began, float(classifier.training["seconds"]))
-        judge = task.judge_of_test()
-        began = time.monotonic()
-        ranking = judge.rank(classifier.towers.query, classifier.vectors)
-        return Outcome(ranking, train_seconds, time.monotonic() - began, parameters_of(classifier))
+        ranking = evaluator.rank(model.towers.query, model.vectors, ranker=model.ranker)
+        predict_seconds = time.monotonic() - began
+        # Numbers that training sets, those of a shared tower once; label vectors follow from them.
+        parameters = sum(weight.numel() for weight in model.towers.parameters())
+        if model.ranker is not None:
+            parameters += int(model.ranker.weights.nnz) + len(model.ranker.intercepts)
+        return Outcome(ranking, train_seconds, predict_seconds, parameters, validation)
 
-    def fit(self, task: Task, settings: tuple[str, ...], folder: Path, fit_on: str) -> Classifier:
-        """The recipe's model with these settings, trained now or found as it was trained."""
+    def _fit(
+        self, task: Task, settings: tuple[str, ...], folder: Path, fit_on: str, weighed: Ranker | None = None
+    ) -> tuple[Classifier, float]:
+        """The model with these settings, trained now or found as it was trained, and the seconds that took.
+
+        Its folder is named after everything it follows from; with a ranker it has another one beside that.
+        """
         config = self._config(task, settings, fit_on)
-        output = self.folder_of(task, settings, folder, fit_on)
-        return train(config, output=output, resume=True, observer=self.observer, progress=self.progress)
-
-    def folder_of(self, task: Task, settings: tuple[str, ...], folder: Path, fit_on: str) -> Path:
-        """Where that model is: named after everything that it follows from."""
-        identity = identify(self._config(task, settings, fit_on), task.dataset.fingerprint)
-        return folder / f"{self.label}-{identity}"
+        identity = identify(config, task.dataset.fingerprint)
+        plain = folder / f"{self.name.removeprefix(OURS).removesuffix(RANKED)}-{identity}"
+        began = time.monotonic()
+        model = train(config, output=plain, resume=True, observer=self.observer, progress=self.progress)
+        # An interrupted run has trained for longer than this call took.
+        seconds = max(time.monotonic() - began, float(model.training["seconds"]))
+        if not self.is_ranked:
+            return model, seconds
+        ranked = plain.with_name(plain.name + RANKED)
+        clock = ranked.with_name(f"{ranked.name}.seconds")  # written last: it says that the ranker is there
+        if not ranked.exists():
+            clock.unlink(missing_ok=True)
+            with atomic_folder(ranked) as copy:
+                shutil.copytree(plain, copy, dirs_exist_ok=True)
+        if not clock.exists():
+            chosen = RankerSettings(candidates=min(RankerSettings.candidates, len(model.labels)))
+            found = {} if weighed is None else {"weight": weighed.weight, "rare": weighed.rare}
+            began = time.monotonic()
+            fit_ranker(ranked, task.dataset, chosen, **found, jobs=cores(), progress=self.progress)
+            write_atomically(clock, f"{time.monotonic() - began:.3f}")
+        return Classifier.load(ranked), seconds + float(clock.read_text())
 
     def _config(self, task: Task, settings: tuple[str, ...] = (), fit_on: str = "train") -> RunConfig:
         a, b = task.propensity
@@ -86,89 +108,11 @@ class Ours:
             f"data.validation_fraction={task.fraction}",
             f"data.fit_on={fit_on}",
             f"evaluation.metric={json.dumps(task.metric)}",
-            f"evaluation.at={list(task.judge_of_validation().at)}",
+            f"evaluation.at={list(task.evaluator_of_validation().at)}",
             f"evaluation.propensity_a={a}",
             f"evaluation.propensity_b={b}",
         )
         return resolve(self.recipe, (*shared, *settings), task.source)
-
-
-def parameters_of(classifier: Classifier) -> int:
-    """Numbers that training sets: the towers', a shared one counted once; label vectors follow from them."""
-    return sum(weight.numel() for weight in classifier.towers.parameters())
-
-
-MARK = "+ranker"
-
-
-@dataclass(frozen=True)
-class OursWithRanker:
-    """The same trials and the same dual encoder as the recipe without; the ranker's weight is chosen after them."""
-
-    ours: Ours
-    is_ours = True
-
-    @property
-    def name(self) -> str:
-        return f"{self.ours.name}{MARK}"
-
-    @property
-    def trials_file(self) -> str:
-        return self.ours.trials_file
-
-    @property
-    def particulars(self) -> dict[str, Any]:
-        return RankerSettings().to_dict()
-
-    def candidates(self, task: Task, trials: int) -> list[Candidate]:
-        return self.ours.candidates(task, trials)
-
-    def finish(self, task: Task, settings: tuple[str, ...], folder: Path) -> Outcome:
-        """Fit on train, weigh on validation; fit on all of train with that weight; rank test."""
-        weighed = self._fit(task, settings, folder, "train", None)
-        assert weighed.ranker is not None
-        judge = task.judge_of_validation()
-        on_validation = judge.rank(weighed.towers.query, weighed.vectors, ranker=weighed.ranker)
-        validation = judge.report(on_validation, bootstrap=0).metrics
-        self.ours.notice(f"{self.name}: the ranker counts {weighed.ranker.weight:g}")
-
-        final = self._fit(task, settings, folder, "train+validation", weighed.ranker)
-        assert final.ranker is not None
-        judge = task.judge_of_test()
-        began = time.monotonic()
-        ranking = judge.rank(final.towers.query, final.vectors, ranker=final.ranker)
-        predict_seconds = time.monotonic() - began
-        parameters = parameters_of(final) + int(final.ranker.weights.nnz) + len(final.ranker.intercepts)
-        seconds = float(final.training["seconds"]) + self._ranker_seconds(task, settings, folder)
-        return Outcome(ranking, seconds, predict_seconds, parameters, validation)
-
-    def _ranker_seconds(self, task: Task, settings: tuple[str, ...], folder: Path) -> float:
-        """What the final ranker's fit took, which may have been before a kill."""
-        plain = self.ours.folder_of(task, settings, folder, "train+validation")
-        return float(_clock(plain.with_name(plain.name + MARK)).read_text())
-
-    def _fit(
-        self, task: Task, settings: tuple[str, ...], folder: Path, fit_on: str, weighed: Ranker | None
-    ) -> Classifier:
-        """The model with a ranker, in a folder of its own beside the model without."""
-        plain = self.ours.fit(task, settings, folder, fit_on)
-        plain_folder = self.ours.folder_of(task, settings, folder, fit_on)
-        output = plain_folder.with_name(plain_folder.name + MARK)
-        if not output.exists():
-            with atomic_folder(output) as copy:
-                shutil.copytree(plain_folder, copy, dirs_exist_ok=True)
-        if RANKER not in Classifier.load(output, index=False).parts:
-            chosen = RankerSettings(candidates=min(RankerSettings.candidates, len(plain.labels)))
-            found = {} if weighed is None else {"weight": weighed.weight, "rare": weighed.rare}
-            began = time.monotonic()
-            fit_ranker(output, task.dataset, chosen, **found, jobs=cores(), progress=self.ours.progress)
-            write_atomically(_clock(output), f"{time.monotonic() - began:.3f}")
-        return Classifier.load(output)
-
-
-def _clock(model: Path) -> Path:
-    """Beside a model: the seconds its ranker took."""
-    return model.with_name(f"{model.name}.seconds")
 
 
 def available_peers(names: Sequence[str], notice: Notice) -> tuple[list[Method], list[dict[str, str]]]:
@@ -204,16 +148,13 @@ def our_methods(
     label: str | None = None,
 ) -> list[Method]:
     """Each recipe, and with a ranker on top where it is marked so or all are; `label` renames a single one."""
-    wanted: dict[str, str] = {}  # name in the table → recipe
+    methods: dict[str, Ours] = {}
     for recipe in recipes:
-        plain = recipe.removesuffix(MARK)
+        plain = recipe.removesuffix(RANKED)
         name = label or path_of(plain).stem
-        marked = recipe.endswith(MARK)
-        for row in [f"{name}{MARK}"] if marked else [name, f"{name}{MARK}"] if ranker else [name]:
-            if wanted.setdefault(row, plain) != plain:
-                raise BadInput(f"two recipes are called {name}: {wanted[row]} and {plain}; rename one of the files")
-    methods: list[Method] = []
-    for row, recipe in wanted.items():
-        ours = Ours(recipe, row.removesuffix(MARK), notice, observer, progress)
-        methods.append(OursWithRanker(ours) if row.endswith(MARK) else ours)
-    return methods
+        for end in [RANKED] if recipe.endswith(RANKED) else ["", RANKED] if ranker else [""]:
+            row = f"{OURS}{name}{end}"
+            one = methods.setdefault(row, Ours(row, plain, notice, observer, progress))
+            if one.recipe != plain:
+                raise BadInput(f"two recipes are called {name}: {one.recipe} and {plain}; rename one of the files")
+    return list(methods.values())

@@ -1,6 +1,5 @@
 """Recipes as TOML, shipped or of users: read, overridden, checked, and written with every key explained."""
 
-import copy
 import difflib
 import json
 import tomllib
@@ -9,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from umpteen.config.settings import RunConfig, Section
+from umpteen.config.settings import KINDS, RunConfig, Section
 from umpteen.errors import BadConfig, BadFile, BadInput
 
 
@@ -37,29 +36,51 @@ def _read_settings(path: Path, *extending: Path) -> dict[str, Any]:
     return _merged(_read_settings(under, path, *extending), settings)
 
 
-def _merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    both = dict(under)
-    for key, value in over.items():
-        nested = isinstance(value, dict) and isinstance(both.get(key), dict)
-        both[key] = _merged(both[key], value) if nested else value
+def _merged(under: dict[str, Any], over: dict[str, Any], *path: str) -> dict[str, Any]:
+    """Settings on top of others; where another kind is chosen, what only the old one knew falls away."""
+    key, kinds = KINDS.get(".".join(path), ("", {}))
+    both = {name: value for name, value in under.items() if _is_known(name, kinds.get(over.get(key, "")))}
+    if path == ("encoder",) and isinstance(under.get("label"), dict) and "kind" in over.get("query", {}):
+        inherited = {"kind": over["query"]["kind"], **under["label"]}  # labels have the queries' kind, or their own
+        both["label"] = _merged(under["label"], {"kind": inherited["kind"]}, "encoder", "label")
+    for name, value in over.items():
+        beneath = both.get(name)
+        if isinstance(value, dict) and isinstance(beneath, dict | None):
+            both[name] = _merged(beneath or {}, value, *path, name)
+        elif value is None:  # as if nobody had said anything about it
+            both.pop(name, None)
+        else:
+            both[name] = value
     return both
+
+
+def _is_known(name: str, section: type[Section] | None) -> bool:
+    return section is None or name in section.model_fields
 
 
 def with_overrides(settings: dict[str, Any], overrides: tuple[str, ...]) -> dict[str, Any]:
     """`optimizer.learning_rate=0.01` and the like, over a recipe's settings; values are TOML, or else strings."""
-    settings = copy.deepcopy(settings)
+    over: dict[str, Any] = {}
     for override in overrides:
         dotted, equals, written = override.partition("=")
         if not equals:
             raise BadConfig(f"--set {override}: write it as key=value, for instance --set optimizer.learning_rate=0.01")
-        section = settings
+        section = over
         *parents, key = dotted.strip().split(".")
-        for parent in parents:
+        for depth, parent in enumerate(parents):
             section = section.setdefault(parent, {})
-            if not isinstance(section, dict):
+            if not isinstance(section, dict) or not _is_section(settings, parents[: depth + 1]):
                 raise BadConfig(f"--set {override}: {parent} is a value, not a section")
         section[key] = _toml_value(written.strip())
-    return settings
+    return _merged(settings, over)
+
+
+def _is_section(settings: Any, path: list[str]) -> bool:
+    for part in path:
+        settings = settings.get(part, {})
+        if not isinstance(settings, dict):
+            return False
+    return True
 
 
 def _toml_value(written: str) -> Any:
@@ -81,24 +102,29 @@ def checked(settings: dict[str, Any], *, origin: str) -> RunConfig:
 
 
 def _explain(problem: dict[str, Any]) -> str:
-    location = [str(part) for part in problem["loc"] if part not in {"int", "literal['positives']"}]
+    location = [str(part) for part in problem["loc"] if part not in {"constrained-int", "literal['positives']"}]
     key = ".".join(location)
     if problem["type"] != "extra_forbidden":
-        return f"{key} = {problem['input']!r}: {problem['msg'].removeprefix('Value error, ')}"
-    known = list(_section_at(location[:-1]).model_fields)
+        given = f"[{key}]" if isinstance(problem["input"], dict) else f"{key} = {problem['input']!r}"
+        return f"{given}: {problem['msg'].removeprefix('Value error, ')}"
+    known = _known_at(location[:-1])
     nearest = difflib.get_close_matches(location[-1], known, n=1, cutoff=0.5)
     where = f"[{'.'.join(location[:-1])}]" if location[:-1] else "the top level"
     hint = f"did you mean {nearest[0]}?" if nearest else f"{where} knows {', '.join(known)}"
     return f"unknown key {key}; {hint}"
 
 
-def _section_at(path: list[str]) -> type[Section]:
+def _known_at(path: list[str]) -> list[str]:
+    """The keys of a section; of one that has kinds, those of all of them."""
+    if ".".join(path) in KINDS:
+        _, kinds = KINDS[".".join(path)]
+        return list(dict.fromkeys(name for section in kinds.values() for name in section.model_fields))
     section: type[Section] = RunConfig
     for part in path:
         annotation = section.model_fields[part].annotation
-        candidates = [annotation, *getattr(annotation, "__args__", ())]
-        section = next(c for c in candidates if isinstance(c, type) and issubclass(c, Section))
-    return section
+        assert isinstance(annotation, type) and issubclass(annotation, Section)
+        section = annotation
+    return list(section.model_fields)
 
 
 def to_toml(config: RunConfig, *, comments: bool = True) -> str:

@@ -1,8 +1,17 @@
 """One run as settings: typed, frozen, every key explained, closed to keys it does not know."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    SerializeAsAny,
+    field_validator,
+    model_validator,
+)
 
 _TOO_LARGE = 2**31  # what every library below can hold, seeds included
 _FASTEST = 100.0  # learning rate; far beyond what any run survives
@@ -36,49 +45,90 @@ class DataConfig(Section):
 
 
 class TowerConfig(Section):
-    kind: Literal["transformer", "static", "table"] = Field(
-        "static",
-        description="transformer, or a bag of word pieces for CPUs; for labels also a table: a learned vector each, "
-        "and no text",
-    )
-    start: str = Field("all-MiniLM-L6-v2", description="a Hugging Face model by name or folder")
-    random_weights: bool = Field(
-        False, description="start from random weights; `start` then gives the shape and the vocabulary"
-    )
-    max_length: int = Field(128, ge=1, description="tokens kept of a text")
+    """What every tower has; its kind decides what else it knows."""
+
+    kind: str
     normalise: bool = Field(True, description="vectors of length 1")
     dropout: float = Field(0.0, ge=0, lt=1, description="dropout on the vectors")
-    pooling: Literal["mean", "first"] = Field("mean", description="transformer: mean of the tokens, or the first one")
-    projection: int | None = Field(None, ge=1, description="transformer: a linear map to this many dimensions")
-    precision: Literal["float32", "bfloat16", "float16"] = Field(
-        "float32", description="transformer: autocast precision"
-    )
-    hidden_dropout: float | None = Field(None, ge=0, lt=1, description="transformer: overrides the model's own rates")
-    dimension: int | None = Field(None, ge=1, description="static: numbers in a vector; without it, the token table's")
-    bigrams: int = Field(0, ge=0, description="static: hash buckets for pairs of neighbouring word pieces; 0 for none")
-    idf: bool = Field(True, description="static: start the weight of a word piece at its inverse document frequency")
-    residual: bool = Field(False, description="labels: a learned vector each, added to the text's")
-    start_from_text: bool = Field(
-        False, description="table: start from the query tower's vectors of the labels' texts, not at random"
-    )
     learning_rate: float | None = Field(
         None, gt=0, le=_FASTEST, description="where this tower's differs from the optimizer's"
     )
 
 
+class TextTower(TowerConfig):
+    """A tower that reads texts."""
+
+    start: str = Field("all-MiniLM-L6-v2", description="a Hugging Face model by name or folder")
+    random_weights: bool = Field(
+        False, description="start from random weights; `start` then gives the shape and the vocabulary"
+    )
+    max_length: int = Field(128, ge=1, description="tokens kept of a text")
+    residual: bool = Field(False, description="labels: a learned vector each, added to the text's")
+
+
+class StaticTower(TextTower):
+    kind: Literal["static"] = Field("static", description="a bag of word pieces, for CPUs; or transformer")
+    dimension: int | None = Field(None, ge=1, description="numbers in a vector; without it, the token table's")
+    bigrams: int = Field(0, ge=0, description="hash buckets for pairs of neighbouring word pieces; 0 for none")
+    idf: bool = Field(True, description="start the weight of a word piece at its inverse document frequency")
+
+
+class TransformerTower(TextTower):
+    kind: Literal["transformer"] = Field("transformer", description="any Hugging Face encoder; or static, for CPUs")
+    pooling: Literal["mean", "first"] = Field("mean", description="mean of the tokens, or the first one")
+    projection: int | None = Field(None, ge=1, description="a linear map to this many dimensions")
+    precision: Literal["float32", "bfloat16", "float16"] = Field("float32", description="autocast precision")
+    hidden_dropout: float | None = Field(None, ge=0, lt=1, description="overrides the model's own rates")
+
+
+class TableTower(TowerConfig):
+    kind: Literal["table"] = Field("table", description="for labels: a learned vector each, and no text")
+    start_from_text: bool = Field(
+        False, description="start from the query tower's vectors of the labels' texts, not at random"
+    )
+
+
+def chosen_by(key: str, table: dict[str, type[Section]], usual: str) -> BeforeValidator:
+    """The kind that a section names decides which settings it knows; whatever does not belong to it is refused."""
+
+    def choose(given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        kind = given.get(key, usual)
+        if not isinstance(kind, str) or kind not in table:
+            raise ValueError(f"there is no {key} = {kind!r}; there is {', '.join(table)}")
+        for name in given.keys() - table[kind].model_fields.keys():
+            if owners := [other for other, section in table.items() if name in section.model_fields]:
+                raise ValueError(f'{name} is for {key} = "{" or ".join(owners)}", not for "{kind}"; leave it out')
+        return table[kind].model_validate({**given, key: kind})
+
+    return BeforeValidator(choose)
+
+
+TOWERS: dict[str, type[Section]] = {"static": StaticTower, "transformer": TransformerTower, "table": TableTower}
+_ByKind = chosen_by("kind", TOWERS, "static")
+
+
 class EncoderConfig(Section):
     towers: Literal["shared", "separate"] = Field("separate", description="shared is the paper's setting")
-    query: TowerConfig = TowerConfig()
-    label: TowerConfig | None = Field(
+    query: Annotated[SerializeAsAny[TextTower], _ByKind] = StaticTower()
+    label: Annotated[SerializeAsAny[TowerConfig], _ByKind] | None = Field(
         None, description="only for separate towers; what it leaves out is as in [encoder.query]"
     )
 
     @model_validator(mode="before")
     @classmethod
     def _labels_start_from_the_settings_of_queries(cls, given: Any) -> Any:
-        if isinstance(given, dict) and isinstance(given.get("label"), dict) and isinstance(given.get("query"), dict):
-            return {**given, "label": {**given["query"], **given["label"]}}
-        return given
+        query, label = (given.get(side) for side in ("query", "label")) if isinstance(given, dict) else (None, None)
+        if not isinstance(query, dict):
+            return given
+        kind = query.get("kind", "static")
+        if kind in TOWERS and not issubclass(TOWERS[kind], TextTower):
+            raise ValueError(f'kind = "{kind}" is for labels, which are known in advance: set it in [encoder.label]')
+        if not isinstance(label, dict):
+            return given
+        known = TOWERS.get(str(label.get("kind", kind)), TowerConfig).model_fields
+        return {**given, "label": {**{key: value for key, value in query.items() if key in known}, **label}}
 
     @model_validator(mode="after")
     def _one_tower_has_one_setting(self) -> "EncoderConfig":
@@ -88,13 +138,8 @@ class EncoderConfig(Section):
 
     @model_validator(mode="after")
     def _only_labels_have_rows(self) -> "EncoderConfig":
-        if self.query.kind == "table" or self.query.residual:
-            what = 'kind = "table"' if self.query.kind == "table" else "residual = true"
-            raise ValueError(f"{what} is for labels, which are known in advance: set it in [encoder.label]")
-        if self.label_tower.residual and self.label_tower.kind == "table":
-            raise ValueError("residual = true adds a vector to a text's, and a table has no texts; choose one of them")
-        if self.label_tower.start_from_text and self.label_tower.kind != "table":
-            raise ValueError(f'start_from_text is for kind = "table", not for "{self.label_tower.kind}"')
+        if self.query.residual:
+            raise ValueError("residual = true is for labels, which are known in advance: set it in [encoder.label]")
         return self
 
     @property
@@ -102,56 +147,121 @@ class EncoderConfig(Section):
         return self.label or self.query
 
 
+_WHICH = "docs/explanation/choosing-an-objective.md tells which to use"
+
+
 class ObjectiveConfig(Section):
-    name: Literal["decoupled_softmax", "softmax", "soft_top_k", "one_vs_all"] = Field(
-        "decoupled_softmax", description="docs/explanation/choosing-an-objective.md tells which to use"
-    )
+    """What every objective has; its name decides what else it knows."""
+
+    name: str
     temperature: float = Field(
         0.05, gt=0, description="scores are inner products divided by this; 1 goes with unnormalised vectors"
-    )
-    k: int | Literal["positives"] = Field(
-        5, description="soft_top_k: how many labels may pass, or each query's number of positives"
-    )
-    alpha: float = Field(2.0, gt=0, description="soft_top_k: steepness of the threshold")
-    reduction: Literal["mean", "sum"] = Field(
-        "mean", description="over a query's positives; the paper writes sum, its code takes the mean"
     )
     positives_per_query: int | None = Field(
         None, ge=1, description="pull at most this many sampled positives a step; without it, all"
     )
 
-    @model_validator(mode="after")
-    def _k_is_positive(self) -> "ObjectiveConfig":
-        if isinstance(self.k, int) and self.k < 1:
-            raise ValueError(f"k is {self.k}; it must be at least 1")
-        return self
+    def over_positives(self) -> Literal["mean", "sum"]:
+        """How the terms of a query's positives become one."""
+        return "sum"
+
+
+class ReducedObjective(ObjectiveConfig):
+    """One whose terms are those of the positives."""
+
+    reduction: Literal["mean", "sum"] = Field(
+        "mean", description="over a query's positives; the paper writes sum, its code takes the mean"
+    )
+
+    def over_positives(self) -> Literal["mean", "sum"]:
+        return self.reduction
+
+
+class DecoupledSoftmax(ReducedObjective):
+    name: Literal["decoupled_softmax"] = Field("decoupled_softmax", description=_WHICH)
+
+
+class Softmax(ReducedObjective):
+    name: Literal["softmax"] = Field("softmax", description=_WHICH)
+
+
+class SoftTopK(ReducedObjective):
+    name: Literal["soft_top_k"] = Field("soft_top_k", description=_WHICH)
+    k: PositiveInt | Literal["positives"] = Field(
+        5, description="how many labels may pass, or each query's number of positives"
+    )
+    alpha: float = Field(2.0, gt=0, description="steepness of the threshold")
+
+
+class OneVsAll(ObjectiveConfig):
+    name: Literal["one_vs_all"] = Field("one_vs_all", description=_WHICH)
+
+
+OBJECTIVES: dict[str, type[Section]] = {
+    "decoupled_softmax": DecoupledSoftmax,
+    "softmax": Softmax,
+    "soft_top_k": SoftTopK,
+    "one_vs_all": OneVsAll,
+}
 
 
 class PoolConfig(Section):
-    name: Literal["all", "batch", "random", "shortlist", "cache"] = Field(
-        "all",
-        description="which labels compete at a step: all, or the batch's own and random or mined ones "
-        "(docs/explanation/negatives.md)",
-    )
-    negatives: int = Field(
-        1, ge=1, description="random, shortlist: labels drawn per query; cache: mined for the batch, per query of it"
-    )
-    shortlist: int = Field(100, ge=1, description="shortlist: labels kept per query, the best of the current encoder")
-    refresh_epochs: float = Field(1, gt=0, description="shortlist: epochs between two searches")
-    from_epoch: float = Field(0, ge=0, description="shortlist: before this epoch the batch's own labels compete")
+    """Which labels compete at a step: all, or the batch's own and random or mined ones."""
+
+    name: str
+
+
+class AllLabels(PoolConfig):
+    name: Literal["all"] = Field("all", description="which labels compete at a step (docs/explanation/negatives.md)")
+
+
+class InBatch(PoolConfig):
+    name: Literal["batch"] = Field("batch", description="the labels of the batch's own queries")
+
+
+class RandomPool(PoolConfig):
+    name: Literal["random"] = Field("random", description="the batch's own labels, and others drawn at random")
+    negatives: PositiveInt = Field(1, description="labels drawn per query")
+
+
+class ShortlistPool(PoolConfig):
+    name: Literal["shortlist"] = Field("shortlist", description="the batch's own labels, and mined ones (ANCE)")
+    negatives: PositiveInt = Field(1, description="labels drawn per query")
+    shortlist: PositiveInt = Field(100, description="labels kept per query, the best of the current encoder")
+    refresh_epochs: float = Field(1, gt=0, description="epochs between two searches")
+    from_epoch: float = Field(0, ge=0, description="before this epoch the batch's own labels compete")
     margin: float | None = Field(
         None,
-        description="shortlist: labels that score more than a query's best positive less this are taken for unlabelled "
-        "positives and kept out",
+        description="labels that score more than a query's best positive less this are taken for unlabelled positives "
+        "and kept out",
     )
 
     @model_validator(mode="after")
-    def _settings_belong_to_the_pool(self) -> "PoolConfig":
-        if self.name == "shortlist" and self.negatives > self.shortlist:
+    def _enough_to_draw_from(self) -> "ShortlistPool":
+        if self.negatives > self.shortlist:
             raise ValueError(f"negatives = {self.negatives} cannot be drawn from a shortlist of {self.shortlist}")
-        if self.margin is not None and self.name != "shortlist":
-            raise ValueError(f'margin is for name = "shortlist", not for "{self.name}"')
         return self
+
+
+class CachePool(PoolConfig):
+    name: Literal["cache"] = Field("cache", description="the batch's own labels, and mined ones from a cache of all")
+    negatives: PositiveInt = Field(1, description="labels mined for the batch, per query of it")
+
+
+POOLS: dict[str, type[Section]] = {
+    "all": AllLabels,
+    "batch": InBatch,
+    "random": RandomPool,
+    "shortlist": ShortlistPool,
+    "cache": CachePool,
+}
+# Which sections of a recipe have kinds: the key that names the kind, and what each kind knows.
+KINDS = {
+    "encoder.query": ("kind", TOWERS),
+    "encoder.label": ("kind", TOWERS),
+    "objective": ("name", OBJECTIVES),
+    "pool": ("name", POOLS),
+}
 
 
 class OptimizerConfig(Section):
@@ -213,8 +323,10 @@ class RunConfig(Section):
     seed: int = Field(0, ge=0, description="fixes the split, the order, the sampling and the dropout")
     data: DataConfig = DataConfig()
     encoder: EncoderConfig = EncoderConfig()
-    objective: ObjectiveConfig = ObjectiveConfig()
-    pool: PoolConfig = PoolConfig()
+    objective: Annotated[SerializeAsAny[ObjectiveConfig], chosen_by("name", OBJECTIVES, "decoupled_softmax")] = (
+        DecoupledSoftmax()
+    )
+    pool: Annotated[SerializeAsAny[PoolConfig], chosen_by("name", POOLS, "all")] = AllLabels()
     optimizer: OptimizerConfig = OptimizerConfig()
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()

@@ -11,17 +11,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from umpteen.config.settings import RunConfig, TowerConfig
+from umpteen.config.settings import RunConfig, StaticTower, TowerConfig, TransformerTower
 from umpteen.doctor.checks import Failed, Skipped, available_memory
 from umpteen.doctor.naive import naive_loss
 from umpteen.doctor.sample import Sample
-from umpteen.encoders.table import row_tables
+from umpteen.encoders.rows import row_tables
 from umpteen.encoders.towers import Towers
+from umpteen.objectives.losses import build_objective
 from umpteen.parallel.children import run_in_world
-from umpteen.parallel.shard import Shard
-from umpteen.parallel.threads import undivided
+from umpteen.parallel.shard import Shard, undivided
 from umpteen.parallel.world import World
-from umpteen.training.build import build_objective, build_optimizer, build_towers, start_token_weights, step_settings
+from umpteen.training.build import build_optimizer, step_settings
 from umpteen.training.step import TrainingStep
 
 LIMIT = 1e-8  # rounding in float64 stays a thousand times below it
@@ -85,13 +85,20 @@ def exact_towers(config: RunConfig, sample: Sample) -> Towers:
     """The recipe's towers at their start, in float64 and without dropout."""
     encoder = config.encoder
     changed = {"query": _exact(encoder.query), "label": encoder.label and _exact(encoder.label)}
-    towers = build_towers(encoder.model_copy(update=changed), config.seed, Shard(World(), sample.catalogue))
-    start_token_weights(towers, encoder, sample.data.queries, sample.data.labels)
+    towers = Towers.build(encoder.model_copy(update=changed), config.seed, Shard(World(), sample.catalogue))
+    rows = towers.label.rows
+    towers.start(
+        encoder, sample.data.queries, sample.data.labels, lambda: torch.empty(0) if rows is None else rows.weight
+    )
     return towers.double().eval()
 
 
 def _exact(tower: TowerConfig) -> TowerConfig:
-    return tower.model_copy(update={"precision": "float32", "bigrams": min(tower.bigrams, BUCKETS)})
+    if isinstance(tower, TransformerTower):
+        return tower.model_copy(update={"precision": "float32"})
+    return (
+        tower.model_copy(update={"bigrams": min(tower.bigrams, BUCKETS)}) if isinstance(tower, StaticTower) else tower
+    )
 
 
 def by_step(config: RunConfig, towers: Towers, sample: Sample, world: World) -> Outcome:

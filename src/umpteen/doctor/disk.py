@@ -17,7 +17,8 @@ from umpteen.data.tokens import TokenTable, tokenise
 from umpteen.doctor.checks import Failed, Skipped
 from umpteen.doctor.sample import Sample
 from umpteen.encoders.encoder import Encoder
-from umpteen.encoders.table import FusedEncoder, LabelTable, row_tables
+from umpteen.encoders.rows import row_tables
+from umpteen.encoders.table import FusedEncoder, LabelTable
 from umpteen.encoders.towers import Towers
 from umpteen.training.build import build_optimizer
 from umpteen.training.checkpoint import TrainState, load_checkpoint, save_checkpoint, weights_of

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from functools import cached_property, partial
 
-from umpteen.config.settings import RunConfig, TowerConfig
+from umpteen.config.settings import RunConfig, SoftTopK, TextTower, TransformerTower
 from umpteen.data.dataset import Dataset, open_dataset
 from umpteen.doctor import agreement, disk
 from umpteen.doctor import checks as machine
@@ -15,7 +15,7 @@ from umpteen.encoders.towers import Towers
 from umpteen.files.progress import Progress
 from umpteen.parallel.shard import Shard
 from umpteen.parallel.world import World
-from umpteen.training.build import build_towers, pick_device
+from umpteen.training.build import pick_device
 
 SPARE_LABELS = 32  # beyond the k of SoftTop-k: some may be filtered
 
@@ -51,7 +51,7 @@ class Examination:
     def _half_precision(self, precision: Precision) -> str:
         encoder = self._config.encoder
         asked_for = any(
-            tower.kind == "transformer" and tower.precision == precision
+            isinstance(tower, TransformerTower) and tower.precision == precision
             for tower in (encoder.query, encoder.label_tower)
         )
         device = pick_device(self._config.training.device).type
@@ -64,9 +64,10 @@ class Examination:
 
     def _start_model(self) -> str:
         encoder = self._config.encoder
-        found = {_found(tower): None for tower in (encoder.query, encoder.label_tower)}
+        towers = (encoder.query, encoder.label_tower)
+        found = {_found(tower): None for tower in towers if isinstance(tower, TextTower)}
         labels = Shard(World(), len(self._dataset.labels) if self._dataset else 0)
-        self._towers = build_towers(encoder, self._config.seed, labels)
+        self._towers = Towers.build(encoder, self._config.seed, labels)
         return f"{'; '.join(found)}; gives {self._towers.describe()}"
 
     def _compare(self, comparison: Callable[[RunConfig, Sample], str]) -> str:
@@ -83,12 +84,12 @@ class Examination:
     def _sample(self) -> Sample:
         if self._dataset is None:
             raise Skipped("there is no data to do it with")
-        k = self._config.objective.k if self._config.objective.name == "soft_top_k" else 0
+        k = self._config.objective.k if isinstance(self._config.objective, SoftTopK) else 0
         at_least = SPARE_LABELS + (k if isinstance(k, int) else 0)
         return draw_sample(self._dataset, self._given_towers, seed=self._config.seed, at_least=at_least)
 
 
-def _found(tower: TowerConfig) -> str:
+def _found(tower: TextTower) -> str:
     folder = locate(tower.start, weights=not tower.random_weights)
     verified = tower.start.removeprefix("sentence-transformers/") == DEFAULT_MODEL and not tower.random_weights
     return f"{tower.start} in {folder}{', checksum right' if verified else ''}"

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from umpteen.config.settings import ObjectiveConfig
+from umpteen.config.settings import ObjectiveConfig, SoftTopK
 from umpteen.data.batches import draw_positives
 from umpteen.data.tokens import TokenTable
 from umpteen.encoders.encoder import Encoder
@@ -67,12 +67,12 @@ def _queries(scores: Tensor, data: TrainingData, limit: int | None, rng: np.rand
 def _of_one(query: Query, objective: ObjectiveConfig) -> Tensor:
     if objective.name == "one_vs_all":
         return one_vs_all(query)
-    if objective.name == "soft_top_k":
+    if isinstance(objective, SoftTopK):
         terms = soft_top_k(query, objective.k, objective.alpha)
     else:
         terms = softmax(query) if objective.name == "softmax" else decoupled_softmax(query)
     total = (query.weights * terms).sum()
-    if objective.reduction == "sum":
+    if objective.over_positives() == "sum":
         return total * query.scale
     return total / query.weights.sum() if len(terms) else total
 

@@ -3,7 +3,7 @@
 A label tower may know labels by their rows as well as, or instead of, by their texts; what it takes is decided here.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from threading import Lock
 
@@ -14,13 +14,10 @@ from torch import Tensor
 
 from umpteen.data.texts import Texts
 from umpteen.data.tokens import TokenTable, tokenise
-from umpteen.encoders.encoder import Encoder
-from umpteen.encoders.table import FusedEncoder, LabelTable
-from umpteen.errors import BadInput
+from umpteen.encoders.encoder import NEW, Encoder
 from umpteen.files.progress import Advance
-from umpteen.parallel.threads import spread
+from umpteen.parallel.shard import spread
 
-NEW = -1  # in place of the row of a label that the tower was not trained with
 _SMALLEST_BUDGET = 256  # padded tokens; fewer do not fill a core
 _TEXTS_AT_A_TIME = 16_384  # token ids of more texts than this never stand in memory together
 
@@ -90,20 +87,7 @@ def _suitable_budget(encoder: Encoder, table: TokenTable) -> int:
 
 def label_tokens(tower: Encoder, texts: Texts, rows: NDArray[np.int64], progress: Advance | None = None) -> TokenTable:
     """What a label tower takes for labels of these texts and rows; texts are tokenised once, into the cache."""
-    return _with_rows(tower, rows, lambda: tokenise(texts, tower.tokenizer, progress=progress))
-
-
-def _with_rows(tower: Encoder, rows: NDArray[np.int64], tokens: Callable[[], TokenTable]) -> TokenTable:
-    if isinstance(tower, LabelTable):
-        if (rows == NEW).any():
-            raise BadInput(
-                f"{int((rows == NEW).sum()):,} labels are new to a model with a label table, which has no vector for "
-                "a text; train with a text label tower ([encoder.label] kind or residual), or with `train --from`"
-            )
-        return TokenTable.of_lengths(rows.astype(np.int32), np.ones(len(rows), dtype=np.int64))
-    if isinstance(tower, FusedEncoder):
-        return tokens().preceded_by(np.where(rows == NEW, tower.residual.count, rows))
-    return tokens()
+    return tower.label_tokens(rows, lambda: tokenise(texts, tower.tokenizer, progress=progress))
 
 
 def encode_texts(
@@ -122,7 +106,7 @@ def encode_texts(
     parts = []
     for start in range(0, max(1, len(texts)), _TEXTS_AT_A_TIME):
         some = [texts[row] for row in range(start, min(start + _TEXTS_AT_A_TIME, len(texts)))]
-        table = _with_rows(encoder, rows[start : start + len(some)], partial(_tokens_of, encoder, some))
+        table = encoder.label_tokens(rows[start : start + len(some)], partial(_tokens_of, encoder, some))
         parts.append(encode_tokens(encoder, table, token_budget))
         if progress is not None:
             progress(start + len(some), len(texts))

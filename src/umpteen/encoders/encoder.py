@@ -1,16 +1,21 @@
 """What every encoder is: token ids in, one vector per text out, saved as a sentence-transformers folder."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from umpteen.data.tokens import TokenTable
+from umpteen.encoders.rows import RowTable
 from umpteen.encoders.tokenizer import TextTokenizer
 from umpteen.errors import BadConfig
+from umpteen.parallel.shard import Shard
 
 LEVELS = 1 << 16  # a rate is rounded to one in 65,536, and the scale follows the rounded rate
 
@@ -36,6 +41,8 @@ def checked_dropout(rate: float) -> float:
     return rate
 
 
+NEW = -1  # in place of the row of a label that the tower was not trained with
+Tokens = Callable[[], TokenTable]
 SMALLEST_NORM = 1e-12  # as sentence-transformers' Normalize: shorter vectors have no direction
 
 
@@ -44,6 +51,25 @@ class Encoder(nn.Module):
 
     dimension: int
     tokenizer: TextTokenizer
+
+    @property
+    def rows(self) -> RowTable | None:
+        """The learned vector that each label has, where labels are more than their texts."""
+        return None
+
+    def rearrange(self, rows: Tensor, labels: Shard, seed: int) -> None:
+        """Label j has the vector of what was row rows[j] from now on; where that is NEW, it starts anew."""
+
+    def label_tokens(self, rows: NDArray[np.int64], tokens: Tokens) -> TokenTable:
+        """What the tower takes for labels of these rows (NEW: it was not trained with it) and of these texts."""
+        return tokens()
+
+    def reading(self, tokens: TokenTable) -> "tuple[Encoder, TokenTable] | None":
+        """The encoder that reads the texts behind what `label_tokens` gave, and their tokens."""
+        return self, tokens
+
+    def settle(self) -> None:
+        """Brings the weights into the form in which they are saved: then a saved copy agrees to the bit."""
 
     @property
     def pads(self) -> bool:

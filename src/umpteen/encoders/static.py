@@ -210,8 +210,7 @@ class StaticEncoder(Encoder):
         with torch.no_grad():
             self.token_weights.copy_(weights)
 
-    def fold_token_weights(self) -> None:
-        """Moves the weights into the table, as saving does: a folded encoder and its saved copy agree to the bit."""
+    def settle(self) -> None:
         with torch.no_grad():
             self.table.mul_(self.token_weights[:, None])
             self.token_weights.fill_(1)

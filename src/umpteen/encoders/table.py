@@ -5,151 +5,20 @@ Both take a label's row as a token id: the table has nothing else, the fused tow
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
+import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
+from numpy.typing import NDArray
+from torch import Tensor
 
+from umpteen.data.tokens import TokenTable
 from umpteen.encoders import folder as layout
-from umpteen.encoders.encoder import Encoder, checked_dropout, drop, normalised
+from umpteen.encoders.encoder import NEW, Encoder, Tokens, checked_dropout, drop, normalised
+from umpteen.encoders.rows import RowTable
 from umpteen.encoders.tokenizer import TextTokenizer
 from umpteen.errors import BadInput
 from umpteen.parallel.shard import Shard
-from umpteen.parallel.world import World
-
-BLOCK = 4096  # rows whose start follows from one seed, whichever process holds them
-
-
-# One learned vector a row, of which a step touches only those it takes: the gradient is kept as rows and values.
-#
-# With several processes, each holds the rows of its shard and no others.
-# L: rows in all, n: rows taken, d: dimension.
-class RowGradient(NamedTuple):
-    """Of some rows, numbered from the first that this process holds; no row stands twice."""
-
-    rows: Tensor  # int64 [n]
-    values: Tensor  # [n, d]
-
-
-class RowTable(nn.Module):
-    """The rows of this process's shard, and the gradients that backward passes have left on some of them."""
-
-    def __init__(self, weight: Tensor, shard: Shard | None = None) -> None:
-        super().__init__()
-        if weight.ndim != 2 or not weight.is_floating_point():
-            raise BadInput(f"the table is {weight.dtype} {tuple(weight.shape)}, not a row of numbers for each label")
-        self.shard = shard or Shard(World(), len(weight))
-        if len(weight) != len(self.shard):
-            raise BadInput(f"{len(weight):,} rows given for a shard of {len(self.shard):,}")
-        self.weight = nn.Parameter(weight)  # [own, d]
-        self._taken: list[RowGradient] = []  # by backward passes, each without repeats
-
-    @classmethod
-    def gaussian(cls, shard: Shard, dimension: int, seed: int) -> "RowTable":
-        """Rows of about unit length, the same for a seed on any number of processes."""
-        weight = torch.empty(len(shard), dimension)
-        for block in range(shard.start // BLOCK, -(-shard.stop // BLOCK)):
-            numbers = torch.Generator().manual_seed(seed * 1_000_003 + block)
-            drawn = torch.randn(BLOCK, dimension, generator=numbers).div_(dimension**0.5)
-            first, last = max(shard.start, block * BLOCK), min(shard.stop, (block + 1) * BLOCK)
-            weight[first - shard.start : last - shard.start] = drawn[first - block * BLOCK : last - block * BLOCK]
-        return cls(weight, shard)
-
-    @classmethod
-    def zeros(cls, shard: Shard, dimension: int) -> "RowTable":
-        return cls(torch.zeros(len(shard), dimension), shard)
-
-    @property
-    def count(self) -> int:
-        """L, over all processes."""
-        return self.shard.count
-
-    @property
-    def dimension(self) -> int:
-        return self.weight.shape[1]
-
-    def forward(self, rows: Tensor) -> Tensor:
-        """The vectors of these rows of the whole table, which this process must hold."""
-        own = rows - self.shard.start
-        if len(own) and not (int(own.min()) >= 0 and int(own.max()) < len(self.weight)):
-            raise BadInput(
-                f"rows {int(rows.min()):,} to {int(rows.max()):,} asked of a table that holds {self.shard.start:,} up "
-                f"to {self.shard.stop:,} of {self.count:,}"
-            )
-        vectors: Tensor = _Take.apply(self.weight, own, self._taken)  # type: ignore[no-untyped-call]
-        return vectors
-
-    def gradients(self) -> list[RowGradient]:
-        """What backward passes have left since `forget_gradients`; a row taken twice has both added up.
-
-        The parts are those of the micro-batches, so that nothing as large as the table is copied.
-        """
-        if len(self._taken) > 1:
-            distinct, place = torch.unique(torch.cat([part.rows for part in self._taken]), return_inverse=True)
-            if len(distinct) < len(place):
-                values = torch.cat([part.values for part in self._taken])
-                summed = values.new_zeros(len(distinct), values.shape[1]).index_add_(0, place, values)
-                self._taken[:] = [RowGradient(distinct, summed)]
-        return self._taken
-
-    def scale_gradients(self, factor: float) -> None:
-        # Not in place: what autograd hands over may be somebody else's, too.
-        for number, (rows, values) in enumerate(self._taken):
-            self._taken[number] = RowGradient(rows, values * factor)
-
-    def dense_gradient(self) -> Tensor:
-        """The same as a matrix, for comparison; rows without a gradient are 0."""
-        dense = torch.zeros_like(self.weight)
-        for rows, values in self._taken:
-            dense.index_add_(0, rows, values)
-        return dense
-
-    def forget_gradients(self) -> None:
-        self._taken.clear()
-
-    def rearranged(self, rows: Tensor, start: "RowTable") -> "RowTable":
-        """Row i of the result is row rows[i] of this table, which must be whole, or where that is < 0 as in `start`."""
-        own = rows[start.shard.rows]
-        known = torch.where(own >= 0)[0]
-        with torch.no_grad():
-            start.weight[known] = self.weight[own[known]]
-        return start
-
-    def collect_(self) -> None:
-        """All rows come to the first process; every process must call it."""
-        whole = self.shard.collect(self.weight.detach())
-        if whole is not None:
-            self.shard = Shard(World(), self.count)
-            self.weight.data = whole
-
-
-def row_tables(model: nn.Module) -> dict[str, RowTable]:
-    """The tables inside a model, by the name of their weight."""
-    return {
-        f"{name}.weight".lstrip("."): module for name, module in model.named_modules() if isinstance(module, RowTable)
-    }
-
-
-class _Take(torch.autograd.Function):
-    """weight[rows], whose backward pass keeps rows and values instead of filling a matrix."""
-
-    @staticmethod
-    def forward(ctx: Any, weight: Tensor, rows: Tensor, taken: list[RowGradient]) -> Tensor:
-        ctx.rows, ctx.taken = rows, taken
-        return weight.index_select(0, rows)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None]:
-        rows, place = torch.unique(ctx.rows, return_inverse=True)
-        if len(rows) < len(place):
-            values = gradient.new_zeros(len(rows), gradient.shape[1]).index_add_(0, place, gradient)
-        else:
-            rows, values = ctx.rows, gradient.contiguous()
-        ctx.taken.append(RowGradient(rows, values))
-        return None, None, None
-
 
 TEXT_FOLDER = "text"
 
@@ -167,6 +36,24 @@ class LabelTable(Encoder):
     @property
     def tokenizer(self) -> TextTokenizer:  # type: ignore[override]
         _refuse_text()
+
+    @property
+    def rows(self) -> RowTable:
+        return self.table
+
+    def rearrange(self, rows: Tensor, labels: Shard, seed: int) -> None:
+        self.table = self.table.rearranged(rows, RowTable.gaussian(labels, self.dimension, seed))
+
+    def label_tokens(self, rows: NDArray[np.int64], tokens: Tokens) -> TokenTable:
+        if (rows == NEW).any():
+            raise BadInput(
+                f"{int((rows == NEW).sum()):,} labels are new to a model with a label table, which has no vector for "
+                "a text; train with a text label tower ([encoder.label] kind or residual), or with `train --from`"
+            )
+        return TokenTable.of_lengths(rows.astype(np.int32), np.ones(len(rows), dtype=np.int64))
+
+    def reading(self, tokens: TokenTable) -> None:
+        return None
 
     @property
     def token_budget(self) -> int:
@@ -210,6 +97,19 @@ class FusedEncoder(Encoder):
         self.normalise = normalise
         self.dimension = text.dimension
         self.tokenizer = text.tokenizer
+
+    @property
+    def rows(self) -> RowTable:
+        return self.residual
+
+    def rearrange(self, rows: Tensor, labels: Shard, seed: int) -> None:
+        self.residual = self.residual.rearranged(rows, RowTable.zeros(labels, self.dimension))
+
+    def label_tokens(self, rows: NDArray[np.int64], tokens: Tokens) -> TokenTable:
+        return tokens().preceded_by(np.where(rows == NEW, self.residual.count, rows))
+
+    def reading(self, tokens: TokenTable) -> tuple[Encoder, TokenTable]:
+        return self.text, tokens.without_firsts()
 
     @property
     def pads(self) -> bool:

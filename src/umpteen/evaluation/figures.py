@@ -4,8 +4,10 @@ A figure is one or more panels. Everything is drawn on a canvas of its own, so t
 is left alone, and the same numbers give the same bytes.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
@@ -19,6 +21,7 @@ from umpteen.files.storage import write_atomically
 
 # Apart in hue and in lightness, so that they stay apart in grey and for the colour-blind.
 COLOURS = ("#0b5fa5", "#d9730d", "#4f8a10", "#7a3e9d", "#8c6d1f", "#555555", "#c2185b", "#1a9aa8")
+NO_FIGURE = "no figure: matplotlib is not installed (pip install 'umpteen[plots]'); the numbers are complete"
 _INCHES_OF_A_LETTER = 0.085
 
 
@@ -32,18 +35,20 @@ class Curve(NamedTuple):
     marker: str = "o"
 
 
-class Point(NamedTuple):
-    """A named place."""
-
-    x: float
-    y: float
-    colour: int
-
-
 class Value(NamedTuple):
     """A mean and, where there are several seeds, its interval."""
 
     mean: float
+    interval: Sequence[float] | None = None
+
+
+class Point(NamedTuple):
+    """A named place, and the interval of its y."""
+
+    name: str
+    x: float
+    y: float
+    colour: int
     interval: Sequence[float] | None = None
 
 
@@ -59,36 +64,25 @@ class Lines:
     log_x: bool = False
     whole_x: bool = False  # only whole numbers along x
     marks: bool = True
-
-    def height(self) -> float:
-        return 3.4
+    height = 3.4  # inches
 
     def draw_on(self, axes: Any) -> None:
-        from matplotlib.ticker import MaxNLocator
-
         for number, (name, curve) in enumerate(self.curves.items()):
-            colour = COLOURS[(number if curve.colour is None else curve.colour) % len(COLOURS)]
+            colour = _colour(number if curve.colour is None else curve.colour)
             values = np.atleast_2d(np.asarray(curve.values, dtype=np.float64))
             if len(values) > 1:
                 axes.fill_between(curve.places, values.min(0), values.max(0), color=colour, alpha=0.18, linewidth=0)
-            alone = len(curve.places) == 1
-            style: dict[str, Any] = {"marker": curve.marker, "markersize": 7 if alone else 4} if self.marks else {}
-            axes.plot(
-                curve.places,
-                values.mean(0),
-                color=colour,
-                linewidth=2,
-                linestyle="--" if curve.dashed else "-",
-                label=name,
-                **style,
-            )
+            style = {"color": colour, "linewidth": 2, "linestyle": "--" if curve.dashed else "-", "label": name}
+            if self.marks:
+                style |= {"marker": curve.marker, "markersize": 7 if len(curve.places) == 1 else 4}
+            axes.plot(curve.places, values.mean(0), **style)
         axes.set(title=self.title, xlabel=self.x, ylabel=self.y, ylim=self.limits)
         axes.margins(x=0.02 if self.marks else 0)
         axes.ticklabel_format(useOffset=False, axis="y")
         if self.log_x:
             axes.set_xscale("log")
         else:
-            axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=self.whole_x))
+            axes.locator_params(axis="x", nbins=8, integer=self.whole_x)
 
 
 @dataclass(frozen=True)
@@ -100,17 +94,18 @@ class Dots:
     title: str = ""
     digits: int = 1
 
+    @property
     def height(self) -> float:
         return 0.9 + 0.32 * len(self.values)
 
     def draw_on(self, axes: Any) -> None:
         places = np.arange(len(self.values))[::-1]
-        for place, value, colour in zip(places, self.values.values(), _cycle(len(self.values)), strict=True):
+        for number, (place, value) in enumerate(zip(places, self.values.values(), strict=True)):
             if value.interval is not None:
-                axes.plot(value.interval, [place, place], color=colour, linewidth=2.2, alpha=0.55)
-            axes.plot([value.mean], [place], marker="o", markersize=6, color=colour)
-            number = f"{value.mean:.{self.digits}f}"
-            axes.annotate(number, (value.mean, place), (0, 6), textcoords="offset points", ha="center", fontsize=8)
+                axes.hlines(place, *value.interval, color=_colour(number), linewidth=2.2, alpha=0.55)
+            axes.plot([value.mean], [place], marker="o", markersize=6, color=_colour(number))
+            shown = f"{value.mean:.{self.digits}f}"
+            axes.annotate(shown, (value.mean, place), (0, 6), textcoords="offset points", ha="center", fontsize=8)
         axes.set(title=self.title, xlabel=self.x, ylim=(-0.6, len(self.values) - 0.25))
         axes.set_yticks(places, list(self.values))
         axes.tick_params(axis="y", length=0)
@@ -118,85 +113,115 @@ class Dots:
 
 
 # Where a name may stand beside its point, the usual place first: alignment, and points to the right and up.
-_CORNERS = [("left", 4, 4), ("left", 4, -11), ("right", -4, 4), ("right", -4, -11), ("left", 4, 15), ("left", 4, -22)]
+_CORNERS = [(side, over, up) for up in (4, -11, 15, -22, 26, -33) for side, over in (("left", 5), ("right", -5))]
 
 
 @dataclass(frozen=True)
 class Points:
-    """Named places, each with its name beside it; colours are told by the other panels' legend."""
+    """Named places, each with its name beside it; colours are told by the other panels' legend or the caption."""
 
-    points: Sequence[tuple[str, Point]]
+    points: Sequence[Point]
     x: str
     y: str
     title: str = ""
-
-    def height(self) -> float:
-        return 3.4
+    log_x: bool = False
+    height = 3.4
 
     def draw_on(self, axes: Any) -> None:
-        for name, point in self.points:
-            axes.plot([point.x], [point.y], marker="o", markersize=5, color=COLOURS[point.colour])
-            place = (point.x, point.y)
-            axes.annotate(name, place, (4, 4), textcoords="offset points", fontsize=8, color=COLOURS[point.colour])
+        for name, x, y, number, interval in self.points:
+            colour = _colour(number)
+            if interval is not None:
+                axes.plot([x, x], interval, color=colour, linewidth=2.2, alpha=0.55)
+            axes.plot([x], [y], marker="o", markersize=5, color=colour)
+            axes.annotate(name, (x, y), (5, 4), textcoords="offset points", fontsize=8, color=colour, in_layout=False)
         axes.set(title=self.title, xlabel=self.x, ylabel=self.y)
+        if self.log_x:
+            axes.set_xscale("log")
         axes.margins(0.15)
 
     @staticmethod
     def keep_names_apart(axes: Any) -> None:
-        """Moves a name that covers another to a free corner of its point, once the layout is known."""
-        taken: list[Any] = []
+        """Puts each name where it is within the figure and covers fewest points and names; the layout must be known."""
+        taken = [mark.get_window_extent().padded(2) for mark in axes.lines]
+        frame = axes.figure.bbox
+
+        def trouble(name: Any, corner: tuple[str, int, int]) -> tuple[bool, int]:
+            name.set(ha=corner[0], position=corner[1:])
+            box = name.get_window_extent()
+            return box.x0 < frame.x0 or box.x1 > frame.x1, box.count_overlaps(taken)
+
         for name in axes.texts:
-            for side, across, height in _CORNERS:
-                name.set(position=(across, height), ha=side)
-                box = name.get_window_extent()
-                if not any(box.overlaps(other) for other in taken):
-                    break
+            trouble(name, min(_CORNERS, key=partial(trouble, name)))  # of equals the first
             taken.append(name.get_window_extent())
 
 
 Panel = Lines | Dots | Points
 
 
-def draw(stem: Path, panels: Sequence[Panel], *, title: str, notice: Notice, columns: int = 2) -> list[Path]:
-    """STEM.svg and STEM.png with the panels side by side, `columns` in a row, under one title and over one legend."""
+def render(panels: Sequence[Panel], *, title: str = "", kinds: Sequence[str] = ("svg", "png")) -> dict[str, bytes]:
+    """The panels side by side, two in a row, under one title and over one legend; nothing without matplotlib."""
     if find_spec("matplotlib") is None:
-        notice("no figure: matplotlib is not installed (pip install 'umpteen[plots]'); the numbers are complete")
-        return []
+        return {}
     from matplotlib import rc_context
+
+    # The same bytes every time: no random names, no date; and no address in what becomes part of a page.
+    bare = {"svg": dict.fromkeys(("Date", "Creator", "Format", "Type")), "png": {"Software": None}}
+    figure = _figure(panels, title)
+    images = {kind: BytesIO() for kind in kinds}
+    with rc_context({"svg.hashsalt": "umpteen", "svg.fonttype": "none"}):
+        for kind, image in images.items():
+            figure.savefig(image, format=kind, dpi=150, metadata=bare[kind])
+    return {kind: image.getvalue() for kind, image in images.items()}
+
+
+def draw(stem: Path, panels: Sequence[Panel], *, title: str, notice: Notice) -> list[Path]:
+    """STEM.svg and STEM.png of the panels."""
+    images = render(panels, title=title)
+    for kind, image in images.items():
+        write_atomically(stem.with_suffix(f".{kind}"), image)
+    if not images:
+        notice(NO_FIGURE)
+    return [stem.with_suffix(f".{kind}") for kind in images]
+
+
+def draw_curves(stem: Path, curves: Mapping[str, Curve], *, title: str, x: str, y: str, notice: Notice) -> list[Path]:
+    """A figure of one panel of curves."""
+    return draw(stem, [Lines(curves, x=x, y=y, whole_x=True)], title=title, notice=notice)
+
+
+def inline(svg: str, prefix: str) -> str:
+    """A drawing as part of a page: without its XML head, its names made unique there."""
+    drawing = re.sub(r' xmlns(:\w+)?="[^"]*"', "", svg[svg.index("<svg") :])
+    return re.sub(r'(\bid="|href="#|url\(#)', rf"\1{prefix}-", drawing)
+
+
+def _figure(panels: Sequence[Panel], title: str) -> Any:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.text import Text
 
-    columns = min(columns, len(panels))
-    rows = -(-len(panels) // columns)
+    columns = min(2, len(panels))
     width = 6.4 if columns == 1 else 4.6 * columns
-    heights = [max(panel.height() for panel in panels[row * columns : (row + 1) * columns]) for row in range(rows)]
+    heights = [max(panel.height for panel in panels[at : at + columns]) for at in range(0, len(panels), columns)]
     figure = Figure(figsize=(width, sum(heights) + 0.6), layout="constrained")
     FigureCanvasAgg(figure)
-    grid = figure.add_gridspec(rows, columns, height_ratios=heights)
-    handles: dict[str, Any] = {}
+    grid = figure.add_gridspec(len(heights), columns, height_ratios=heights)
     one_legend = len({tuple(panel.curves) for panel in panels if isinstance(panel, Lines)}) == 1
     for number, panel in enumerate(panels):
-        axes = figure.add_subplot(grid[number // columns, number % columns])
+        axes = figure.add_subplot(grid[number])
         panel.draw_on(axes)
         axes.grid(color="#dddddd", linewidth=0.6, axis="x" if isinstance(panel, Dots) else "both")
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
-        if isinstance(panel, Lines) and one_legend:
-            found, names = axes.get_legend_handles_labels()
-            handles = dict(zip(names, found, strict=True))
-        elif isinstance(panel, Lines):
+        if isinstance(panel, Lines) and not one_legend:
             axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2, frameon=False, fontsize=8)
-    figure.suptitle(title, fontsize=11)
-    if handles:
-        room = width / (_INCHES_OF_A_LETTER * (max(map(len, handles)) + 7))
-        figure.legend(
-            list(handles.values()),
-            list(handles),
-            loc="outside lower center",
-            ncols=max(1, min(len(handles), int(room))),
-            frameon=False,
-        )
+        elif isinstance(panel, Lines) and not figure.legends:
+            handles, names = axes.get_legend_handles_labels()
+            room = int(width / (_INCHES_OF_A_LETTER * (max(map(len, names)) + 7)))
+            ncols = max(1, min(len(names), room))
+            figure.legend(handles, names, loc="outside lower center", ncols=ncols, frameon=False)
+    if title:
+        figure.suptitle(title, fontsize=11)
     numbers = {text for axes in figure.axes for text in axes.xaxis.findobj(Text) if text is not axes.xaxis.label}
     for text in set(figure.findobj(Text)) - numbers:
         text.set_parse_math(False)  # dollars in a name are dollars; powers of ten along x stay formulas
@@ -204,29 +229,8 @@ def draw(stem: Path, panels: Sequence[Panel], *, title: str, notice: Notice, col
     for axes, panel in zip(figure.axes, panels, strict=True):
         if isinstance(panel, Points):
             panel.keep_names_apart(axes)
-    written = []
-    with rc_context({"svg.hashsalt": "umpteen", "svg.fonttype": "none"}):  # no random names in the SVG, and no date
-        for kind, metadata in (("svg", {"Date": None}), ("png", {"Software": None})):
-            image = BytesIO()
-            figure.savefig(image, format=kind, dpi=150, metadata=metadata)
-            written.append(stem.with_suffix(f".{kind}"))
-            write_atomically(written[-1], image.getvalue())
-    return written
+    return figure
 
 
-def draw_curves(
-    stem: Path,
-    curves: Mapping[str, Curve],
-    *,
-    title: str,
-    x: str,
-    y: str,
-    notice: Notice,
-    limits: tuple[float, float] | None = None,
-) -> list[Path]:
-    """A figure of one panel of curves."""
-    return draw(stem, [Lines(curves, x=x, y=y, limits=limits, whole_x=True)], title=title, notice=notice)
-
-
-def _cycle(count: int) -> list[str]:
-    return [COLOURS[number % len(COLOURS)] for number in range(count)]
+def _colour(number: int) -> str:
+    return COLOURS[number % len(COLOURS)]

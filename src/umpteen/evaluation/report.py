@@ -1,4 +1,4 @@
-"""One ranking judged: metrics in percent, their 95 % intervals, and by label frequency."""
+"""One ranking evaluated: metrics in percent, their 95 % intervals, and by label frequency."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from umpteen.calibration.calibration import Calibration, fit_calibration, raw_probabilities
-from umpteen.calibration.curves import HeldOut, reliability_of
+from umpteen.calibration.calibration import Calibration, fit_calibration, reliabilities
+from umpteen.calibration.curves import HeldOut
 from umpteen.config.recipes import checked
 from umpteen.config.settings import RunConfig
 from umpteen.data.dataset import Dataset, Split, open_dataset, write_native
@@ -27,23 +27,22 @@ from umpteen.files.progress import Notice, Progress
 from umpteen.files.storage import open_workspace
 from umpteen.model.classifier import Classifier
 from umpteen.model.evaluate import in_rows_of
-from umpteen.model.folder import CALIBRATION, RANKER, ModelFolder
+from umpteen.model.folder import CALIBRATION, RANKER
 from umpteen.model.rerank import fit_ranker
-from umpteen.model.store import Part
 from umpteen.model.train import train
 from umpteen.rerank.ranker import Ranker
 from umpteen.training.observer import Observer, Silence
 from umpteen.version import __version__
 
+DEPTH = 100  # labels of a text that are looked at
+MOST_TEXTS = 20_000  # more of them would not move the curves
+FEW_TEXTS = 200
+FIGURE = "reliability"
 SHARE = 20  # a fold is one part in so many of the texts …
 LEAST_TEXTS = 2400  # … or more, if all folds together would have fewer than these
-_STARTED_FROM = "# Started from "  # as running.py begins the recipe of such a model
+_STARTED_FROM = "# Started from "  # as model/train.py begins the recipe of such a model
 
 
-# Scores of texts by models that were trained without them: a recipe trained anew, each time without a fold.
-#
-# Folds are small: a model of much less data has lower scores than the one to calibrate, and what is learnt from them
-# would not hold for it. What is done lies in a workspace, so that the same call goes on after a kill.
 @contextmanager
 def out_of_fold(
     classifier: Classifier,
@@ -51,45 +50,38 @@ def out_of_fold(
     dataset: Dataset,
     folds: int,
     workspace: Path,
-    *,
-    depth: int,
-    most_texts: int,
-    observer: Observer | None = None,
-    progress: Progress | None = None,
+    observer: Observer,
+    progress: Progress | None,
 ) -> Iterator[HeldOut]:
-    """The best labels of texts of each fold by a model whose training left the fold out; `most_texts` in all.
+    """The best labels of texts of each fold by a model whose training left the fold out; MOST_TEXTS in all.
 
-    The models are trained by the classifier's recipe, and get a ranker of the same weight if it has one. What was done
-    is kept until the block has ended well.
+    The models are trained by the classifier's recipe, and get a ranker of the same weight if it has one. Folds are
+    small: a model of much less data has lower scores than the one to calibrate, and what is learnt from them would not
+    hold for it. What is done lies in a workspace until the block has ended well, so that a killed call goes on.
     """
     recipe = _recipe_of(classifier)
     whole = dataset.with_validation_in_train() if recipe.data.fit_on == "train+validation" else dataset
     if not 2 <= folds <= len(whole.train):
         raise BadInput(f"{folds} folds of {len(whole.train):,} texts; give from 2 to {len(whole.train)}")
-    identity = [checksum, dataset.fingerprint, folds, depth, most_texts, __version__]
+    identity = [checksum, dataset.fingerprint, folds, DEPTH, MOST_TEXTS, __version__]
     with open_workspace(workspace, "umpteen calibrate", identity) as opened:
-        size = fold_size(len(whole.train), folds, most_texts)
+        size = fold_size(len(whole.train), folds, MOST_TEXTS)
         drawn = np.random.default_rng(recipe.seed).permutation(len(whole.train))
         parts = []
         for fold in range(folds):
             kept = workspace / f"fold-{fold}.npz"
             out = np.sort(drawn[fold * size : (fold + 1) * size])
             if not kept.exists():
-                (observer or Silence()).notice(
-                    f"fold {fold + 1} of {folds}: training without {size:,} of {len(whole.train):,} texts"
-                )
+                observer.notice(f"fold {fold + 1} of {folds}: training without {size:,} of {len(whole.train):,} texts")
                 others = np.ones(len(whole.train), dtype=bool)
                 others[out] = False
                 part = replace(whole, train=whole.train.take(others), test=None)
                 with _own_cache(workspace / f"fold-{fold}" / "cache"):
                     model = _train(recipe, part, workspace / f"fold-{fold}", classifier.ranker, observer, progress)
-                scores_of(model, whole.train.take(out), depth).save(kept)
+                scores_of(model, whole.train.take(out), DEPTH).save(kept)
             shutil.rmtree(workspace / f"fold-{fold}", ignore_errors=True)
             parts.append(HeldOut.load(kept))
-        held_out = parts[0]
-        for part_of_it in parts[1:]:
-            held_out = held_out.join(part_of_it)
-        yield held_out
+        yield HeldOut.join(parts)
         opened.remove()
 
 
@@ -120,15 +112,13 @@ def _recipe_of(classifier: Classifier) -> RunConfig:
 @contextmanager
 def _own_cache(folder: Path) -> Iterator[None]:
     """Binary copies of a fold's data go where the fold goes, not into the user's cache."""
-    before = os.environ.get("UMPTEEN_CACHE")
+    before = os.environ.copy()
     os.environ["UMPTEEN_CACHE"] = str(folder)
     try:
         yield
     finally:
-        if before is None:
-            del os.environ["UMPTEEN_CACHE"]
-        else:
-            os.environ["UMPTEEN_CACHE"] = before
+        del os.environ["UMPTEEN_CACHE"]
+        os.environ.update({name: value for name, value in before.items() if name == "UMPTEEN_CACHE"})
 
 
 def _train(
@@ -149,21 +139,9 @@ def _train(
     model = train(config, output=folder / "model", resume=True, observer=observer, progress=progress)
     if ranker is None:
         return model
-    fit_ranker(
-        folder / "model",
-        open_dataset(data),
-        ranker.settings,
-        weight=ranker.weight,
-        rare=ranker.rare,
-        progress=progress,
-    )
+    weight, rare = ranker.weight, ranker.rare
+    fit_ranker(folder / "model", open_dataset(data), ranker.settings, weight=weight, rare=rare, progress=progress)
     return Classifier.load(folder / "model")
-
-
-DEPTH = 100  # labels of a text that are looked at
-MOST_TEXTS = 20_000  # more of them would not move the curves
-FEW_TEXTS = 200
-FIGURE = "reliability"
 
 
 def calibrate(
@@ -193,11 +171,8 @@ def calibrate(
             if unseen:
                 raise BadInput("--folds is for texts the model was trained on, --unseen for texts it was not; give one")
             _require_own_data(classifier, dataset)
-            sizes = {"depth": DEPTH, "most_texts": MOST_TEXTS}
-            made = out_of_fold(
-                classifier, folder.model, dataset, folds, workspace, **sizes, observer=observer, progress=progress
-            )
-            held_out = until_written.enter_context(made)
+            scored = out_of_fold(classifier, folder.model, dataset, folds, workspace, observer, progress)
+            held_out = until_written.enter_context(scored)
             said = f"each scored by one of {folds} models trained without it and {len(held_out) // folds - 1:,} others"
             origin = _origin(dataset, held_out, "folds", said)
         elif unseen:
@@ -207,19 +182,18 @@ def calibrate(
         else:
             held_out = scores_of(classifier, _some(_validation(classifier, dataset)), DEPTH)
             origin = _origin(dataset, held_out, "validation", "held out of training for validation")
-            origin["also_chosen_on_them"] = _chosen_on_validation(classifier)
+            origin["also_chosen_on_them"] = ["the best step of training"]  # a number or two each, not a fit
+            if classifier.ranker is not None and "validation" in str(classifier.ranker.origin.get("chosen")):
+                origin["also_chosen_on_them"].append("the ranker's weight and its head start of rare labels")
         if len(held_out) < FEW_TEXTS:
             observer.notice(f"warning: {len(held_out):,} held-out texts are few; probabilities will be rough")
         calibration, probabilities = fit_calibration(held_out, origin, coverage=coverage)
-        _write(
-            folder,
-            classifier.version,
-            classifier.parts.get(RANKER),
-            calibration,
-            held_out,
-            probabilities,
-            observer.notice,
-        )
+        with folder.adding(CALIBRATION) as part:
+            calibration.save(part.folder)
+            _draw(part.folder / FIGURE, calibration, held_out, probabilities, observer.notice)
+            figures = calibration.figures
+            part.about = {"held_out": calibration.origin, "ece": figures["ece"], "ece_raw": figures["ece_raw"]}
+            part.labels_version, part.needs = classifier.version, {RANKER: classifier.parts.get(RANKER)}
     return calibration
 
 
@@ -264,46 +238,15 @@ def _origin(dataset: Dataset, held_out: HeldOut, source: str, said: str) -> dict
     }
 
 
-def _chosen_on_validation(classifier: Classifier) -> list[str]:
-    """What else was chosen on the same texts; each is a number or two, not a fit."""
-    chosen = ["the best step of training"]
-    if classifier.ranker is not None and "validation" in str(classifier.ranker.origin.get("chosen")):
-        chosen.append("the ranker's weight and its head start of rare labels")
-    return chosen
-
-
-def _write(
-    model: ModelFolder,
-    version: int,
-    ranker: Part | None,
-    calibration: Calibration,
-    held_out: HeldOut,
-    probabilities: NDArray[np.float32],
-    notice: Notice,
-) -> None:
-    with model.adding(CALIBRATION) as part:
-        calibration.save(part.folder)
-        _draw(part.folder / FIGURE, calibration, held_out, probabilities, notice)
-        figures = calibration.figures
-        part.about = {"held_out": calibration.origin, "ece": figures["ece"], "ece_raw": figures["ece_raw"]}
-        part.labels_version, part.needs = version, {RANKER: ranker}
-
-
 def _draw(
-    stem: Path,
-    calibration: Calibration,
-    held_out: HeldOut,
-    probabilities: NDArray[np.float32],
-    notice: Notice,
+    stem: Path, calibration: Calibration, held_out: HeldOut, probabilities: NDArray[np.float32], notice: Notice
 ) -> None:
     panels = []
     for depth, title in ((1, "the best label of each text"), (5, "the best five")):
-        there = held_out.real[:, :depth]
-        right = held_out.right[:, :depth][there]
-        raw = raw_probabilities(held_out.scores[:, :depth][there], calibration.raw)
+        found = reliabilities(held_out, probabilities, calibration.raw, depth)
         curves = {"as it should be": Curve([0, 1], [0, 1], colour=5, dashed=True, marker="")}
-        for name, values, colour in (("calibrated", probabilities[:, :depth][there], 0), ("raw score", raw, 1)):
-            found = reliability_of(values, right)
-            curves[name] = Curve([one.probability for one in found.bins], [one.right for one in found.bins], colour)
+        for colour, (name, side) in enumerate((("calibrated", "calibrated"), ("raw score", "raw"))):
+            _, bins = found[side]
+            curves[name] = Curve([one.probability for one in bins], [one.right for one in bins], colour)
         panels.append(Lines(curves, x="probability given", y="share that is right", title=title, limits=(0, 1)))
     draw(stem, panels, title=f"reliability on {calibration.origin['said']}", notice=notice)

@@ -1,22 +1,43 @@
 """The README.md of a model folder: what the model is, what it was trained on, how good it is, how to use it."""
 
 import re
+from pathlib import Path
+from string import Template
 from typing import Any
 
 from umpteen.evaluation.report import Report
 from umpteen.version import __version__
 
 _METRICS = ("P", "nDCG", "R", "PSP", "PSnDCG")
+_RANKER = """
+## Ranker
+
+Linear weights a label on the words of a text (tf-idf of n-grams) put the encoder's first labels in order; a score is
+(1 − weight) · inner product + weight · the ranker's score. `Classifier.load(folder, ranker=False)` leaves it out.
+"""
 
 
 def model_card(files: str, settings: dict[str, Any], report: Report | None, recipe: str | None) -> str:
     """Markdown for the settings of a manifest, the report and the recipe of the model whose files are in a folder."""
-    sections = [_FRONT_MATTER, _summary(settings), _usage(files, settings)]
-    if report is not None:
-        sections.append(_metrics(report))
-    if recipe is not None:
-        sections.append(f"## Recipe\n\n```toml\n{recipe.strip()}\n```\n")
-    return "\n".join(sections)
+    data = {"licence": "not stated; it follows from the data's and from the encoder this one started from"}
+    data |= settings.get("data", {})
+    facts = [f"- encoder: {settings['encoder']}", _labels(settings)]
+    facts += [f"- data {name.replace('_', ' ')}: {value}" for name, value in data.items() if name != "licence"]
+    for name, value in settings.get("training", {}).items():
+        said = ", ".join(f"{key} {n:,}" for key, n in value.items()) if isinstance(value, dict) else value
+        facts += [] if value is None else [f"- training {name.replace('_', ' ')}: {said}"]
+    card = Template(Path(__file__).with_suffix(".md").read_text(encoding="utf-8")).substitute(
+        title=_title(settings),
+        version=__version__,
+        dimension=settings["dimension"],
+        facts="\n".join([*facts, f"- licence: {data['licence']}"]),
+        files=files,
+        encode="encode" if settings["shared_towers"] else "encode_query",
+        # sentence-transformers takes a module of ours only when told so.
+        trust=", trust_remote_code=True" if "bigrams" in settings["encoder"] else "",
+    )
+    card += "" if report is None else "\n" + _metrics(report)
+    return card if recipe is None else f"{card}\n## Recipe\n\n```toml\n{recipe.strip()}\n```\n"
 
 
 def with_ranker(card: str, ranker: dict[str, Any] | None) -> str:
@@ -26,22 +47,6 @@ def with_ranker(card: str, ranker: dict[str, Any] | None) -> str:
         return rest
     lines = [f"- {name.replace('_', ' ')}: {value}" for name, value in ranker.items()]
     return "\n".join([rest + _RANKER, *lines, ""])
-
-
-_FRONT_MATTER = """---
-library_name: umpteen
-pipeline_tag: text-classification
-tags: [umpteen, extreme-classification, sentence-transformers]
----
-"""
-
-
-_RANKER = """
-## Ranker
-
-Linear weights a label on the words of a text (tf-idf of n-grams) put the encoder's first labels in order; a score is
-(1 − weight) · inner product + weight · the ranker's score. `Classifier.load(folder, ranker=False)` leaves it out.
-"""
 
 
 def with_labels(card: str, files: str, settings: dict[str, Any]) -> str:
@@ -56,79 +61,13 @@ def _title(settings: dict[str, Any]) -> str:
 
 
 def _labels(settings: dict[str, Any]) -> str:
-    retired = settings.get("retired_labels", 0)
+    retired, version = settings.get("retired_labels", 0), settings["labels_version"]
     line = f"- labels: {settings['labels'] - retired:,}, in labels.db"
-    if retired:
-        line += f", and {retired:,} retired ones"
-    if settings["labels_version"]:
-        line += f"; version {settings['labels_version']} of the labels, which were changed after training"
-    return line
-
-
-def _summary(settings: dict[str, Any]) -> str:
-    data = settings.get("data", {})
-    licence = data.get("licence", "not stated; it follows from the data's and from the encoder this one started from")
-    lines = [
-        _title(settings) + "\n",
-        f"Made with umpteen {__version__}. Text and labels become vectors of {settings['dimension']} numbers;"
-        " a label's score is the inner product.\n",
-        f"- encoder: {settings['encoder']}",
-        _labels(settings),
-    ]
-    lines += [f"- data {name.replace('_', ' ')}: {value}" for name, value in data.items() if name != "licence"]
-    lines += [
-        f"- training {name.replace('_', ' ')}: {_written(value)}"
-        for name, value in settings.get("training", {}).items()
-        if value is not None
-    ]
-    return "\n".join([*lines, f"- licence: {licence}", ""])
-
-
-def _written(value: Any) -> str:
-    return ", ".join(f"{name} {number:,}" for name, number in value.items()) if isinstance(value, dict) else str(value)
-
-
-def _usage(files: str, settings: dict[str, Any]) -> str:
-    encode = "encode" if settings["shared_towers"] else "encode_query"
-    # sentence-transformers takes a module of ours only when told so.
-    trust = ", trust_remote_code=True" if "bigrams" in settings["encoder"] else ""
-    return f"""## Use
-
-```python
-from umpteen import Classifier
-
-classifier = Classifier.load("this-folder")
-classifier.predict(["a text"], k=5)  # for each text its labels: key, text, score, probability
-```
-
-Labels can be added, renamed and retired without training, here or with `umpteen labels`; only changed texts are
-encoded, and every version can be brought back:
-
-```python
-classifier.add_labels({{"key": "the text of a new label"}})  # on disk when it returns
-classifier.undo()
-```
-
-`umpteen verify this-folder` checks every file. Without umpteen, the encoder loads in sentence-transformers
-(hashed bigrams need umpteen installed), and row i of the vectors belongs to row i of labels.db, an SQLite file. Later
-changes of labels stand in {files}.db; `umpteen labels compact this-folder` folds them into these two:
-
-```python
-import sqlite3
-from safetensors.torch import load_file
-from sentence_transformers import SentenceTransformer
-
-encoder = SentenceTransformer("this-folder/{files}/encoder"{trust})
-vectors = load_file("this-folder/{files}/vectors.safetensors")["vectors"]
-database = sqlite3.connect("this-folder/{files}/labels.db")
-labels = database.execute("SELECT key, text FROM labels ORDER BY row").fetchall()
-scores = encoder.{encode}(["a text"], convert_to_tensor=True).cpu() @ vectors.T
-```
-"""
+    line += f", and {retired:,} retired ones" if retired else ""
+    return line + (f"; version {version} of the labels, which were changed after training" if version else "")
 
 
 def _metrics(report: Report) -> str:
-    ks = sorted({int(name.partition("@")[2]) for name in report.metrics})
     lines = [
         "## Metrics\n",
         f"In percent, 95 % bootstrap intervals in brackets; {report.queries:,} queries"
@@ -137,15 +76,11 @@ def _metrics(report: Report) -> str:
         "| k | " + " | ".join(_METRICS) + " |",
         "|---" * (len(_METRICS) + 1) + "|",
     ]
-    lines += [f"| {k} | " + " | ".join(_cell(report, f"{metric}@{k}") for metric in _METRICS) + " |" for k in ks]
+    for k in sorted({int(name.partition("@")[2]) for name in report.metrics}):
+        cells = []
+        for name in (f"{metric}@{k}" for metric in _METRICS):
+            cell = f"{report.metrics[name]:.2f}" if name in report.metrics else ""
+            low, high = report.intervals.get(name, (None, None))
+            cells.append(f"{cell} [{low:.2f}, {high:.2f}]" if cell and low is not None else cell)
+        lines.append(f"| {k} | " + " | ".join(cells) + " |")
     return "\n".join([*lines, ""])
-
-
-def _cell(report: Report, metric: str) -> str:
-    if metric not in report.metrics:
-        return ""
-    value = f"{report.metrics[metric]:.2f}"
-    if metric not in report.intervals:
-        return value
-    low, high = report.intervals[metric]
-    return f"{value} [{low:.2f}, {high:.2f}]"

@@ -1,35 +1,29 @@
 """Labels, their vectors and their versions together: every change is in the store before it counts."""
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from sqlite3 import Connection
 
 import numpy as np
 import torch
+from safetensors import safe_open
 from torch import Tensor
 
+from umpteen.encoders.encode import encode_texts
+from umpteen.encoders.towers import Towers
 from umpteen.errors import BadInput, DamagedModel
+from umpteen.files.progress import Advance
 from umpteen.model.changes import Change, Step, Version, VersionSummary, steps_of
-from umpteen.model.live_labels import LiveLabels
+from umpteen.model.folder import ModelFolder, Verified, at_one_moment
+from umpteen.model.labels import LABELS, LiveLabels, read_labels
 from umpteen.model.store import PATIENCE, Recorded, Replaced, Store, append_version, digest_of, rows_at
-from umpteen.search.exact import require_finite
-from umpteen.search.index import LiveVectors, Rows
+from umpteen.search.index import LiveVectors, Rows, require_finite
 
+VECTORS = "vectors.safetensors"
 Encode = Callable[[list[str]], Tensor]
-
-
-class Encoded:
-    """Vectors of texts, kept by who may have to try a change again."""
-
-    def __init__(self) -> None:
-        self._vectors: dict[str, Tensor] = {}
-        self._of: LiveCatalogue | None = None
-
-    def of(self, catalogue: "LiveCatalogue") -> dict[str, Tensor]:
-        """Those of this model; another one has others."""
-        if self._of is not catalogue:
-            self._of, self._vectors = catalogue, {}
-        return self._vectors
+Encoded = dict[tuple["LiveCatalogue", str], Tensor]  # by text, kept by who may have to try a change again
 
 
 class LiveCatalogue:
@@ -45,6 +39,15 @@ class LiveCatalogue:
         self._digest: str | None = None  # of the newest version
         self._all: tuple[int, Tensor] | None = None  # of which version
         self._retired: dict[int, Tensor] = {}  # by row: the vectors that labels had to the end
+
+    @classmethod
+    def read(cls, folder: ModelFolder, connection: Connection) -> "LiveCatalogue":
+        """The labels of a model folder as they are now."""
+        vectors = read_vectors(folder.trained)
+        labels = read_labels(folder.trained, int(folder.manifest["settings"]["labels_version"]), len(vectors))
+        catalogue = cls(labels, vectors, folder.store)
+        catalogue.take_in(connection)
+        return catalogue
 
     @property
     def base(self) -> Tensor:
@@ -81,9 +84,7 @@ class LiveCatalogue:
         with self.store.reading() as connection:
             then = list(rows_at(connection, version))
         self._require_rows(row for row, *_ in then)
-        return _changed(
-            start, [(row, None if text is None else self._vector(row, vector)) for row, text, vector in then]
-        )
+        return _changed(start, {row: None if text is None else self._vector(row, vector) for row, text, vector in then})
 
     def all_vectors(self) -> Tensor:
         """The vectors of all rows, retired ones included: the base itself while no label has changed."""  # [rows, d]
@@ -108,13 +109,14 @@ class LiveCatalogue:
         encoded: Encoded | None = None,
     ) -> None:
         """One new version with all of these changes, or none if they change nothing; see `Locked`."""
-        known = (encoded or Encoded()).of(self)
+        known = {} if encoded is None else encoded
 
         def vectors_of(steps: Sequence[Step]) -> list[Tensor | None]:
             texts = [step.text if self._brings_vector(step) else None for step in steps]
-            new = list(dict.fromkeys(text for text in texts if text is not None and text not in known))
-            known.update(zip(new, encode(new), strict=True) if new else ())
-            return [None if text is None else known[text] for text in texts]
+            new = list(dict.fromkeys(text for text in texts if text is not None and (self, text) not in known))
+            if new:
+                known.update(((self, text), vector) for text, vector in zip(new, encode(new), strict=True))
+            return [None if text is None else known[self, text] for text in texts]
 
         vectors_of(steps_of(changes, self.labels))  # before anybody has to wait for this change
         with self.store.changing(patience) as connection:
@@ -148,20 +150,24 @@ class LiveCatalogue:
 
     def between(self, one: int, other: int) -> tuple[Step, ...]:
         """What turns the labels of one version into those of another."""
-        return _steps_between(self.at(one), self.at(other), self._touched(min(one, other)))
+        now, then, steps = self.at(one), self.at(other), []
+        for key in self._touched(min(one, other)):
+            before, after = now.text_of(key), then.text_of(key)
+            if after is None and before is not None:
+                steps.append(Step("retire", key, None))
+            elif after is not None and before is None:
+                steps.append(Step("add" if now.find(key) is None else "revive", key, after))
+            elif before != after:
+                steps.append(Step("rename", key, after))
+        return tuple(steps)
 
     def renamed_since(self, version: int) -> Rows:
         """Rows that were there at this version, and have another text now."""
         if version == self.start.version:
             return self.labels.changed()
         then = self.at(version)
-        rows = {self.labels.find(key) for key in self._touched(version)}
-        return np.array(
-            sorted(
-                row for row in rows if row is not None and row < len(then) and self.labels.texts[row] != then.texts[row]
-            ),
-            dtype=np.int64,
-        )
+        rows = sorted(row for key in self._touched(version) if (row := then.find(key)) is not None)
+        return np.array([row for row in rows if self.labels.texts[row] != then.texts[row]], dtype=np.int64)
 
     def history(self) -> list[VersionSummary]:
         """What happened since the model was written, oldest first."""
@@ -194,9 +200,8 @@ class LiveCatalogue:
     ) -> Recorded | None:
         if not steps:
             return None
-        for vector in vectors:
-            if vector is not None:
-                require_finite("label", vector[None])
+        if brought := [vector for vector in vectors if vector is not None]:
+            require_finite("label", torch.stack(brought))
         stored = [None if vector is None else vector.float().contiguous().numpy().tobytes() for vector in vectors]
         time = datetime.now(UTC).isoformat(timespec="seconds")
         version = Version(self.labels.version + 1, time, note, steps)
@@ -220,21 +225,17 @@ class LiveCatalogue:
                 row = labels.find(step.key)
                 if row is None or (vector is not None) != self._brings_vector(step):
                     raise ValueError(f"version {recorded.version.number} and its vectors do not fit")
-                if step.text is None:
-                    retired[row] = self._last(row, latest)
+                before = latest.get(row)
+                if step.text is None:  # the label is there, and may have come or changed in the versions being followed
+                    retired[row] = self.vectors.of(np.array([row]))[0] if before is None else before
                 else:
                     retired.pop(row, None)
                 latest[row] = None if step.text is None else self._vector(row, vector)
-        self.vectors = _changed(self.vectors, latest.items())
+        self.vectors = _changed(self.vectors, latest)
         self._retired = retired
         self.versions += [recorded.version for recorded in read]
         self.labels = labels
         self._digest = read[-1].digest
-
-    def _last(self, row: int, latest: dict[int, Tensor | None]) -> Tensor:
-        """The vector of a label that is there, and may have come or changed in the versions being followed."""
-        found = latest.get(row)
-        return self.vectors.of(np.array([row]))[0] if found is None else found
 
     def _vector(self, row: int, stored: bytes | None) -> Tensor:
         if stored is None:
@@ -244,28 +245,60 @@ class LiveCatalogue:
         return torch.from_numpy(np.frombuffer(stored, dtype=np.float32).copy())
 
 
-def _changed(vectors: LiveVectors, rows: Iterable[tuple[int, Tensor | None]]) -> LiveVectors:
+def _changed(vectors: LiveVectors, rows: dict[int, Tensor | None]) -> LiveVectors:
     """These rows have these vectors from now on; rows without one are gone."""
-    found = list(rows)
-    there = [(row, vector) for row, vector in found if vector is not None]
-    gone = [row for row, vector in found if vector is None]
+    there = {row: vector for row, vector in rows.items() if vector is not None}
+    gone = [row for row, vector in rows.items() if vector is None]
     if there:
-        new = torch.stack([vector for _, vector in there])
-        require_finite("label", new)
-        vectors = vectors.with_rows(np.array([row for row, _ in there], dtype=np.int64), new.numpy())
+        vectors = vectors.with_rows(np.array(list(there), dtype=np.int64), torch.stack(list(there.values())).numpy())
     return vectors.without(np.array(gone, dtype=np.int64)) if gone else vectors
 
 
-def _steps_between(now: LiveLabels, then: LiveLabels, keys: Iterable[str]) -> tuple[Step, ...]:
-    """What turns `now` into `then`, two versions of the same labels that differ in these keys at most."""
-    steps = []
-    for key in keys:
-        before, after = now.text_of(key), then.text_of(key)
-        if after is None:
-            if before is not None:
-                steps.append(Step("retire", key, None))
-        elif before is None:
-            steps.append(Step("add" if now.find(key) is None else "revive", key, after))
-        elif before != after:
-            steps.append(Step("rename", key, after))
-    return tuple(steps)
+def read_vectors(folder: Path) -> Tensor:
+    """Mapped, not read: a label's vector comes into memory when it is first scored."""
+    with safe_open(folder / VECTORS, framework="pt") as file:
+        vectors: Tensor = file.get_tensor("vectors")
+    return vectors
+
+
+def open_labels(path: Path) -> LiveCatalogue:
+    """The labels of a model folder as they are now, without the rest of the model; only their files are checked."""
+
+    def read(folder: ModelFolder, connection: Connection) -> LiveCatalogue:
+        files = tuple(f"{folder.trained.name}/{name}" for name in (LABELS, VECTORS))
+        folder.require_whole((), Verified(connection), only=files)
+        return LiveCatalogue.read(folder, connection)
+
+    return at_one_moment(path, read)
+
+
+def change_labels(
+    path: Path,
+    changes: Callable[[LiveLabels], Sequence[Change]],
+    *,
+    note: str = "",
+    progress: Advance | None = None,
+) -> LiveCatalogue:
+    """Makes the changes that follow from the labels there are, as one version; the encoder is loaded only if needed."""
+
+    def encode(texts: list[str]) -> Tensor:
+        def read(folder: ModelFolder, connection: Connection) -> Towers:
+            folder.require_whole((), Verified(connection), only=(f"{folder.trained.name}/encoder/",))
+            return Towers.load(folder.trained / "encoder")
+
+        return encode_texts(at_one_moment(path, read).label, texts, progress=progress).float().cpu()
+
+    return _with(path, lambda labels: labels.change(changes(labels.labels), encode, note))
+
+
+def undo_labels(path: Path, to_version: int | None = None, *, note: str = "") -> LiveCatalogue:
+    """Goes back to an older version, by default the one before; the labels afterwards."""
+    return _with(path, lambda labels: labels.undo(to_version, note))
+
+
+def _with(path: Path, change: Callable[[LiveCatalogue], None]) -> LiveCatalogue:
+    while True:
+        labels = open_labels(path)
+        with suppress(Replaced):  # the folder holds another model by now: it is that one's labels that change
+            change(labels)
+            return labels

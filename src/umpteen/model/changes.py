@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
@@ -62,8 +63,9 @@ class Version:
 
     def summary(self) -> "VersionSummary":
         """For a list of versions."""
-        counts = {name: sum(step.do in kinds for step in self.steps) for name, kinds in _COUNTED.items()}
-        return VersionSummary(self.number, self.time, note=self.note, **counts)
+        done = Counter(step.do for step in self.steps)
+        added = done["add"] + done["revive"]
+        return VersionSummary(self.number, self.time, added, done["rename"], done["retire"], self.note)
 
 
 class VersionSummary(NamedTuple):
@@ -75,9 +77,6 @@ class VersionSummary(NamedTuple):
     renamed: int
     retired: int
     note: str
-
-
-_COUNTED = {"added": ("add", "revive"), "renamed": ("rename",), "retired": ("retire",)}
 
 
 class Labels(Protocol):

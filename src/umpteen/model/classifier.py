@@ -1,9 +1,10 @@
 """The product: texts in, the right few labels out, of a model whose labels may change while it is in use."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from time import monotonic
+from time import monotonic, time_ns
 from types import EllipsisType
 from typing import Any, NamedTuple, Self
 
@@ -16,25 +17,26 @@ from umpteen.calibration.calibration import Calibration
 from umpteen.data.labels import LabelCatalogue
 from umpteen.encoders.encode import encode_texts
 from umpteen.encoders.towers import Towers
-from umpteen.errors import BadInput
+from umpteen.errors import BadInput, UmpteenError
 from umpteen.evaluation.report import Report
 from umpteen.files.progress import Advance
-from umpteen.model.catalogue import Encoded
+from umpteen.model.catalogue import VECTORS, Encoded, LiveCatalogue
 from umpteen.model.changes import Add, Change, Rename, Retire, VersionSummary
+from umpteen.model.folder import CALIBRATION, CARD, INDEX, MARK, RECIPE, REPORT, ModelFolder, Stamp, checked_parts
 from umpteen.model.folder import RANKER as RANKER
-from umpteen.model.folder import ModelFolder, Stamp, read_plainly
 from umpteen.model.folder import verify as verify
+from umpteen.model.labels import LABELS, LiveLabels
 from umpteen.model.live import LiveModel
-from umpteen.model.live_labels import LiveLabels
 from umpteen.model.store import PATIENCE, Part, Replaced
-from umpteen.model.writing import Model, Standing, write_model
+from umpteen.model.writing import Carried, Model, Standing, write_model
 from umpteen.rerank.ranker import Ranker
 from umpteen.search.exact import top_k
-from umpteen.search.index import LabelIndex
+from umpteen.search.index import BOUND, LabelIndex
 from umpteen.search.ranking import NO_LABEL, Ranking
 
 USUAL_K = 5  # labels a text
-_UNTIL_NEXT_TRY = 60.0  # seconds, to load a model that took this one's place and is damaged
+_UNTIL_NEXT_MODEL = 60.0  # seconds, to load a model that took this one's place and is damaged
+_SETTLED = 100_000_000  # nanoseconds, more than the steps in which file systems count time
 
 
 class Prediction(NamedTuple):
@@ -47,26 +49,13 @@ class Prediction(NamedTuple):
 
 
 class Classifier:
-    """Finds the best labels of a text among all of the catalogue's, which may change while it is in use.
+    """Finds the best labels of a text among all of the model's, which may change while it is in use.
 
     Calls that change or refresh it and calls that search must not run at the same time; `labels` may be read whenever.
     """
 
-    def __init__(
-        self,
-        towers: Towers,
-        labels: LabelCatalogue | LiveLabels,
-        vectors: Tensor,
-        *,
-        report: Report | None = None,
-        recipe: str | None = None,
-        data: dict[str, Any] | None = None,
-        training: dict[str, Any] | None = None,
-        ranker: Ranker | None = None,
-        calibration: Calibration | None = None,
-    ) -> None:
-        given = Model(towers, LiveLabels.of(labels), vectors, report, recipe, data or {}, training or {}, ranker)
-        self._live = LiveModel(given, calibration=calibration)
+    def __init__(self, towers: Towers, labels: LabelCatalogue | LiveLabels, vectors: Tensor, **about: Any) -> None:
+        self._live = LiveModel(towers, labels, vectors, **about)
         self._seen: Stamp | None = None  # of the folder, when it was last looked into
         self._damaged: tuple[Stamp, Exception, float] | None = None  # a model that cannot be loaded, and until when
 
@@ -77,8 +66,7 @@ class Classifier:
         Without its ranker, if it has one, the dual encoder ranks alone; without its index it searches exactly.
         """
         loaded = cls.__new__(cls)
-        loaded._seen = loaded._damaged = None
-        loaded._live = LiveModel.load(path, ranker=ranker, index=index)
+        loaded._live, loaded._seen, loaded._damaged = LiveModel.load(path, ranker=ranker, index=index), None, None
         return loaded
 
     @classmethod
@@ -96,6 +84,92 @@ class Classifier:
         for none; without it all labels are new.
         """
         return cls(towers, labels, encode_texts(towers.label, labels.texts, progress=progress, rows=rows).float())
+
+    @property
+    def towers(self) -> Towers:
+        return self._live.towers
+
+    @property
+    def labels(self) -> LiveLabels:
+        """The labels as they are now; a snapshot that later changes leave alone."""
+        return self._live.labels
+
+    @property
+    def version(self) -> int:
+        """Of the labels: 0 as trained, one more with each change."""
+        return self._live.version
+
+    @property
+    def vectors(self) -> Tensor:
+        """The labels' vectors, retired rows included; mapped while no label has changed, else held in memory."""
+        return self._live.vectors
+
+    @property
+    def hidden(self) -> NDArray[np.int64]:
+        """The rows of retired labels, which no search may return."""
+        return self._live.hidden
+
+    @property
+    def index(self) -> LabelIndex:
+        """What finds the best labels of a vector."""
+        return self._live.index
+
+    @property
+    def ranker(self) -> Ranker | None:
+        """What puts the dual encoder's first labels in order, as they are now; None: the dual encoder ranks alone."""
+        return self._live.ranker
+
+    @property
+    def has_ranker(self) -> bool:
+        return self._live.has_ranker
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """What makes probabilities of scores, if the model is calibrated."""
+        return self._live.calibration
+
+    @property
+    def report(self) -> Report | None:
+        """On validation, as training ended."""
+        return self._live.report
+
+    @property
+    def recipe(self) -> str | None:
+        """What the model was trained by, as TOML."""
+        return self._live.recipe
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """What it was trained on."""
+        return self._live.data
+
+    @property
+    def training(self) -> dict[str, Any]:
+        """Steps, seconds and parameters."""
+        return self._live.training
+
+    @property
+    def folder(self) -> ModelFolder | None:
+        """The folder it was loaded from, and the model in it."""
+        return self._live.folder
+
+    @property
+    def path(self) -> Path | None:
+        """Where it was loaded from; changes of its labels are on disk then."""
+        return self._live.path
+
+    @property
+    def parts(self) -> Mapping[str, Part]:
+        """What was added to the trained model and is in use, by name."""
+        return self._live.parts
+
+    def part_file(self, name: str, file: str) -> bytes | None:
+        """A file of a part in use, as it was written; None if the part has no such file, or is gone by now."""
+        return self._live.part_file(name, file)
+
+    def history(self) -> list[VersionSummary]:
+        """What happened to the labels since the model was written, oldest first."""
+        return self._live.history()
 
     def predict(
         self,
@@ -160,101 +234,13 @@ class Classifier:
         if not 1 <= k <= count:
             raise BadInput(f"k is {k:,}, but the model has {count:,} labels; ask for 1 to {count}")
         vectors = encode_texts(self.towers.query, texts, progress=progress)
-        ranker = self._live.ranker
+        ranker = self.ranker
         width = k if ranker is None else min(count, max(k, ranker.settings.candidates))
         if excluding is None:
             dense = replace(self.index.search(vectors, width), labels=len(self.labels))
         else:
             dense = top_k(vectors, self.vectors, width, excluding=excluding, hidden=self.hidden)
         return dense if ranker is None else ranker.rerank(texts, vectors.cpu().numpy(), dense).head(k)
-
-    @property
-    def towers(self) -> Towers:
-        return self._live.model.towers
-
-    @property
-    def labels(self) -> LiveLabels:
-        """The labels as they are now; a snapshot that later changes leave alone."""
-        return self._live.labels
-
-    @property
-    def version(self) -> int:
-        """Of the labels: 0 as trained, one more with each change."""
-        return self._live.labels.version
-
-    @property
-    def vectors(self) -> Tensor:
-        """The labels' vectors, retired rows included; mapped while no label has changed, else held in memory."""
-        return self._live.catalogue.all_vectors()  # [rows, d]
-
-    @property
-    def hidden(self) -> NDArray[np.int64]:
-        """The rows of retired labels, which no search may return."""
-        return np.flatnonzero(~self.labels.active)
-
-    @property
-    def index(self) -> LabelIndex:
-        """What finds the best labels of a vector."""
-        return self._live.index
-
-    @property
-    def ranker(self) -> Ranker | None:
-        """What puts the dual encoder's first labels in order; None: the dual encoder ranks alone."""
-        return self._live.ranker
-
-    @property
-    def has_ranker(self) -> bool:
-        return self._live.fitted_ranker is not None
-
-    @property
-    def calibration(self) -> Calibration | None:
-        """What makes probabilities of scores, if the model is calibrated."""
-        return self._live.calibration
-
-    @property
-    def report(self) -> Report | None:
-        """On validation, as training ended."""
-        return self._live.model.report
-
-    @property
-    def recipe(self) -> str | None:
-        """What the model was trained by, as TOML."""
-        return self._live.model.recipe
-
-    @property
-    def data(self) -> dict[str, Any]:
-        """What it was trained on."""
-        return self._live.model.data
-
-    @property
-    def training(self) -> dict[str, Any]:
-        """Steps, seconds and parameters."""
-        return self._live.model.training
-
-    @property
-    def folder(self) -> ModelFolder | None:
-        """The folder it was loaded from, and the model in it."""
-        return self._live.folder
-
-    @property
-    def path(self) -> Path | None:
-        """Where it was loaded from; changes of its labels are on disk then."""
-        return None if self._live.folder is None else self._live.folder.path
-
-    @property
-    def parts(self) -> dict[str, Part]:
-        """What was added to the trained model and is in use, by name."""
-        return self._live.parts
-
-    def part_file(self, name: str, file: str) -> bytes | None:
-        """A file of a part in use, as it was written; None if the part has no such file, or is gone by now."""
-        part, folder = self._live.parts.get(name), self._live.folder
-        if part is None or folder is None or file not in part.files:
-            return None
-        try:
-            return read_plainly(folder.part_path(part) / file)
-        except OSError:
-            return None
 
     def add_labels(self, labels: Mapping[str, str] | Iterable[tuple[str, str]], *, note: str = "") -> int:
         """New labels by key and text, found from now on; returns the new version."""
@@ -284,17 +270,15 @@ class Classifier:
         A classifier with a path has it on disk for good when this returns. It waits for other processes' changes for
         `patience` seconds at most; who may try again gives `encoded`, so that no text is encoded twice.
         """
-        return self._changed(
-            lambda live: live.catalogue.change(changes, live.encode, note, patience=patience, encoded=encoded)
-        )
+
+        def encode(texts: list[str]) -> Tensor:
+            return encode_texts(self.towers.label, texts).float().cpu()
+
+        return self._changed(lambda labels: labels.change(changes, encode, note, patience=patience, encoded=encoded))
 
     def undo(self, to_version: int | None = None, *, note: str = "", patience: float = PATIENCE) -> int:
         """A new version in which all labels are as they were in an older one, by default the one before."""
-        return self._changed(lambda live: live.catalogue.undo(to_version, note, patience=patience))
-
-    def history(self) -> list[VersionSummary]:
-        """What happened to the labels since the model was written, oldest first."""
-        return self._live.catalogue.history()
+        return self._changed(lambda labels: labels.undo(to_version, note, patience=patience))
 
     def refresh(self) -> bool:
         """Takes in what other processes have done to the folder; a few looks at the disk if there is nothing.
@@ -302,19 +286,36 @@ class Classifier:
         That is: changed labels, another ranker, index or calibration, or a whole new model. What cannot be used is an
         error, and what was in use before stays in use.
         """
-        folder = self._live.folder
-        if folder is None:
+        if self.folder is None:
             return False
-        seen = folder.stamp()
-        if seen == self._seen and seen.is_settled() and not self._live.has_troubles() and self._damaged is None:
+        seen = self.folder.stamp()
+        is_settled = max(changed for _, changed, _ in seen) < time_ns() - _SETTLED  # a later change has another time
+        if seen == self._seen and is_settled and not self._live.troubles and self._damaged is None:
             return False
         try:
-            changed = self._live.take_in()
+            changed = self._live.look()
         except Replaced:
-            self._turn_to_the_current(folder, seen)
+            self._turn_to_the_current(seen)
             changed = True
         self._seen, self._damaged = seen, None
         return changed
+
+    def _turn_to_the_current(self, seen: Stamp) -> None:
+        """Another model has taken the place of this one; one that is damaged is not tried again and again."""
+        if self._damaged is not None and self._damaged[0] == seen and monotonic() < self._damaged[2]:
+            raise self._damaged[1].with_traceback(None)
+        assert self.folder is not None
+        try:
+            new = LiveModel.load(self.folder.path, ranker=self._live.is_whole, index=False)
+        except Exception as error:
+            self._damaged = seen, error, monotonic() + _UNTIL_NEXT_MODEL
+            raise
+        old, self._live = self._live, new
+        old.index.close()
+        if old.follows_index:
+            new.follow_index()
+            with suppress(UmpteenError, OSError, Replaced):  # the next `refresh` tells why it cannot be used
+                new.look()
 
     def save(
         self,
@@ -333,41 +334,92 @@ class Classifier:
         is what the classifier was loaded with. The labels are written as they are now; their history stays behind. Over
         its own folder it is refused if the folder's index would be lost. `unless_changed`: as `write_model` has it.
         """
-        path, live = Path(path), self._live
-        given = {"report": report, "recipe": recipe, "data": data, "training": training}
-        if live.folder is None or path.resolve() != live.folder.path.resolve():
-            model, carried = live.as_written(**given), live.carried(path)
-            return write_model(model, path, extra_files=extra_files, carried=carried, unless_changed=unless_changed)
-        live.rewrite(given)
-        return None
+        path, given = Path(path), {"report": report, "recipe": recipe, "data": data, "training": training}
+        if self.folder is not None and path.resolve() == self.folder.path.resolve():
+            self._rewrite(given)
+            return None
+        parts: Mapping[str, Part] = {}
+        if self.folder is not None:
+            with suppress(Replaced), self.folder.store.reading() as connection:  # else its parts are replaced, too
+                parts = checked_parts(connection)
+        model, carried = self._as_written(given), self._carried(parts, path)
+        return write_model(model, path, extra_files=extra_files, carried=carried, unless_changed=unless_changed)
 
-    def _changed(self, change: Callable[[LiveModel], None]) -> int:
+    def _as_written(self, given: Mapping[str, Any]) -> Model:
+        """The model with its labels as they are now, and what is given."""
+        told = {name: given.get(name) or getattr(self, name) for name in ("report", "recipe", "data", "training")}
+        return Model(self.towers, LiveLabels.of(self.labels), self.vectors, ranker=self.ranker, **told)
+
+    def _carried(self, parts: Mapping[str, Part], path: Path, *, drop_index: bool = False) -> list[Carried]:
+        """Which of its folder's parts hold for a model with these very labels and scores, too, in this folder.
+
+        An index of older labels stays behind; over the model itself only if the caller says so.
+        """
+        is_own = path == self.path
+        found = [parts[CALIBRATION]] if CALIBRATION in parts and self._live.is_whole else []
+        index = parts.get(INDEX)
+        if index is not None and index.labels_version == self.version:
+            found += [index] if is_own or not index.about.get(BOUND) else []
+        elif index is not None and is_own and not drop_index:
+            raise BadInput(
+                f"the index of {path} was built of older labels and cannot come along; build it again first "
+                f"(`umpteen index build {path}`), or remove it (`umpteen index remove {path}`) and build it afterwards"
+            )
+        return [(part, self.folder.part_path(part)) for part in found if self.folder is not None]
+
+    def _rewrite(
+        self, given: Mapping[str, Any] | None = None, *, drop_index: bool = False, card: str | None = None
+    ) -> "Compacted":
+        """The model takes its own place: with all that others have changed, labels as they are, and no history.
+
+        Parts come along; an index of older labels is only dropped if the caller says so.
+        """
+        assert self.folder is not None
+        path, made = self.folder.path, {LABELS, VECTORS, REPORT, RECIPE, MARK}
+        extra = [self.folder.trained / name for name in self.folder.manifest["files"] if "/" not in name]
+        with self.folder.changing() as connection:
+            self._live.take_in(connection)
+            parts, versions = checked_parts(connection), len(self._live.catalogue.versions)
+            is_old = INDEX in parts and parts[INDEX].labels_version != self.version
+            if versions or given is not None:
+                write_model(
+                    self._as_written(given or {}),
+                    path,
+                    extra_files=[file for file in extra if file.name not in made],
+                    carried=self._carried(parts, path, drop_index=drop_index),
+                    held=True,
+                    card=card,
+                )
+        ModelFolder(path).sweep()
+        return Compacted(versions, self.version, self.labels.count(), is_old and versions > 0)
+
+    def _changed(self, change: Callable[[LiveCatalogue], None]) -> int:
         while True:
-            live = self._live
             try:
-                change(live)
+                change(self._live.catalogue)
             except Replaced:
-                assert live.folder is not None
-                self._turn_to_the_current(live.folder, live.folder.stamp())
+                assert self.folder is not None
+                self._turn_to_the_current(self.folder.stamp())
                 continue
             finally:  # even if it was refused: other processes' changes may have come in meanwhile
-                live.tell_index()
+                self._live.tell_index()
             return self.version
 
-    def _turn_to_the_current(self, folder: ModelFolder, seen: Stamp) -> None:
-        """Another model has taken the place of this one; one that is damaged is not tried again and again."""
-        if self._damaged is not None and self._damaged[0] == seen and monotonic() < self._damaged[2]:
-            raise self._damaged[1].with_traceback(None)
-        old = self._live
-        try:
-            new = LiveModel.load(folder.path, ranker=old.is_whole, index=False)
-        except Exception as error:
-            self._damaged = seen, error, monotonic() + _UNTIL_NEXT_TRY
-            raise
-        self._live, self._damaged = new, None
-        old.index.close()
-        if old.follows_index:
-            new.follow_index()
+
+class Compacted(NamedTuple):
+    """What became of a folder."""
+
+    versions: int  # that were folded in
+    version: int  # of the labels, as before
+    labels: int
+    dropped_index: bool
+
+
+def compact(path: Path, *, drop_index: bool = False) -> Compacted:
+    """The versions of a model's labels become its own files, whole or not at all: rows stay, the history ends."""
+    card = path / CARD
+    written = card.read_text("utf-8", errors="replace") if card.is_file() else None
+    return Classifier.load(path, index=False)._rewrite(drop_index=drop_index, card=written)
 
 
 def _check_texts(texts: Sequence[str]) -> None:

@@ -1,9 +1,9 @@
-"""Judges saved models on a dataset, one, several beside each other, or averaged; labels are matched by key."""
+"""Evaluates saved models on a dataset, one, several beside each other, or averaged; labels are matched by key."""
 
 import tomllib
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -11,53 +11,49 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from umpteen.calibration.calibration import judge_calibration
+from umpteen.calibration.calibration import evaluate_calibration
 from umpteen.data.dataset import Dataset, Split
 from umpteen.data.labels import Relevance
 from umpteen.encoders.encode import encode_texts
 from umpteen.errors import BadInput
-from umpteen.evaluation.judge import Judge
+from umpteen.evaluation.evaluate import Evaluator
 from umpteen.evaluation.metrics import USUAL
 from umpteen.evaluation.report import USUAL_KS, Report
 from umpteen.evaluation.significance import Difference, paired_differences
 from umpteen.model.classifier import Classifier
-from umpteen.model.live_labels import TRAINED
+from umpteen.model.labels import TRAINED
 from umpteen.search.exact import top_k
 from umpteen.search.ranking import Ranking
 
 
+class How(TypedDict, total=False):
+    """How models are judged: the cut-offs k, A and B of the propensity model, and whether as published figures are."""
+
+    at: tuple[int, ...]
+    propensity: tuple[float, float] | None
+    as_published: bool
+
+
 def evaluate_model(
-    classifier: Classifier,
-    dataset: Dataset,
-    split: str = "test",
-    *,
-    at: tuple[int, ...] = USUAL_KS,
-    propensity: tuple[float, float] | None = None,
-    as_published: bool = False,
+    classifier: Classifier, dataset: Dataset, split: str = "test", **how: Unpack[How]
 ) -> tuple[Report, Ranking]:
     """The model's report and ranking on one split of a dataset; A and B are its recipe's unless given."""
-    judge = _judge(classifier, dataset, split, at, propensity, as_published)
+    evaluator = _evaluator(classifier, dataset, split, **how)
     if classifier.calibration is None:
-        ranking = _rank(judge, classifier)
-        return judge.report(ranking), ranking
+        ranking = _rank(evaluator, classifier)
+        return evaluator.report(ranking), ranking
     depth = min(classifier.calibration.depth, classifier.labels.count())
-    wide = _rank(judge, classifier, at_least=depth)
-    ranking = wide.head(max(judge.at))
-    truth = judge.split.relevance.without(judge.split.filtered).matrix
-    calibration = judge_calibration(classifier.calibration, wide.head(depth), truth)
-    return judge.report(ranking).with_calibration(calibration), ranking
+    wide = _rank(evaluator, classifier, at_least=depth)
+    ranking = wide.head(max(evaluator.at))
+    truth = evaluator.split.relevance.without(evaluator.split.filtered).matrix
+    calibration = evaluate_calibration(classifier.calibration, wide.head(depth), truth)
+    return evaluator.report(ranking).with_calibration(calibration), ranking
 
 
 def report_by_origin(
-    classifier: Classifier,
-    dataset: Dataset,
-    split: str,
-    ranking: Ranking,
-    *,
-    at: tuple[int, ...] = USUAL_KS,
-    propensity: tuple[float, float] | None = None,
+    classifier: Classifier, dataset: Dataset, split: str, ranking: Ranking, **how: Unpack[How]
 ) -> dict[str, dict[str, Any]]:
-    """A ranking judged by seen labels alone and by unseen ones alone, which were added or renamed after training.
+    """A ranking evaluated by seen labels alone and by unseen ones alone, which were added or renamed after training.
 
     All labels compete; only what counts as right differs. Queries without a right label of the kind are left out.
     Nothing, if all labels were trained.
@@ -68,9 +64,9 @@ def report_by_origin(
         return {}
     found: dict[str, dict[str, Any]] = {}
     for name, group in (("seen", trained), ("unseen", ~trained)):
-        judge = _judge(classifier, dataset, split, at, propensity, False, counting=group)
-        right = judge.split.relevance.without(judge.split.filtered).pairs
-        report = judge.report(ranking) if right else None
+        evaluator = _evaluator(classifier, dataset, split, counting=group, **how)
+        right = evaluator.split.relevance.without(evaluator.split.filtered).pairs
+        report = evaluator.report(ranking) if right else None
         found[name] = {
             "labels": int((group & labels.active).sum()),
             "right_pairs": right,
@@ -82,55 +78,42 @@ def report_by_origin(
 
 
 def compare_models(
-    classifiers: Sequence[Classifier],
-    dataset: Dataset,
-    split: str = "test",
-    *,
-    at: tuple[int, ...] = USUAL_KS,
-    propensity: tuple[float, float] | None = None,
-    as_published: bool = False,
+    classifiers: Sequence[Classifier], dataset: Dataset, split: str = "test", **how: Unpack[How]
 ) -> tuple[list[Report], list[dict[str, Difference]]]:
     """All models' reports, and each one's but the first paired differences from the first, whose A and B all use."""
-    propensity = propensity or propensity_of_recipe(classifiers[0])
+    how["propensity"] = how.get("propensity") or propensity_of_recipe(classifiers[0])
     reports, terms = [], []
     for classifier in classifiers:
-        judge = _judge(classifier, dataset, split, at, propensity, as_published)
-        ranking = _rank(judge, classifier)
-        reports.append(judge.report(ranking))
-        terms.append(judge.terms(ranking))
+        evaluator = _evaluator(classifier, dataset, split, **how)
+        ranking = _rank(evaluator, classifier)
+        reports.append(evaluator.report(ranking))
+        terms.append(evaluator.terms(ranking))
     return reports, [paired_differences(other, terms[0]) for other in terms[1:]]
 
 
 def evaluate_ensemble(
-    classifiers: Sequence[Classifier],
-    dataset: Dataset,
-    split: str = "test",
-    *,
-    at: tuple[int, ...] = USUAL_KS,
-    propensity: tuple[float, float] | None = None,
-    as_published: bool = False,
+    classifiers: Sequence[Classifier], dataset: Dataset, split: str = "test", **how: Unpack[How]
 ) -> tuple[Report, Ranking]:
     """The report and ranking of several dual encoders whose scores are averaged; rows and A and B are the first's.
 
     The mean of inner products is the inner product of concatenated vectors, so exact search works as ever.
     """
     first = classifiers[0]
-    for classifier in classifiers:
-        if classifier.ranker is not None:
-            raise BadInput(
-                "one of the models has a ranker, and only dual encoders can be averaged; --no-ranker leaves it out"
-            )
+    if any(classifier.has_ranker for classifier in classifiers):
+        raise BadInput(
+            "one of the models has a ranker, and only dual encoders can be averaged; --no-ranker leaves it out"
+        )
     labels = torch.cat([classifier.vectors[_rows_as_in(first, classifier)] for classifier in classifiers], 1)
-    judge = _judge(first, dataset, split, at, propensity, as_published)
-    queries = [encode_texts(classifier.towers.query, judge.split.texts) for classifier in classifiers]
+    evaluator = _evaluator(first, dataset, split, **how)
+    queries = [encode_texts(classifier.towers.query, evaluator.split.texts) for classifier in classifiers]
     mean = torch.cat(queries, 1).float() / len(classifiers)
-    filtered = judge.split.filtered.matrix
-    ranking = top_k(mean, labels, max(judge.at), excluding=filtered, hidden=first.hidden)
-    return judge.report(ranking), ranking
+    filtered = evaluator.split.filtered.matrix
+    ranking = top_k(mean, labels, max(evaluator.at), excluding=filtered, hidden=first.hidden)
+    return evaluator.report(ranking), ranking
 
 
-def _rank(judge: Judge, classifier: Classifier, *, at_least: int = 1) -> Ranking:
-    return judge.rank(
+def _rank(evaluator: Evaluator, classifier: Classifier, *, at_least: int = 1) -> Ranking:
+    return evaluator.rank(
         classifier.towers.query,
         classifier.vectors,
         ranker=classifier.ranker,
@@ -139,27 +122,27 @@ def _rank(judge: Judge, classifier: Classifier, *, at_least: int = 1) -> Ranking
     )
 
 
-def _judge(
+def _evaluator(
     classifier: Classifier,
     dataset: Dataset,
     split: str,
-    at: tuple[int, ...],
-    propensity: tuple[float, float] | None,
-    as_published: bool,
     *,
+    at: tuple[int, ...] = USUAL_KS,
+    propensity: tuple[float, float] | None = None,
+    as_published: bool = False,
     counting: NDArray[np.bool_] | None = None,
-) -> Judge:
-    """The judge of a split; `counting` says which label rows can be right, by default all."""
+) -> Evaluator:
+    """The evaluator of a split; `counting` says which label rows can be right, by default all."""
     dataset = in_rows_of(classifier, dataset)
-    judged: Split | None = getattr(dataset, split)
-    if judged is None:
+    chosen: Split | None = getattr(dataset, split)
+    if chosen is None:
         there = [name for name in ("train", "validation", "test") if getattr(dataset, name) is not None]
         raise BadInput(f"{dataset.name} has no {split} split; it has {' and '.join(there)}")
     if counting is not None:
         rows = np.where(counting, np.arange(len(counting)), -1)
-        judged = replace(judged, relevance=_moved(judged.relevance, rows, len(counting)))
+        chosen = replace(chosen, relevance=_moved(chosen.relevance, rows, len(counting)))
     a, b = propensity or propensity_of_recipe(classifier)
-    return Judge(dataset, judged, at=at, a=a, b=b, as_published=as_published)
+    return Evaluator(dataset, chosen, at=at, a=a, b=b, as_published=as_published)
 
 
 def _rows_as_in(first: Classifier, other: Classifier) -> Tensor:
@@ -202,21 +185,12 @@ def in_rows_of(classifier: Classifier, dataset: Dataset) -> Dataset:
         )
     rows[~labels.active[rows]] = -1
 
-    def in_rows(split: Split | None) -> Split | None:
-        if split is None:
-            return None
+    def in_rows(split: Split) -> Split:
         relevance, filtered = (_moved(pairs, rows, len(labels)) for pairs in (split.relevance, split.filtered))
         return Split(split.texts, relevance, filtered)
 
-    train = in_rows(dataset.train)
-    assert train is not None
-    return replace(
-        dataset,
-        labels=labels.catalogue(),
-        train=train,
-        validation=in_rows(dataset.validation),
-        test=in_rows(dataset.test),
-    )
+    validation, test = (None if split is None else in_rows(split) for split in (dataset.validation, dataset.test))
+    return replace(dataset, labels=labels.catalogue(), train=in_rows(dataset.train), validation=validation, test=test)
 
 
 def _moved(relevance: Relevance, rows: NDArray[np.int64], labels: int) -> Relevance:

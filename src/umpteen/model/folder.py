@@ -10,13 +10,12 @@ import os
 import re
 import secrets
 import shutil
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from sqlite3 import Connection
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from safetensors import SafetensorError, safe_open
 
@@ -32,22 +31,16 @@ REPORT, RECIPE, CARD = "report.json", "recipe.toml", "README.md"
 RANKER, INDEX, CALIBRATION = "ranker", "index", "calibration"
 _OLD_MANIFEST = "umpteen.json"  # of formats 1 and 2
 ALWAYS_HASHED = 8 * 2**20  # bytes; larger files are hashed once after a change, else judged by size and header
-_SETTLED = 100_000_000  # nanoseconds
 _ID = re.compile(r"[0-9a-f]{8}")
 _OURS = re.compile(rf"(model|{RANKER}|{INDEX}|{CALIBRATION})-({_ID.pattern})(\.db)?")
 
+# What code may raise that reads files which are whole, but of a stranger's making.
+_UNREADABLE: tuple[type[Exception], ...] = (UmpteenError, OSError, ValueError, LookupError, ArithmeticError)
+_UNREADABLE += (AttributeError, TypeError, RuntimeError, SafetensorError)
+
 Files = dict[str, dict[str, Any]]  # size and SHA-256 by name
+Stamp = tuple[tuple[int, int, int], ...]  # of some files: inode, time of change in nanoseconds, size
 Result = TypeVar("Result")
-
-
-class Stamp(NamedTuple):
-    """What some files look like from outside."""
-
-    files: tuple[tuple[int, int, int], ...]  # inode, time of change in nanoseconds, size
-
-    def is_settled(self) -> bool:
-        """Whether a later change would have another time: file systems count in steps of some milliseconds."""
-        return max(changed for _, changed, _ in self.files) < time.time_ns() - _SETTLED
 
 
 class ModelFolder:
@@ -64,10 +57,10 @@ class ModelFolder:
         """Whether the folder still holds this model."""
         return bool(read_manifest(self.path)["model"] == self.model)
 
-    def stamp(self) -> "Stamp":
+    def stamp(self) -> Stamp:
         """Changes with whatever is written here: three looks at the disk."""
-        files = (self.path / MANIFEST, self.store.path, f"{self.store.path}-wal")
-        return Stamp(tuple(stamp_of(file) for file in files))
+        files = (self.path / MANIFEST, f"{self.store.path}", f"{self.store.path}-wal")
+        return tuple(stamp_of(file) for file in files)
 
     def part_path(self, part: Part) -> Path:
         return self.path / part.folder
@@ -80,7 +73,7 @@ class ModelFolder:
         with ExitStack() as held, atomic_folder(target) as folder:
             new = NewPart(folder)
             yield new
-            mark(folder, name)
+            mark(folder, name, new.about)
             files = listed(folder, new.living)
             connection = held.enter_context(self.changing())  # until the folder is in its place
             there = read_parts(connection)
@@ -130,13 +123,13 @@ class ModelFolder:
                     for path in list(self.path.iterdir()):
                         if path.name not in needed:
                             remove_if_ours(path)
+                    known = connection.execute("SELECT file FROM verified").fetchall()
+                    gone = [file for file in known if file[0].partition("/")[0] not in needed]
+                    connection.executemany("DELETE FROM verified WHERE file = ?", gone)
 
     def _names(self, connection: Connection) -> set[str]:
-        return {
-            self.trained.name,
-            f"{self.trained.name}.db",
-            *(part.folder for part in read_parts(connection).values()),
-        }
+        parts = (part.folder for part in read_parts(connection).values())
+        return {self.trained.name, f"{self.trained.name}.db", *parts}
 
     def require_whole(self, parts: Iterable[Part], verified: "Verified", only: tuple[str, ...] = ("",)) -> None:
         """Refuses damaged files, as far as `problems` sees without reading every byte."""
@@ -157,23 +150,18 @@ class ModelFolder:
         Small files are hashed, large ones if they have changed since they last were or if every byte is to be looked
         at; else these are judged by size and header. Advance counts bytes.
         """
-        groups = [(self.trained, self.manifest["files"], "copy the model again, or train it again")]
-        groups += [
-            (
-                self.part_path(part),
-                part.files,
-                f"make the {part.name} again, or remove it (`umpteen {part.name} remove`)",
-            )
-            for part in parts
-        ]
+        groups = [(self.trained.name, self.manifest["files"], "copy the model again, or train it again")]
+        for part in parts:
+            advice = f"make the {part.name} again, or remove it (`umpteen {part.name} remove`)"
+            groups.append((part.folder, part.files, advice))
         total = sum(file["bytes"] for _, files, _ in groups for file in files.values())
         found, done = [], 0
         for folder, files, advice in groups:
             for name, expected in files.items():
-                at = f"{folder.name}/{name}"
-                problem = _problem(folder / name, at, expected, verified, every_byte) if at.startswith(only) else None
+                at = f"{folder}/{name}"
+                problem = _problem(self.path / at, at, expected, verified, every_byte) if at.startswith(only) else None
                 if problem is not None:
-                    found.append(f"{folder / name}: {problem}; {advice}")
+                    found.append(f"{self.path / at}: {problem}; {advice}")
                 done += expected["bytes"]
                 if progress is not None:
                     progress(done, total)
@@ -223,13 +211,18 @@ class Verified:
 
 
 def at_one_moment(path: Path | str, read: Callable[[ModelFolder, Connection], Result]) -> Result:
-    """What `read` finds in one snapshot of the model that counts."""
+    """What `read` finds in one snapshot of the model that counts; whatever it cannot read is a damaged model."""
     while True:
         folder = ModelFolder(path)
         refuse_links(folder.path)
         try:
             with folder.store.reading() as connection:
-                return read(folder, connection)
+                try:
+                    return read(folder, connection)
+                except (DamagedModel, NotSaved):
+                    raise
+                except _UNREADABLE as error:
+                    raise DamagedModel(f"{path}: cannot be loaded although its files are whole: {error}") from error
         except (Replaced, DamagedModel, OSError) as error:  # its files may be swept as soon as it counts no more
             if not folder.is_current():
                 continue
@@ -300,9 +293,14 @@ def verify(path: Path | str, progress: Advance | None = None) -> list[str]:
 
     def look(folder: ModelFolder, connection: Connection) -> list[str]:
         parts = checked_parts(connection).values()
-        return (
-            folder.problems(parts, Verified(connection), every_byte=True, progress=progress) + folder.store.problems()
-        )
+        found = folder.problems(parts, Verified(connection), every_byte=True, progress=progress)
+        for part in parts:
+            mark_of_it, digest = folder.part_path(part) / MARK, _digest_of(part.about)
+            is_whole = not any(problem.startswith(f"{mark_of_it}:") for problem in found)
+            if is_whole and _read_mark(mark_of_it.parent).get("about", digest) != digest:
+                said = f"what it says of the {part.name} was altered; make the {part.name} again"
+                found.append(f"{folder.store.path}: {said}")
+        return found + folder.store.problems()
 
     return at_one_moment(path, look)
 
@@ -313,9 +311,14 @@ def checksum_of(content: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(rest, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
 
-def mark(folder: Path, name: str) -> None:
-    """Says whose folder this is: only what has a mark is ever swept."""
-    (folder / MARK).write_text(json.dumps({"umpteen": name}) + "\n", encoding="utf-8")
+def mark(folder: Path, name: str, about: dict[str, Any] | None = None) -> None:
+    """Says whose folder this is, as only what has a mark is ever swept; and what the database says of a part."""
+    content = {"umpteen": name} if about is None else {"umpteen": name, "about": _digest_of(about)}
+    (folder / MARK).write_text(json.dumps(content) + "\n", encoding="utf-8")
+
+
+def _digest_of(about: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(about).encode()).hexdigest()
 
 
 def remove_if_ours(path: Path) -> None:
@@ -336,7 +339,7 @@ def remove_if_ours(path: Path) -> None:
         return
     if not path.is_dir() or any(is_taken(lock) for lock in path.rglob("*.lock")):
         return
-    if target is not None or _read_mark(path) == ours[1]:
+    if target is not None or _read_mark(path).get("umpteen") == ours[1]:
         if ours[1] == "model" and path.with_name(f"{path.name}.db").exists() and target is None:
             remove_if_ours(path.with_name(f"{path.name}.db"))
             if path.with_name(f"{path.name}.db").exists():
@@ -344,10 +347,11 @@ def remove_if_ours(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _read_mark(folder: Path) -> str | None:
-    with suppress(OSError, ValueError, TypeError, KeyError):
-        return str(json.loads(read_plainly(folder / MARK))["umpteen"])
-    return None
+def _read_mark(folder: Path) -> dict[str, Any]:
+    with suppress(OSError, ValueError, RecursionError):
+        found = json.loads(read_plainly(folder / MARK))
+        return found if isinstance(found, dict) else {}
+    return {}
 
 
 def listed(folder: Path, living: str | None = None) -> Files:
@@ -383,9 +387,9 @@ def _problem(path: Path, name: str, expected: dict[str, Any], verified: Verified
     return None
 
 
-def stamp_of(path: Path | str | None) -> tuple[int, int, int]:
+def stamp_of(path: Path | str) -> tuple[int, int, int]:
     try:
-        found = Path(path or "").stat()
+        found = Path(path).stat()
     except OSError:
         return 0, 0, 0
     return found.st_ino, found.st_mtime_ns, found.st_size

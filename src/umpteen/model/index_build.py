@@ -1,35 +1,29 @@
 """`umpteen index build` and `sync`: an index over a model's labels, tuned and certified before it takes its place."""
 
-import secrets
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from torch import Tensor
 
 from umpteen.data.dataset import Dataset
 from umpteen.data.text_files import BadRow, InputRows
 from umpteen.encoders.encode import encode_texts
 from umpteen.errors import BadFile, BadInput, NotSaved
-from umpteen.files.progress import Advance, Progress
-from umpteen.model.catalogue import LiveCatalogue
+from umpteen.files.progress import Progress
+from umpteen.model.catalogue import open_labels
 from umpteen.model.classifier import Classifier
 from umpteen.model.folder import INDEX, ModelFolder
-from umpteen.model.index import BOUND, KINDS, MILVUS, index_of, open_milvus, save_certificate, size_of
-from umpteen.model.live import open_labels
-from umpteen.model.live_labels import LiveLabels
-from umpteen.model.store import Part, read_parts, write_part
-from umpteen.search.certificate import Certificate, Tuned, interval, queries_per_second, tune
-from umpteen.search.exact_index import ExactIndex
-from umpteen.search.faiss import FaissIndex
-from umpteen.search.index import Effort, LiveVectors, Rows
-from umpteen.search.milvus import HNSW, MilvusCollection, MilvusIndex, all_of_length_1
-from umpteen.search.milvus_connection import MilvusConnection, is_embedded
-from umpteen.search.milvus_places import INSIDE, LIVING, claimed, connection_of, forget, new_collection
+from umpteen.model.index import index_of, indexed, save_certificate
+from umpteen.model.labels import LiveLabels
+from umpteen.model.store import read_parts, write_part
+from umpteen.search.certificate import Certificate, interval, queries_per_second, tune
+from umpteen.search.exact import ExactIndex
+from umpteen.search.index import Indexed, Later
+from umpteen.search.kinds import KINDS, engine_of
 
 USUAL = 1000  # queries
 
@@ -73,8 +67,6 @@ def _some(rows: "np.ndarray[tuple[int], np.dtype[np.int64]]", count: int, seed: 
 
 USUAL_K = 10
 
-Kind = ExactIndex | FaissIndex | MilvusIndex
-
 
 def build_index(
     model: Path | str,
@@ -96,18 +88,24 @@ def build_index(
     classifier = Classifier.load(model, index=False)
     folder = classifier.folder
     assert folder is not None
-    labels = _vectors_of(classifier)
+    engine = engine_of(kind)
+    labels = classifier.index.labels
+    over = Indexed(folder.model, labels, classifier.version, lambda: classifier.labels)
     if isinstance(sample, int):
         sample = of_label_texts(classifier.labels, sample)
     queries = encode_texts(classifier.towers.query, sample.texts).float().cpu()
     k = min(k or usual_k(classifier), labels.count())
     with ExitStack() as made, folder.adding(INDEX) as part:
         begun = time.perf_counter()
-        index, about = made.enter_context(_made(kind, part.folder, classifier, uri, partial(tell, "building")))
+        index, about = made.enter_context(engine.build(part.folder, over, uri, partial(tell, "building")))
         seconds = time.perf_counter() - begun
-        tuned = _tuned(index, queries, k, recall)
+        tuned = tune(index, queries, k, recall)
         speeds = [queries_per_second(side, queries, k) for side in (index, ExactIndex.of(labels))]
-        part.labels_version, part.living, part.about = classifier.version, LIVING, {**index.save(part.folder), **about}
+        part.labels_version, part.living, part.about = (
+            classifier.version,
+            engine.living,
+            {**index.save(part.folder), **about},
+        )
         index.close()  # an engine in the folder is still when the folder is moved to its place
         certificate = Certificate(
             kind=kind,
@@ -123,42 +121,14 @@ def build_index(
             dimension=labels.dimension,
             catalogue_version=classifier.version,
             queries_per_second={"index": speeds[0], "exact": speeds[1]},
-            bytes={"index": _bytes(part.folder, part.about), "exact": labels.count() * labels.dimension * 4},
+            bytes={"index": engine.size(part.folder, part.about), "exact": labels.count() * labels.dimension * 4},
             build_seconds=seconds,
             attempts=tuned.attempts,
         )
         save_certificate(certificate, part.folder)
     if part.replaced is not None:
-        forget(folder.part_path(part.replaced), part.replaced.about)
+        engine_of(str(part.replaced.about.get("kind"))).forget(folder.part_path(part.replaced), part.replaced.about)
     return certificate
-
-
-@contextmanager
-def _made(
-    kind: str, folder: Path, classifier: Classifier, uri: str | None, progress: Advance
-) -> Iterator[tuple[Kind, dict[str, Any]]]:
-    """An index of this kind over the labels as they are, and what to remember of where it is."""
-    labels = _vectors_of(classifier)
-    if kind == ExactIndex.kind:
-        yield ExactIndex.of(labels), {}
-    elif kind != MILVUS:
-        yield FaissIndex.build(kind, labels, Effort(1, 1, 1), progress), {}
-    else:
-        assert classifier.folder is not None
-        where = INSIDE if uri is None else str(Path(uri).resolve()) if is_embedded(uri) else uri
-        (folder / LIVING).mkdir()  # before the engine that may lie in it
-        connection = MilvusConnection(str((folder / INSIDE).resolve()) if where == INSIDE else where)
-        name = new_collection(classifier.folder.model, secrets.token_hex(4))
-        with claimed(connection), closing(connection):
-            connection.connect(attempts=4)
-            try:
-                index = MilvusIndex.build(connection, name, labels, classifier.labels, progress)
-                yield index, {"uri": where, BOUND: True}
-            except BaseException:
-                if where != INSIDE:  # it comes to nothing, and would stay there for ever
-                    with suppress(BadInput), closing(MilvusConnection(where)) as again:
-                        MilvusCollection(again, name, "").drop()
-                raise
 
 
 def sync_index(model: Path | str, *, sample: Sample | int = USUAL, progress: Progress | None = None) -> int:
@@ -174,42 +144,21 @@ def sync_index(model: Path | str, *, sample: Sample | int = USUAL, progress: Pro
     part, certificate = found
     catalogue = open_labels(model)
     put, gone = catalogue.since(part.labels_version)
-    if part.about["kind"] == MILVUS:
-        _sync_milvus(ModelFolder(model), part, catalogue, put, gone)
+    engine = engine_of(str(part.about.get("kind")))
+    if engine.updates:
+        folder = ModelFolder(model)
+        older = indexed(catalogue, part.labels_version, folder.model)
+        engine.update(folder.part_path(part), part.about, older, Later(catalogue.vectors, put, gone))
+        with folder.changing() as connection:
+            current = read_parts(connection).get(INDEX)
+            if current is None or current.folder != part.folder:
+                raise NotSaved(f"{folder.path}: its index was replaced meanwhile; what stands there now is as it was")
+            write_part(connection, part._replace(labels_version=catalogue.labels.version))
     elif len(put) + len(gone):
         build_index(
             model, certificate.kind, recall=certificate.target, k=certificate.k, sample=sample, progress=progress
         )
     return len(put) + len(gone)
-
-
-def _sync_milvus(folder: ModelFolder, part: Part, catalogue: LiveCatalogue, put: Rows, gone: Rows) -> None:
-    where, now = folder.part_path(part), catalogue.vectors
-    with claimed(connection_of(where, part.about)):
-        index = open_milvus(where, part, catalogue)
-        try:
-            index.collection.connection.connect(attempts=4)
-            if index.collection.structure == HNSW and not all_of_length_1(now, put):
-                raise BadInput(
-                    f"{folder.path}: some labels now have vectors of other lengths than 1, for which the graph in "
-                    "Milvus is not made; nothing was changed, build the index again"
-                )
-            index.add(put, now.of(put).numpy())
-            index.remove(gone)
-            index.catch_up(anyway=True)
-        finally:
-            index.close()
-    with folder.changing() as connection:
-        current = read_parts(connection).get(INDEX)
-        if current is None or current.folder != part.folder:
-            raise NotSaved(f"{folder.path}: its index was replaced meanwhile; what stands there now is as it was")
-        write_part(connection, part._replace(labels_version=catalogue.labels.version))
-
-
-def _vectors_of(classifier: Classifier) -> LiveVectors:
-    """The labels' vectors as they are now, of a classifier without an index."""
-    assert isinstance(classifier.index, ExactIndex)
-    return classifier.index.labels
 
 
 def usual_k(classifier: Classifier) -> int:
@@ -218,33 +167,13 @@ def usual_k(classifier: Classifier) -> int:
     return USUAL_K if ranker is None else max(USUAL_K, ranker.settings.candidates)
 
 
-def _tuned(index: Kind, queries: Tensor, k: int, recall: float) -> Tuned:
-    if isinstance(index, ExactIndex):
-        return Tuned(Effort(k, 0, 0), np.ones(len(queries)), 0, 1)
-    return tune(index, queries, k, recall)
-
-
-def _bytes(folder: Path, about: dict[str, Any]) -> int | None:
-    """What the index itself takes; None if it is elsewhere."""
-    uri = about.get("uri", INSIDE)
-    if uri == INSIDE:
-        return size_of(folder)
-    return size_of(Path(uri)) if is_embedded(uri) else None
-
-
 def _check(kind: str, recall: float, k: int | None, uri: str | None) -> None:
-    if kind not in KINDS:
-        raise BadInput(f"{kind!r} is no kind of index; there are {', '.join(KINDS)}")
+    engine = engine_of(kind)
     if not 0 < recall <= 1:
         raise BadInput(f"a recall of {recall:g} is asked for; it must lie above 0 and not above 1")
     if k is not None and k < 1:
         raise BadInput(f"k is {k}; ask for at least 1 label")
-    if uri is not None and kind != MILVUS:
-        raise BadInput(f"an address ({uri}) is for the kind milvus; {kind} keeps its files in the model folder")
-    if uri is not None and is_embedded(uri) and not uri.endswith(".db"):
-        raise BadInput(
-            f"{uri}: the embedded Milvus keeps its files in a folder whose name ends in .db; a cluster has "
-            "an address that starts with http:// or https://"
-        )
-    if uri is not None and is_embedded(uri) and not Path(uri).resolve().parent.is_dir():
-        raise BadInput(f"{uri}: there is no folder {Path(uri).resolve().parent}; make it, or give another --uri")
+    if uri is not None and not engine.has_address:
+        others = [name for name in KINDS if engine_of(name).has_address]
+        raise BadInput(f"an address ({uri}) is for {', '.join(others)}; {kind} keeps its files in the model folder")
+    engine.check(uri)

@@ -12,7 +12,7 @@ from umpteen.data.prepared import Place
 from umpteen.errors import BadFile, BadInput
 from umpteen.files.storage import write_atomically
 from umpteen.model.changes import Add, Change, Rename, Retire, step_of
-from umpteen.model.live_labels import LabelEntry, LiveLabels
+from umpteen.model.labels import LiveLabels
 
 ENDINGS = (".jsonl", ".csv", ".tsv", ".jsonl.gz", ".csv.gz", ".tsv.gz")
 
@@ -22,18 +22,18 @@ class Line(NamedTuple):
 
     at: Place
     key: str
-    text: str | None  # None where only keys were asked for
+    text: str  # empty where only keys were asked for
     retired: bool
 
 
 def additions(path: Path, labels: LiveLabels) -> list[Change]:
     """An Add for each line; a line that cannot be added is refused by its number."""
-    return [_checked(Add(line.key, str(line.text)), line.at, labels) for line in read_lines_of(path)]
+    return [_checked(Add(line.key, line.text), line.at, labels) for line in read_lines_of(path)]
 
 
 def renamings(path: Path, labels: LiveLabels) -> list[Change]:
     """A Rename for each line."""
-    return [_checked(Rename(line.key, str(line.text)), line.at, labels) for line in read_lines_of(path)]
+    return [_checked(Rename(line.key, line.text), line.at, labels) for line in read_lines_of(path)]
 
 
 def retirements(path: Path, labels: LiveLabels) -> list[Change]:
@@ -54,9 +54,9 @@ def changes_of(path: Path, labels: LiveLabels, *, retire_missing: bool = False) 
         if line.retired:
             changes += [Retire(line.key)] if there is not None else []
         elif there is None:
-            changes.append(_checked(Add(line.key, str(line.text)), line.at, labels))
+            changes.append(_checked(Add(line.key, line.text), line.at, labels))
         elif there != line.text:
-            changes.append(_checked(Rename(line.key, str(line.text)), line.at, labels))
+            changes.append(_checked(Rename(line.key, line.text), line.at, labels))
     if retire_missing:
         changes += [Retire(labels.keys[row]) for row in labels.find_rows() if labels.keys[row] not in named]
     return changes
@@ -78,7 +78,7 @@ def read_lines_of(path: Path, *, texts: bool = True) -> Iterator[Line]:
             raise at.error(f"label key {key!r} stands twice, first in line {first[key]:,}; keys must be unique")
         first[key] = at.line
         retired = record.get("retired") in (True, "true", "True", "1")
-        yield Line(at, key, string(record, "text", at) if texts and not retired else None, retired)
+        yield Line(at, key, string(record, "text", at) if texts and not retired else "", retired)
 
 
 def _checked(change: Change, at: Place, labels: LiveLabels) -> Change:
@@ -91,24 +91,20 @@ def _checked(change: Change, at: Place, labels: LiveLabels) -> Change:
 
 def write_label_file(path: Path, labels: LiveLabels, *, retired: bool = False) -> int:
     """Writes the labels, by the file's ending, and returns how many; `changes_of` finds nothing to change then."""
-    entries = (labels.entry(row) for row in labels.find_rows(retired=retired))
-    if path.name.endswith(".jsonl"):
-        lines = [json.dumps(_fields(entry), ensure_ascii=False) + "\n" for entry in entries]
-        write_atomically(path, "".join(lines))
-        return len(lines)
-    if not path.name.endswith((".csv", ".tsv")):
+    if not path.name.endswith(ENDINGS[:3]):
         raise BadFile(path, "labels are written as .jsonl, .csv or .tsv")
+    entries = [labels.entry(row) for row in labels.find_rows(retired=retired)]
+    fields = [{"key": entry.key, "text": entry.text, "origin": entry.origin} for entry in entries]
     buffer = io.StringIO()
-    delimiter = "\t" if path.suffix == ".tsv" else ","
-    table = csv.DictWriter(buffer, ["key", "text", "origin", "retired"], delimiter=delimiter, lineterminator="\n")
-    table.writeheader()
-    count = 0
-    for count, entry in enumerate(entries, 1):  # noqa: B007
-        table.writerow({**_fields(entry), "retired": "true" if entry.retired else "false"})
+    if path.suffix == ".jsonl":
+        for entry, line in zip(entries, fields, strict=True):
+            marked = {**line, "retired": True} if entry.retired else line
+            buffer.write(json.dumps(marked, ensure_ascii=False) + "\n")
+    else:
+        delimiter = "\t" if path.suffix == ".tsv" else ","
+        table = csv.DictWriter(buffer, ["key", "text", "origin", "retired"], delimiter=delimiter, lineterminator="\n")
+        table.writeheader()
+        for entry, line in zip(entries, fields, strict=True):
+            table.writerow({**line, "retired": "true" if entry.retired else "false"})
     write_atomically(path, buffer.getvalue())
-    return count
-
-
-def _fields(entry: LabelEntry) -> dict[str, str | bool]:
-    fields: dict[str, str | bool] = {"key": entry.key, "text": entry.text, "origin": entry.origin}
-    return {**fields, "retired": True} if entry.retired else fields
+    return len(entries)

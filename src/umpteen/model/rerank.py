@@ -16,14 +16,14 @@ import numpy as np
 from umpteen.data.dataset import Dataset, Split
 from umpteen.encoders.encode import encode_texts
 from umpteen.errors import BadInput
-from umpteen.evaluation.judge import Judge
+from umpteen.evaluation.evaluate import Evaluator
 from umpteen.files.progress import Progress
 from umpteen.files.storage import Workspace, open_workspace, write_atomically
 from umpteen.model.card import with_ranker
 from umpteen.model.classifier import RANKER, Classifier
 from umpteen.model.evaluate import in_rows_of, propensity_of_recipe
 from umpteen.model.folder import CALIBRATION, CARD, ModelFolder
-from umpteen.model.live_labels import TRAINED
+from umpteen.model.labels import TRAINED
 from umpteen.model.writing import standing_in
 from umpteen.rerank.features import RankerSettings, TextFeatures
 from umpteen.rerank.fit import TEXTS_AT_A_TIME, Samples, fit_weights
@@ -141,17 +141,17 @@ def try_on_validation(classifier: Classifier, ranker: Ranker, dataset: Dataset, 
     assert dataset.validation is not None
     split = dataset.validation
     a, b = propensity_of_recipe(classifier)
-    judge = Judge(dataset, split, at=(1, 5), a=a, b=b)
-    judge.require_positives()
+    evaluator = Evaluator(dataset, split, at=(1, 5), a=a, b=b)
+    evaluator.require_positives()
     vectors = encode_texts(classifier.towers.query, split.texts)
-    width = max(*judge.at, ranker.settings.candidates)
+    width = max(*evaluator.at, ranker.settings.candidates)
     dense = top_k(vectors, classifier.vectors, width, excluding=split.filtered.matrix, hidden=classifier.hidden)
     head = dense.rows[:, : ranker.settings.candidates]
     margins = ranker.margins(split.texts, vectors.cpu().numpy(), head)
 
     def trial(weight: float, rare: float) -> Trial:
         fused = fuse(dense, replace(ranker, rare=rare).scores(margins, head), weight)
-        metrics = judge.report(fused.head(max(judge.at)), bootstrap=0).metrics
+        metrics = evaluator.report(fused.head(max(evaluator.at)), bootstrap=0).metrics
         return Trial(weight, rare, {name: metrics[name] for name in RULE if name in metrics})
 
     return [trial(0.0, 0.0), *(trial(weight, rare) for rare in rares for weight in WEIGHTS)]

@@ -74,23 +74,18 @@ class Store:
     def create(cls, path: Path | None, model: str, first_version: int) -> "Store":
         """A new database, whose labels are those the model is written with."""
         store = cls(path, model)
-        connection = sqlite3.connect(
-            ":memory:" if path is None else path, isolation_level=None, check_same_thread=False
-        )
+        connection = sqlite3.connect(path or ":memory:", isolation_level=None, check_same_thread=False)
         with _explained(path):
             if path is not None:
                 connection.execute("PRAGMA journal_mode=WAL")
             connection.execute(f"PRAGMA application_id={_APPLICATION}")
             connection.execute(f"PRAGMA user_version={_FORMAT}")
-            connection.execute("BEGIN")
-            for statement in _SCHEMA:
-                connection.execute(statement)
-            connection.execute("INSERT INTO about VALUES (?, ?)", (model, first_version))
-            connection.execute(
-                "INSERT INTO versions VALUES (?, '', '', ?)",
-                (first_version, hashlib.sha256(model.encode()).hexdigest()),
-            )
-            connection.execute("COMMIT")
+            with _transaction(connection, "BEGIN"):
+                for statement in _SCHEMA:
+                    connection.execute(statement)
+                connection.execute("INSERT INTO about VALUES (?, ?)", (model, first_version))
+                digest = hashlib.sha256(model.encode()).hexdigest()
+                connection.execute("INSERT INTO versions VALUES (?, '', '', ?)", (first_version, digest))
             if path is None:
                 store._memory = connection
             else:
@@ -100,26 +95,16 @@ class Store:
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         """One snapshot, whatever others change meanwhile."""
-        with self._opened(PATIENCE) as connection:
-            connection.execute("BEGIN")
-            try:
-                yield connection
-            finally:
-                _roll_back(connection)
+        with self._opened(PATIENCE) as connection, _transaction(connection, "BEGIN"):
+            yield connection
 
     @contextmanager
     def changing(self, patience: float = PATIENCE) -> Iterator[Connection]:
         """Nobody else changes anything meanwhile; what the body did is on disk when it ends well, else undone."""
-        with self._opened(patience) as connection:
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                if not self._is_current():
-                    raise Replaced
-                yield connection
-                connection.execute("COMMIT")
-            except BaseException:
-                _roll_back(connection)
-                raise
+        with self._opened(patience) as connection, _transaction(connection, "BEGIN IMMEDIATE"):
+            if not self._is_current():
+                raise Replaced
+            yield connection
 
     def nobody_reads_older(self) -> bool:
         """Whether every snapshot that is being read has all that was committed before this call."""
@@ -175,7 +160,10 @@ class Store:
             yield self._memory
             return
         assert self.path is not None
-        _require_no_journal(self.path)
+        if Path(f"{self.path}-journal").exists():  # none is written in WAL mode, and it could name any file to delete
+            raise DamagedModel(
+                f"{self.path}-journal: is none of umpteen's files; remove it, and ask where the model comes from"
+            )
         address = _address(self.path)
         with (
             _explained(self.path, patience),
@@ -185,16 +173,12 @@ class Store:
             found.execute("PRAGMA synchronous=FULL")
             found.execute("PRAGMA wal_autocheckpoint=0")  # who closes it last does it alone (sqlite.org: WAL-reset bug)
             _require_ours(found, self.path, self.model)
-            if not doomed and not address.endswith(_AS_IT_LIES):
-                self._require_in_use(found)
+            is_logged = found.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
+            if not (is_logged or doomed or address.endswith(_AS_IT_LIES)):  # about to be deleted: see `is_at_rest`
+                if not self._is_current():
+                    raise Replaced
+                raise DamagedModel(f"{self.path}: is no database of this version of umpteen; copy the model again")
             yield found
-
-    def _require_in_use(self, connection: Connection) -> None:
-        """Refuses a database that somebody is about to delete: see `is_at_rest`."""
-        if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
-            if not self._is_current():
-                raise Replaced
-            raise DamagedModel(f"{self.path}: is no database of this version of umpteen; copy the model again")
 
 
 def append_version(
@@ -257,9 +241,16 @@ def drop_part(connection: Connection, name: str) -> None:
     connection.execute("DELETE FROM parts WHERE name = ?", (name,))
 
 
-def _roll_back(connection: Connection) -> None:
-    if connection.in_transaction:  # else SQLite has done it, after an error of the disk
-        connection.execute("ROLLBACK")
+@contextmanager
+def _transaction(connection: Connection, begin: str) -> Iterator[None]:
+    connection.execute(begin)
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:  # else SQLite has done it, after an error of the disk
+            connection.execute("ROLLBACK")
+        raise
 
 
 def is_database(path: Path) -> bool:
@@ -283,12 +274,6 @@ def _address(path: Path) -> str:
     if not os.access(path.parent, os.W_OK) or not os.access(path, os.W_OK):
         mode = "mode=ro" if Path(f"{path}-wal").exists() else _AS_IT_LIES
     return f"file:{quote(str(path.absolute()))}?{mode}"
-
-
-def _require_no_journal(path: Path) -> None:
-    """SQLite would delete any file that such a journal names; it never writes one for a database in WAL mode."""
-    if Path(f"{path}-journal").exists():
-        raise DamagedModel(f"{path}-journal: is none of umpteen's files; remove it, and ask where the model comes from")
 
 
 def _require_ours(connection: Connection, path: Path, model: str) -> None:

@@ -8,19 +8,18 @@ import numpy as np
 from umpteen.config.recipes import read_config, to_toml
 from umpteen.config.settings import RunConfig
 from umpteen.encoders.encode import encode_texts
-from umpteen.encoders.static import StaticEncoder
-from umpteen.encoders.table import row_tables
+from umpteen.encoders.encoder import Encoder
+from umpteen.encoders.rows import row_tables
 from umpteen.errors import BadInput
-from umpteen.evaluation.report import Report
 from umpteen.files.progress import Progress, named
-from umpteen.files.storage import Workspace, can_hold, open_workspace, write_atomically
+from umpteen.files.storage import can_hold, open_workspace, write_atomically
 from umpteen.model.classifier import Classifier
 from umpteen.model.folder import MANIFEST
-from umpteen.model.writing import Standing, standing_in
+from umpteen.model.writing import standing_in
 from umpteen.parallel.shard import Shard
 from umpteen.parallel.world import World, launch_name
-from umpteen.training.build import Run, Start, build_run
-from umpteen.training.checkpoint import TrainState, remove_checkpoint
+from umpteen.training.build import Start, build_run
+from umpteen.training.checkpoint import remove_checkpoint
 from umpteen.training.observer import Observer, Silence
 
 WORK = "umpteen train"  # the kind of its workspace
@@ -78,77 +77,50 @@ def train_in(
             observer.notice(f"{output} is complete; nothing is left to train")
             return
         folder = None if workspace is None else workspace.folder
-        run = build_run(
-            config,
-            workspace=folder,
-            start=_start(start_from),
-            observer=observer,
-            progress=progress,
-            world=world,
-        )
+        start = None
+        if start_from is not None:
+            trained = Classifier.load(start_from, index=False)
+            start = Start(str(start_from), trained.towers, trained.labels.keys)
+        run = build_run(config, workspace=folder, start=start, observer=observer, progress=progress, world=world)
         if folder is not None and overwrite:
             remove_checkpoint(folder)  # only now: a mistake in recipe or data must not cost the old run
         if folder is not None and (name := launch_name()):
             write_atomically(folder / LAUNCHED_BY, name)
         state = run.loop.run()
         for tower in run.towers.modules():
-            if isinstance(tower, StaticEncoder):
-                tower.fold_token_weights()  # as saving will, so that the saved model gives the same vectors to the bit
+            if isinstance(tower, Encoder):
+                tower.settle()  # so that the saved model gives the same vectors to the bit
         labels, towers = run.dataset.labels, run.towers.eval()
         shard = Shard(world, len(labels))
         rows = np.arange(shard.start, shard.stop)
         encoding = named(progress, "encoding labels")
         own = encode_texts(towers.label, labels.texts[shard.rows], progress=encoding, rows=rows).float()
-        report = run.judge.report(run.judge.rank(towers.query, own, shard=shard)) if run.judge else None
+        report = run.evaluator.report(run.evaluator.rank(towers.query, own, shard=shard)) if run.evaluator else None
         vectors = shard.collect(own)
         for table in row_tables(towers).values():
             table.collect_()
         if workspace is not None and vectors is not None:
-            classifier = Classifier(towers, labels, vectors)
-            kept = _save(classifier, run, state, config, output, workspace, report, start_from, stands)
+            origin = f"# Started from {start_from}: its towers stand in for [encoder].\n" if start_from else ""
+            data = {"name": run.dataset.name, "fingerprint": run.dataset.fingerprint, "trained_on": config.data.fit_on}
+            training = {
+                "steps": state.step,
+                "seconds": round(state.seconds, 1),
+                "best_step": state.best_step,
+                "parameters": towers.parameter_counts(),
+            }
+            kept = Classifier(towers, labels, vectors).save(
+                output,
+                report=report,
+                recipe=origin + to_toml(config),
+                data=data,
+                training=training,
+                extra_files=[workspace.folder / "metrics.jsonl"],
+                unless_changed=stands,
+            )
+            workspace.remove()
             if kept is not None:
                 observer.notice(f"{output} was changed while this one was trained; what stood there is kept in {kept}")
         world.wait()
-
-
-def _save(
-    classifier: Classifier,
-    run: Run,
-    state: TrainState,
-    config: RunConfig,
-    output: Path,
-    workspace: Workspace,
-    report: Report | None,
-    start_from: str | Path | None,
-    stands: Standing | None,
-) -> Path | None:
-    kept = classifier.save(
-        output,
-        report=report,
-        recipe=_origin(start_from) + to_toml(config),
-        data={"name": run.dataset.name, "fingerprint": run.dataset.fingerprint, "trained_on": config.data.fit_on},
-        training={
-            "steps": state.step,
-            "seconds": round(state.seconds, 1),
-            "best_step": state.best_step,
-            "parameters": classifier.towers.parameter_counts(),
-        },
-        extra_files=[workspace.folder / "metrics.jsonl"],
-        unless_changed=stands,
-    )
-    workspace.remove()
-    return kept
-
-
-def _start(model: str | Path | None) -> Start | None:
-    if model is None:
-        return None
-    trained = Classifier.load(model, index=False)
-    return Start(str(model), trained.towers, trained.labels.keys)
-
-
-def _origin(start_from: str | Path | None) -> str:
-    return f"# Started from {start_from}: its towers stand in for [encoder].\n" if start_from else ""
 
 
 def workspace_of(output: Path) -> Path:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from sqlite3 import Connection
 from types import EllipsisType
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor
 
@@ -20,6 +20,7 @@ from umpteen.errors import BadInput, DamagedModel
 from umpteen.evaluation.report import Report
 from umpteen.files.storage import atomic_folder, can_hold, flush_to_disk, hidden_sibling, write_atomically
 from umpteen.model.card import model_card, with_labels, with_ranker
+from umpteen.model.catalogue import VECTORS
 from umpteen.model.folder import (
     CARD,
     FORMAT,
@@ -34,18 +35,17 @@ from umpteen.model.folder import (
     checksum_of,
     listed,
     mark,
-    read_manifest,
     refuse_links,
     remove_if_ours,
 )
-from umpteen.model.live_labels import LiveLabels
+from umpteen.model.labels import LiveLabels, write_labels
 from umpteen.model.store import Part, Store, write_part
-from umpteen.model.stored_labels import VECTORS, write_labels
 from umpteen.rerank.ranker import Ranker
-from umpteen.search.exact import require_finite
+from umpteen.search.index import require_finite
 from umpteen.version import __version__
 
 Standing = tuple[str, int]  # a model, and the version of its labels
+Carried = tuple[Part, Path]  # a part of another model that holds for a new one, too, and the folder it lies in
 
 
 @dataclass(frozen=True)
@@ -77,13 +77,6 @@ class Model:
         return settings
 
 
-class Carried(NamedTuple):
-    """A part of another model that holds for a new one, too, and the folder it lies in."""
-
-    part: Part
-    source: Path
-
-
 def write_model(
     model: Model,
     path: Path,
@@ -106,9 +99,14 @@ def write_model(
     if (path / MANIFEST).exists() and not held and standing_in(path) is None:  # damaged, but who knows what it holds
         kept = path.rename(path.with_name(f"{path.name}.kept-{identity}"))
     if not (path / MANIFEST).exists():
-        with atomic_folder(path, replace=False) as folder:
-            _write_manifest(folder, _write_files(model, folder, identity, extra_files, carried))
-            _write_card(folder, model, card)
+        try:
+            with atomic_folder(path, replace=False) as folder:
+                _write_files(model, folder, identity, extra_files, carried)
+                _write_card(folder, identity, model, card)
+        except BaseException:
+            if kept is not None and not path.exists():
+                kept.rename(path)
+            raise
         return kept
     refuse_links(path)
     try:
@@ -118,12 +116,13 @@ def write_model(
                 nonlocal kept
                 kept = None if held else holding.enter_context(_last_change(path, unless_changed))
 
-            _write_manifest(path, _write_files(model, path, identity, extra_files, carried, hold))
+            _write_files(model, path, identity, extra_files, carried, hold)
     except BaseException:
-        for leftover in (path / f"model-{identity}", path / f"model-{identity}.db"):
-            remove_if_ours(leftover)
+        if ModelFolder(path).model != identity:  # else it counts already, and only the folder could not be flushed
+            for leftover in (path / f"model-{identity}", path / f"model-{identity}.db"):
+                remove_if_ours(leftover)
         raise
-    _write_card(path, model, card)
+    _write_card(path, identity, model, card)
     if not held:
         ModelFolder(path).sweep()
     return kept
@@ -163,8 +162,8 @@ def _write_files(
     extra_files: Iterable[Path],
     carried: Iterable[Carried],
     hold: Callable[[], None] = lambda: None,
-) -> dict[str, Any]:
-    """All of a model but its manifest, whose content is returned.
+) -> None:
+    """All of a model, and then the manifest that makes it count.
 
     `hold` is called before anything has the name of a model or a part: nobody else may sweep from then on.
     """
@@ -183,11 +182,11 @@ def _write_files(
         mark(folder, "model")
         files = listed(folder)
         hold()
-    parts = [_carry(one, path)._replace(labels_version=model.labels.version) for one in carried]
+    parts = [_carry(part, source, path, model.labels.version) for part, source in carried]
     if model.ranker is not None:
         parts.append(_ranker_part(model.ranker, path, model.labels.version))
     _write_database(path / f"{name}.db", identity, model.labels.version, parts, files)
-    return {
+    manifest = {
         "format": FORMAT,
         "umpteen": __version__,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -195,6 +194,8 @@ def _write_files(
         "settings": model.settings(),
         "files": files,
     }
+    sealed = {**manifest, "checksum": checksum_of(manifest)}
+    write_atomically(path / MANIFEST, json.dumps(sealed, indent=2, ensure_ascii=False) + "\n")
 
 
 def _write_database(path: Path, identity: str, version: int, parts: Iterable[Part], files: Files) -> None:
@@ -214,31 +215,25 @@ def _write_database(path: Path, identity: str, version: int, parts: Iterable[Par
         raise
 
 
-def _carry(carried: Carried, path: Path) -> Part:
-    part, source = carried
+def _carry(part: Part, source: Path, path: Path, version: int) -> Part:
     if source.parent.resolve() == path.resolve():
-        return part
+        return part._replace(labels_version=version)
     name = f"{part.name}-{secrets.token_hex(4)}"
     with atomic_folder(path / name) as folder:
         shutil.copytree(source, folder, dirs_exist_ok=True)
-    return part._replace(folder=name)
+    return part._replace(folder=name, labels_version=version)
 
 
 def _ranker_part(ranker: Ranker, path: Path, version: int) -> Part:
     name = f"{RANKER}-{secrets.token_hex(4)}"
     with atomic_folder(path / name) as folder:
         ranker.save(folder)
-        mark(folder, RANKER)
+        mark(folder, RANKER, ranker.describe())
         return Part(RANKER, name, version, ranker.describe(), listed(folder))
 
 
-def _write_manifest(path: Path, content: dict[str, Any]) -> None:
-    sealed = {**content, "checksum": checksum_of(content)}
-    write_atomically(path / MANIFEST, json.dumps(sealed, indent=2, ensure_ascii=False) + "\n")
-
-
-def _write_card(path: Path, model: Model, card: str | None) -> None:
+def _write_card(path: Path, identity: str, model: Model, card: str | None) -> None:
     ranker = None if model.ranker is None else model.ranker.describe()
-    files, settings = f"model-{read_manifest(path)['model']}", model.settings()
+    files, settings = f"model-{identity}", model.settings()
     made = with_labels(card, files, settings) if card else model_card(files, settings, model.report, model.recipe)
     write_atomically(path / CARD, with_ranker(made, ranker))

@@ -1,12 +1,15 @@
 """The losses: the paper's decoupled softmax and SoftTop-k, and what they are compared with."""
 
-from typing import Literal
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from umpteen.errors import BadInput
+from umpteen.config.settings import ObjectiveConfig, SoftTopK
+from umpteen.errors import BadConfig, BadInput
 from umpteen.objectives.scores import Scores
 from umpteen.objectives.targets import Targets
 
@@ -74,3 +77,42 @@ def one_vs_all(scores: Scores, targets: Targets) -> Tensor:
     positive = scores.at(targets.pulled)
     lowered = scores.softplus_sum(excluding=targets.relevant).sum() / max(targets.queries, 1)
     return targets.sum(-logsigmoid(positive)) + lowered
+
+
+Objective = Callable[[Scores, Targets], Tensor]
+
+
+class ObjectiveKind(NamedTuple):
+    """One objective of a recipe."""
+
+    build: Callable[[Any, int, bool], Objective]  # of its settings, for so many labels; over pools of them?
+    uses_unlabelled: bool = False  # a query without positives has something to say
+
+
+def _build_soft_top_k(settings: SoftTopK, labels: int, pooled: bool) -> Objective:
+    if isinstance(settings.k, int) and settings.k >= labels:
+        raise BadConfig(f"objective.k = {settings.k}: the dataset has {labels:,} labels; k must be smaller")
+    if pooled and isinstance(settings.k, int):
+        return partial(soft_top_k_in_pool, k=settings.k, alpha=settings.alpha)
+    return partial(soft_top_k, k=settings.k, alpha=settings.alpha)
+
+
+# A new objective is a function, a row here, its settings in config/settings.py and its formula in reference.py.
+OBJECTIVES = {
+    "softmax": ObjectiveKind(lambda settings, labels, pooled: softmax),
+    "decoupled_softmax": ObjectiveKind(lambda settings, labels, pooled: decoupled_softmax),
+    "soft_top_k": ObjectiveKind(_build_soft_top_k),
+    "one_vs_all": ObjectiveKind(lambda settings, labels, pooled: one_vs_all, uses_unlabelled=True),
+}
+
+
+def objective_kind(name: str) -> ObjectiveKind:
+    """The objective of this name, or an error that lists those there are."""
+    if name not in OBJECTIVES:
+        raise BadConfig(f"there is no objective {name!r}; there is {', '.join(OBJECTIVES)}")
+    return OBJECTIVES[name]
+
+
+def build_objective(settings: ObjectiveConfig, labels: int, *, pooled: bool = False) -> Objective:
+    """The objective over all labels, or over pools that may be small for some query."""
+    return objective_kind(settings.name).build(settings, labels, pooled)

@@ -1,9 +1,13 @@
-"""This process's contiguous slice of n rows."""
+"""This process's contiguous slice of n rows, and this machine's threads for a long walk over them."""
 
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -51,3 +55,36 @@ class Shard:
 
     def _edge(self, rank: int) -> int:
         return rank * self.count // self.world.size if self.edges is None else self.edges[rank]
+
+
+Result = TypeVar("Result")
+
+
+# One thread for each share of a long walk, instead of all threads on each short operation of it: an operation on one
+# tile is too short to be divided, its threads would wait for each other thousands of times a walk.
+@contextmanager
+def undivided() -> Iterator[None]:
+    """Operations in this thread are not spread over others."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def spread(work: Callable[[int], Result], shares: int) -> list[Result]:
+    """work(0) … work(shares − 1), each in a thread of its own, undivided; the first in the one that calls."""
+    if shares == 1:
+        return [work(0)]
+
+    def alone(share: int) -> Result:
+        torch.set_num_threads(1)  # holds for the thread that says so
+        with torch.no_grad():
+            return work(share)
+
+    with undivided(), ThreadPoolExecutor(shares - 1) as pool:
+        others = [pool.submit(alone, share) for share in range(1, shares)]
+        with torch.no_grad():
+            first = work(0)
+        return [first, *(other.result() for other in others)]

@@ -17,12 +17,11 @@ from umpteen.data.batches import draw_positives
 from umpteen.data.labels import Relevance
 from umpteen.encoders.encode import micro_batches
 from umpteen.encoders.encoder import Encoder
-from umpteen.encoders.table import row_tables
-from umpteen.evaluation.judge import Judge
+from umpteen.encoders.rows import row_tables
+from umpteen.evaluation.evaluate import Evaluator
 from umpteen.files.progress import Advance
-from umpteen.objectives.scores import Scores
+from umpteen.objectives.scores import Scores, even_tile
 from umpteen.objectives.targets import Pairs, Targets
-from umpteen.objectives.tiles import even_tile
 from umpteen.parallel.meter import Meter, Seconds, timed
 from umpteen.parallel.world import World
 from umpteen.plan.workload import Workload
@@ -279,7 +278,7 @@ def calibrate(
     queries, labels = measured[0][1], measured[-1][1]
     loss = _loss(run, settings, rows, queries, labels, meter)
     tell(next(done), total)
-    evaluation = _evaluation(run.judge, queries, labels, len(run.data.labels), meter) if run.judge else None
+    evaluation = _evaluation(run.evaluator, queries, labels, len(run.data.labels), meter) if run.evaluator else None
     tell(total, total)
     towers, on_cpu = [costs for costs, _ in measured], meter.device.type == "cpu"
     vector_bytes = queries.element_size() * run.towers.dimension
@@ -371,9 +370,9 @@ def _drawn(pool: Tensor, count: int) -> Tensor:
     return pool[torch.randint(len(pool), (count,), device=pool.device)].detach().requires_grad_()
 
 
-def _evaluation(judge: Judge, queries: Tensor, labels: Tensor, count: int, meter: Meter) -> EvaluationCosts:
+def _evaluation(evaluator: Evaluator, queries: Tensor, labels: Tensor, count: int, meter: Meter) -> EvaluationCosts:
     """Search for some queries among some labels, and the report of a ranking as large as the split's."""
-    best, split = max(judge.at), len(judge.split)
+    best, split = max(evaluator.at), len(evaluator.split)
     some_queries = _drawn(queries, min(split, QUERIES_SEARCHED)).detach()
     some_labels = _drawn(labels, max(min(count, LABELS[-1]), best)).detach()
     before = meter.settle()
@@ -384,6 +383,6 @@ def _evaluation(judge: Judge, queries: Tensor, labels: Tensor, count: int, meter
     firsts = np.arange(split, dtype=np.int32)[:, None]
     rows = ((firsts + np.arange(best, dtype=np.int32)) % count).astype(np.int32)
     ranking = Ranking(rows, np.zeros(rows.shape, dtype=np.float32), count)
-    report = timed(lambda: judge.report(ranking, bootstrap=0), meter.device)
+    report = timed(lambda: evaluator.report(ranking, bootstrap=0), meter.device)
     report_bytes = meter.peak() - before
     return EvaluationCosts(search, search_bytes, report, report_bytes)

@@ -17,7 +17,7 @@ from umpteen.config.settings import RunConfig
 from umpteen.data.tokens import tokenise
 from umpteen.errors import BadConfig, BadInput, UmpteenError
 from umpteen.files.progress import Progress
-from umpteen.objectives.tiles import even_tile
+from umpteen.objectives.scores import even_tile
 from umpteen.parallel.meter import Meter, Seconds
 from umpteen.parallel.world import cores
 from umpteen.plan.measure import calibrate
@@ -238,7 +238,7 @@ def make_plan(
     sizes = Sizes(config.training.batch_size, config.training.token_budget, config.training.tile)
     prediction = planner.predict(sizes)
     steps, evaluations = _length(
-        loop_settings(config, run.sampler.batches_per_epoch), prediction, run.judge is not None
+        loop_settings(config, run.sampler.batches_per_epoch), prediction, run.evaluator is not None
     )
     return Plan(
         prediction,
@@ -269,8 +269,8 @@ class Planner:
 
     def __init__(self, config: RunConfig, run: Run, meter: Meter, processes: int, progress: Progress) -> None:
         building = meter.peak()
-        judge, data = run.judge, run.data
-        validation = tokenise(judge.split.texts, run.towers.query.tokenizer) if judge else None
+        evaluator, data = run.evaluator, run.data
+        validation = tokenise(evaluator.split.texts, run.towers.query.tokenizer) if evaluator else None
         held = meter.settle()
         self._workload = Workload(
             data.queries,
@@ -278,7 +278,7 @@ class Planner:
             shared=run.towers.shared,
             processes=processes,
             validation=validation,
-            best=max(judge.at) if judge else 1,
+            best=max(evaluator.at) if evaluator else 1,
         )
         self._settings = step_settings(config)
         self._rows = [run.sampler.rows(0, index) for index in range(min(BATCHES, run.sampler.batches_per_epoch))]

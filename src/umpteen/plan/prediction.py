@@ -6,7 +6,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from umpteen.objectives.tiles import even_tile
+from umpteen.objectives.scores import even_tile
 from umpteen.parallel.meter import Seconds
 from umpteen.plan.measure import Calibration, MicroBatchCost, TowerCosts
 from umpteen.plan.workload import EvaluationWork, StepWork, TowerWork

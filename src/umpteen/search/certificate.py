@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from umpteen.errors import BadInput
-from umpteen.parallel.threads import undivided
-from umpteen.search.exact_index import exact_search
-from umpteen.search.index import Effort, LabelIndex, LiveVectors, Rows, exact_scores
+from umpteen.parallel.shard import undivided
+from umpteen.search.exact import exact_search
+from umpteen.search.index import Effort, LabelIndex, exact_scores
 from umpteen.search.ranking import NO_LABEL, Ranking
 
 _SAME = 1e-5  # scores that differ by no more, relative to 1 + their size, are equal: rounding
@@ -95,22 +95,6 @@ def queries_per_second(index: LabelIndex, queries: Tensor, k: int, seconds: floa
         return done / (time.perf_counter() - start)
 
 
-# Finds the least effort with which an index still finds what exact search finds.
-#
-# Queries of one half choose it, those of the other half certify it.
-class Tunable(LabelIndex, Protocol):
-    """An index whose effort can be chosen."""
-
-    effort: Effort
-
-    @property
-    def labels(self) -> LiveVectors: ...
-    def candidates(self, queries: Tensor, effort: Effort) -> Rows: ...
-    def efforts(self, k: int) -> list[Effort]:
-        """What can be tried, the least first, in groups of one breadth; an index without a choice has one."""
-        ...
-
-
 class Tuned(NamedTuple):
     """What the certifying half of the queries has shown of the effort that was chosen."""
 
@@ -120,8 +104,11 @@ class Tuned(NamedTuple):
     attempts: int
 
 
-def tune(index: Tunable, queries: Tensor, k: int, target: float, *, seed: int = 0) -> Tuned:
-    """Sets the least effort that reaches the target, or refuses, naming the best recall that can be reached."""
+def tune(index: LabelIndex, queries: Tensor, k: int, target: float, *, seed: int = 0) -> Tuned:
+    """Sets the least effort that reaches the target, or refuses, naming the best recall that can be reached.
+
+    Queries of one half choose it, those of the other half certify it.
+    """
     order = torch.from_numpy(np.random.default_rng(seed).permutation(len(queries)))
     half = len(queries) // 2
     if half == 0:
@@ -152,7 +139,7 @@ def _from(first: int, count: int) -> Iterator[int]:
     yield count - 1
 
 
-def _first_good(index: Tunable, queries: Tensor, exact: Ranking, efforts: list[Effort], target: float) -> int:
+def _first_good(index: LabelIndex, queries: Tensor, exact: Ranking, efforts: list[Effort], target: float) -> int:
     """The place of the first effort that reaches the target by a standard error: other queries are not quite as these.
 
     If there is none, of the first that reaches it at all; if there is none of these either, the last.

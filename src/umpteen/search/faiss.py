@@ -6,6 +6,7 @@ removed and changed rows are hidden in it. Building it again takes them in.
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
@@ -17,8 +18,19 @@ from torch import Tensor
 
 from umpteen.errors import BadInput, DamagedModel, NotSaved
 from umpteen.files.progress import Advance
-from umpteen.search.exact_index import changed_best, checked_queries, completed
-from umpteen.search.index import Effort, LiveVectors, Rows, best_of, doubling, exact_scores, with_spare
+from umpteen.search.exact import changed_best, checked_queries, completed
+from umpteen.search.index import (
+    Effort,
+    Engine,
+    Indexed,
+    LabelIndex,
+    LiveVectors,
+    Rows,
+    best_of,
+    doubling,
+    exact_scores,
+    with_spare,
+)
 from umpteen.search.ranking import NO_LABEL, Ranking
 
 FLAT, HNSW, IVFPQ, SQ = "faiss-flat", "faiss-hnsw", "faiss-ivfpq", "faiss-sq"
@@ -208,6 +220,9 @@ class State(NamedTuple):
 class FaissIndex:
     """The structure holds the labels as they were when it was built, in the order of their rows."""
 
+    one_process = False
+    away = None
+
     def __init__(self, structure: Structure, labels: LiveVectors, effort: Effort) -> None:
         rows = np.flatnonzero(labels.active)
         if len(structure) != len(rows):
@@ -304,3 +319,19 @@ class FaissIndex:
         visible = np.ones(len(self._rows), dtype=np.bool_) if visible is None else visible.copy()
         visible[positions] = False
         return visible
+
+
+class FaissEngine(Engine):
+    """One file of FAISS's in the model folder, which is built again when labels have changed."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+
+    @contextmanager
+    def build(
+        self, folder: Path, indexed: Indexed, uri: str | None, progress: Advance
+    ) -> Iterator[tuple[LabelIndex, dict[str, Any]]]:
+        yield FaissIndex.build(self._kind, indexed.vectors, Effort(1, 1, 1), progress), {}
+
+    def open(self, folder: Path, about: dict[str, Any], indexed: Indexed) -> LabelIndex:
+        return FaissIndex.open(folder, indexed.vectors, about)

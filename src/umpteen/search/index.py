@@ -4,8 +4,11 @@ B queries, k wanted, C candidates.
 """
 
 import math
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -13,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from umpteen.errors import BadInput
-from umpteen.search.exact import require_finite
+from umpteen.files.progress import Advance
 from umpteen.search.ranking import NO_LABEL, Ranking
 
 Rows = NDArray[np.int64]
@@ -116,6 +119,16 @@ class LiveVectors:
         require_finite("label", torch.from_numpy(vectors))
 
 
+def require_finite(what: str, vectors: Tensor) -> None:
+    """Refuses vectors that hold NaN or infinity, by the first such row."""
+    broken = (~torch.isfinite(vectors.sum(1, dtype=torch.float32))).nonzero()
+    if len(broken):
+        raise BadInput(
+            f"the vector of {what} row {int(broken[0]):,} holds NaN or infinity, so the model's weights are no use; "
+            "train it again, with a lower optimizer.learning_rate"
+        )
+
+
 _NUMBERS_AT_A_TIME = 2**23
 
 
@@ -182,13 +195,38 @@ def doubling(first: int, last: int, *, steps: int = 1) -> list[int]:
 class LabelIndex(Protocol):
     """Finds labels by inner product. Rows are label rows; they never shift, and a removed one is never returned."""
 
+    effort: Effort
+
+    @property
+    def one_process(self) -> bool:
+        """Whether no other process can search it at the same time."""
+        ...
+
+    @property
+    def away(self) -> str | None:
+        """Why exact search stands in for it, if it cannot be reached."""
+        ...
+
     @property
     def kind(self) -> str:
-        """exact, faiss-flat, faiss-hnsw, faiss-ivfpq, faiss-sq or milvus."""
+        """Its name in the table of kinds.py."""
+        ...
+
+    @property
+    def labels(self) -> LiveVectors:
+        """All there is to find now."""
         ...
 
     def search(self, queries: Tensor, k: int) -> Ranking:
         """The k best rows of each query, of equal scores the smaller first; ends in −1 when there are fewer."""
+        ...
+
+    def candidates(self, queries: Tensor, effort: Effort) -> Rows:
+        """The rows found for each query with this effort, best first, before exact scores; −1 where none is left."""
+        ...
+
+    def efforts(self, k: int) -> list[Effort]:
+        """What can be tried, the least first, in groups of one breadth; an index without a choice has one."""
         ...
 
     def add(self, rows: NDArray[np.int64], vectors: NDArray[np.float32]) -> None:
@@ -199,9 +237,82 @@ class LabelIndex(Protocol):
         """Rows that no search returns until they are added again."""
         ...
 
+    def save(self, folder: Path) -> dict[str, Any]:
+        """Writes the index as it was built into a folder; returns what its engine has to be told to open it."""
+        ...
+
     def close(self) -> None:
         """Lets go of files, locks and connections; an index is not searched after it."""
         ...
+
+
+class NamedRows(Protocol):
+    """The labels' catalogue, as far as an index is to know it."""
+
+    @property
+    def version(self) -> int: ...
+    @property
+    def keys(self) -> Sequence[str]: ...
+    @property
+    def active(self) -> NDArray[np.bool_]: ...
+
+
+class Indexed(NamedTuple):
+    """What an index is over: the vectors of one version of a model's labels, and the labels as they are now."""
+
+    model: str  # the model's own name, eight hexadecimal digits
+    vectors: LiveVectors
+    version: int
+    catalogue: Callable[[], NamedRows]
+
+
+class Later(NamedTuple):
+    """What has changed since: the vectors as they are now, which rows to put and which are gone."""
+
+    now: LiveVectors
+    put: Rows
+    gone: Rows
+
+
+BOUND = "bound_to_folder"  # in what is told of an index: a copy of its files would be of no use elsewhere
+
+
+class Engine:
+    """One kind of index: how it is built, opened, brought up to date and forgotten. What most need stands here."""
+
+    living: str | None = None  # a subfolder of its files that changes in use
+    has_address = False  # it may lie elsewhere than in the model folder
+    updates = False  # it can be told of changed labels, instead of being built again
+
+    def check(self, uri: str | None) -> None:
+        """Refuses an address that it cannot be built at."""
+
+    def build(
+        self, folder: Path, indexed: Indexed, uri: str | None, progress: Advance
+    ) -> AbstractContextManager[tuple[LabelIndex, dict[str, Any]]]:
+        """An index over the labels, open while this lasts, and what to remember besides what its `save` tells."""
+        raise NotImplementedError
+
+    def open(self, folder: Path, about: dict[str, Any], indexed: Indexed) -> LabelIndex:
+        """The index as it was saved; the caller tells it what has changed since that version."""
+        raise NotImplementedError
+
+    def update(self, folder: Path, about: dict[str, Any], indexed: Indexed, later: Later) -> None:
+        """Tells an index of older labels what has changed since."""
+        raise NotImplementedError
+
+    def forget(self, folder: Path, about: dict[str, Any]) -> str | None:
+        """Removes what lies elsewhere of an index that is gone; says what is left behind if that cannot be done."""
+        return None
+
+    def size(self, folder: Path, about: dict[str, Any]) -> int | None:
+        """Bytes of the index itself; None if it is elsewhere."""
+        return size_of(folder)
+
+
+def size_of(folder: Path) -> int:
+    """Bytes of all files below a folder."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def try_out(index: LabelIndex, dimension: int) -> None:

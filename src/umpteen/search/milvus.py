@@ -7,11 +7,11 @@ Milvus compares by inner product. Where all vectors have length 1 it keeps a gra
 graph would not reach all labels (milvus#51821), and it keeps lists (IVF_FLAT).
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from umpteen.files.progress import Advance
-from umpteen.search.exact_index import changed_best, checked_queries, completed
-from umpteen.search.index import Effort, LiveVectors, Rows, best_of, doubling, exact_scores, with_spare
+from umpteen.search.exact import changed_best, checked_queries, completed
+from umpteen.search.index import Effort, LiveVectors, NamedRows, Rows, best_of, doubling, exact_scores, with_spare
 from umpteen.search.milvus_connection import MilvusAway, MilvusConnection
 from umpteen.search.ranking import NO_LABEL, Ranking
 
@@ -36,17 +36,6 @@ _QUERIES_AT_A_TIME = 256
 #
 # Row −1 says which version of the labels the collection holds. It is written last; writing rows again changes nothing,
 # so whatever was interrupted is done again from there.
-class NamedRows(Protocol):
-    """The labels' catalogue, as far as Milvus is to know it."""
-
-    @property
-    def version(self) -> int: ...
-    @property
-    def keys(self) -> Sequence[str]: ...
-    @property
-    def active(self) -> NDArray[np.bool_]: ...
-
-
 class MilvusCollection:
     """One collection; `structure` is the kind of index Milvus keeps over its vectors."""
 
@@ -198,6 +187,7 @@ class MilvusIndex:
     """`catalogue` gives the labels as they are now: their keys and versions are kept in Milvus, too."""
 
     kind = "milvus"
+    away = None
 
     def __init__(
         self,
@@ -209,6 +199,7 @@ class MilvusIndex:
     ) -> None:
         self.collection = collection
         self.effort = effort
+        self.one_process = collection.connection.embedded
         self._catalogue = catalogue
         self._state = State(labels, LiveVectors(torch.empty(0, labels.dimension)), np.empty(0, dtype=np.int64), version)
         self._changing = Lock()

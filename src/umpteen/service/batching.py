@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 from starlette.types import Receive
 
 from umpteen.model.classifier import Classifier
-from umpteen.model.live_labels import FirstLabels, LiveLabels
+from umpteen.model.labels import FirstLabels, LiveLabels
 from umpteen.search.ranking import NO_LABEL
 from umpteen.service.metrics import Metrics
 from umpteen.service.refusals import Refusal, too_busy

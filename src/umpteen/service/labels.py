@@ -8,7 +8,7 @@ from fastapi import Depends, FastAPI, Query
 
 from umpteen.errors import BadInput
 from umpteen.model.changes import Add, Change, Rename, Retire, check_key, check_text
-from umpteen.model.live_labels import LabelEntry, LiveLabels
+from umpteen.model.labels import LabelEntry, LiveLabels
 from umpteen.service.refusals import Refusal, holder_of
 from umpteen.service.schemas import (
     AddLabels,

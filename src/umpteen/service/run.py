@@ -53,9 +53,9 @@ def serve(asked: Serving, announce: Notice = lambda address: None) -> None:
         _Workers(asked, listener, counts).run(lambda: announce(address_of(listener, asked.host)))
 
 
-def _check_shareable(index: object, workers: int) -> None:
+def _check_shareable(one_process: bool, workers: int) -> None:
     """Refuses several workers over an index that belongs to one process."""
-    if workers > 1 and getattr(index, "one_process", False):
+    if workers > 1 and one_process:
         raise BadInput(
             f"--workers {workers}: the embedded Milvus belongs to one process; run a single worker, build another "
             "index, or build it with --uri and the address of a cluster"
@@ -218,7 +218,7 @@ def _work(asked: Serving, listener: socket.socket, counts: SharedCounts, place: 
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         classifier = Classifier.load(asked.model, ranker=asked.ranker)
-        _check_shareable(classifier.index, asked.settings.workers)
+        _check_shareable(classifier.index.one_process, asked.settings.workers)
         try_out(classifier.index, classifier.towers.dimension)
         serve_here(classifier, asked.settings, listener, lambda: news.send(None), Metrics(counts, place))
     except UmpteenError as problem:

@@ -363,8 +363,7 @@ class Service:
 
     def index_away(self) -> str | None:
         """Why exact search stands in for the index, if it cannot be reached."""
-        absence = getattr(self.classifier.index, "absence", None)
-        return None if absence is None else str(absence.reason)
+        return self.classifier.index.away
 
     def show_labels(self) -> None:
         """Brings the gauges up to date."""

@@ -1,4 +1,4 @@
-"""From a configuration to objects: here alone does a string choose code."""
+"""From a recipe to a run: dataset, towers, objective, pool, evaluator and loop, put together."""
 
 import hashlib
 import json
@@ -7,65 +7,34 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch.optim import AdamW
 
 from umpteen.config.settings import (
-    EncoderConfig,
     EvaluationConfig,
-    ObjectiveConfig,
-    PoolConfig,
     RunConfig,
-    TowerConfig,
 )
 from umpteen.data.batches import EpochSampler
 from umpteen.data.dataset import Dataset, Split, open_dataset
 from umpteen.data.tokens import TokenTable, tokenise
-from umpteen.encoders.encode import NEW, encode_texts, encode_tokens, label_tokens
-from umpteen.encoders.encoder import Encoder
-from umpteen.encoders.static import StaticEncoder, inverse_document_frequencies
-from umpteen.encoders.table import FusedEncoder, LabelTable, RowTable
-from umpteen.encoders.tokenizer import TextTokenizer
+from umpteen.encoders.encode import encode_texts, encode_tokens, label_tokens
+from umpteen.encoders.encoder import NEW
 from umpteen.encoders.towers import Towers
 from umpteen.errors import BadConfig, BadInput
-from umpteen.evaluation.judge import Judge
-from umpteen.files.progress import Notice, Progress, named
-from umpteen.objectives.losses import decoupled_softmax, one_vs_all, soft_top_k, soft_top_k_in_pool, softmax
+from umpteen.evaluation.evaluate import Evaluator
+from umpteen.files.progress import Progress, named
+from umpteen.objectives.losses import Objective, build_objective, objective_kind
 from umpteen.parallel.shard import Shard
 from umpteen.parallel.world import World
 from umpteen.training.inputs import TrainingData
 from umpteen.training.loop import Loop, LoopSettings
-from umpteen.training.negatives.cache import VectorCache
-from umpteen.training.negatives.pool import InBatch, Pool, Uniform
-from umpteen.training.negatives.shortlist import Shortlist, ShortlistSettings
+from umpteen.training.negatives.kinds import Place, build_pool
 from umpteen.training.observer import Everyone, MetricsLog, Observer, Silence, TensorBoard
 from umpteen.training.optimizer import make_optimizer
-from umpteen.training.step import Objective, StepSettings, TrainingStep
+from umpteen.training.step import StepSettings, TrainingStep
 from umpteen.version import __version__
-
-
-def build_towers(config: EncoderConfig, seed: int, labels: Shard | None = None) -> Towers:
-    """The towers of a recipe; what starts at random follows from the seed.
-
-    A tower with a vector per label holds those of this process's shard of the labels.
-    """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        query = build_encoder(config.query, seed)
-        tower = config.label_tower
-        if config.towers == "shared":
-            return Towers(query)
-        if tower.kind == "table":
-            table = RowTable.gaussian(labels or Shard(World(), 0), query.dimension, seed + 1)
-            return Towers(query, LabelTable(table, normalise=tower.normalise, dropout=tower.dropout))
-        text = build_encoder(tower, seed + 1)
-        if not tower.residual:
-            return Towers(query, text)
-        residual = RowTable.zeros(labels or Shard(World(), 0), text.dimension)
-        return Towers(query, FusedEncoder(text, residual, normalise=tower.normalise))
 
 
 @dataclass(frozen=True)
@@ -79,108 +48,11 @@ class Start:
 
 def trained_towers(start: Start, keys: list[str], seed: int, labels: Shard) -> Towers:
     """A model's towers for labels with these keys: a label's own vector goes with its key, a new one starts anew."""
-    towers, tower = start.towers, start.towers.label
-    if isinstance(tower, LabelTable | FusedEncoder):
-        known = {key: row for row, key in enumerate(start.keys)}
-        trained = (tower.table if isinstance(tower, LabelTable) else tower.residual).count  # others came later
-        rows = torch.tensor([row if (row := known.get(key, NEW)) < trained else NEW for key in keys])
-        if isinstance(tower, LabelTable):
-            tower.table = tower.table.rearranged(rows, RowTable.gaussian(labels, tower.dimension, seed + 1))
-        else:
-            tower.residual = tower.residual.rearranged(rows, RowTable.zeros(labels, tower.dimension))
-    return towers
-
-
-def build_encoder(tower: TowerConfig, seed: int) -> Encoder:
-    """One tower; a static one that starts at random follows from the seed."""
-    settings: dict[str, Any] = {"normalise": tower.normalise, "dropout": tower.dropout, "max_length": tower.max_length}
-    if tower.kind == "transformer":
-        from umpteen.encoders.transformer import TransformerEncoder
-
-        return TransformerEncoder.load(
-            tower.start,
-            pooling=tower.pooling,
-            projection=tower.projection,
-            precision=tower.precision,
-            random_weights=tower.random_weights,
-            hidden_dropout=tower.hidden_dropout,
-            **settings,
-        )
-    if tower.random_weights:
-        return StaticEncoder.random(tower.start, tower.dimension or 384, seed, bigrams=tower.bigrams, **settings)
-    return StaticEncoder.from_token_table(tower.start, dimension=tower.dimension, bigrams=tower.bigrams, **settings)
-
-
-def build_tokenizers(config: EncoderConfig) -> tuple[TextTokenizer, TextTokenizer]:
-    """The towers' tokenizers without the towers, for preparing data."""
-    query, label = (
-        TextTokenizer.load(tower.start, tower.max_length, special_tokens=tower.kind == "transformer")
-        for tower in (config.query, config.label_tower)
-    )
-    return query, label
-
-
-def start_token_weights(towers: Towers, config: EncoderConfig, queries: TokenTable, labels: TokenTable) -> None:
-    """Static towers start each word piece at its inverse document frequency over training queries and labels."""
-    sides: list[tuple[Encoder, TokenTable, TowerConfig]] = [(towers.query, queries, config.query)]
-    if isinstance(towers.label, FusedEncoder):
-        sides.append((towers.label.text, labels.without_firsts(), config.label_tower))
-    elif not isinstance(towers.label, LabelTable):
-        sides.append((towers.label, labels, config.label_tower))
-    for tower, _, settings in sides[: 1 if towers.shared else 2]:
-        if isinstance(tower, StaticEncoder) and settings.idf:
-            same = [table for other, table, _ in sides if other.tokenizer.fingerprint == tower.tokenizer.fingerprint]
-            tower.set_token_weights(inverse_document_frequencies(same, tower.tokenizer.vocabulary_size))
-
-
-def build_pool(
-    config: RunConfig,
-    towers: Towers,
-    data: TrainingData,
-    objective: Objective,
-    batches_per_epoch: int,
-    world: World,
-    notice: Notice,
-) -> Pool | None:
-    """The pool of competing labels; None when they are all in play."""
-    pool, labels = config.pool, Shard(world, len(data.labels))
-    _refuse_impossible_pool(pool, config.training.batch_size, len(data.labels))
-    match pool.name:
-        case "all":
-            return None
-        case "batch":
-            return InBatch()
-        case "random":
-            return Uniform(pool.negatives)
-        case "shortlist":
-            settings = ShortlistSettings(
-                width=pool.shortlist,
-                per_query=pool.negatives,
-                every=max(1, round(pool.refresh_epochs * batches_per_epoch)),
-                first=round(pool.from_epoch * batches_per_epoch),
-                margin=pool.margin,
-            )
-            return Shortlist(towers, data, labels, settings, token_budget=config.training.token_budget, notice=notice)
-        case "cache":
-            return VectorCache(
-                towers,
-                data.labels,
-                objective,
-                labels,
-                per_query=pool.negatives,
-                temperature=config.objective.temperature,
-                tile=config.training.tile,
-                token_budget=config.training.token_budget,
-            )
-
-
-def _refuse_impossible_pool(pool: PoolConfig, batch_size: int, labels: int) -> None:
-    if pool.name == "shortlist" and pool.shortlist > labels:
-        raise BadConfig(f"pool.shortlist = {pool.shortlist}: the dataset has {labels:,} labels; it must not be more")
-    if pool.name in {"random", "cache"} and pool.negatives > labels:
-        raise BadConfig(f"pool.negatives = {pool.negatives}: the dataset has {labels:,} labels; it must not be more")
-    if pool.name == "batch" and batch_size == 1:
-        raise BadConfig("training.batch_size = 1: with pool.name = batch a query alone has no negative; use more")
+    if (trained := start.towers.label.rows) is not None:
+        known = {key: row for row, key in enumerate(start.keys) if row < trained.count}  # others came later
+        rows = torch.tensor([known.get(key, NEW) for key in keys])
+        start.towers.label.rearrange(rows, labels, seed + 1)
+    return start.towers
 
 
 @dataclass(frozen=True)
@@ -194,7 +66,7 @@ class Run:
     objective: Objective
     optimizer: AdamW
     step: TrainingStep
-    judge: Judge | None  # of the validation split; None for the final fit
+    evaluator: Evaluator | None  # of the validation split; None for the final fit
     loop: Loop
 
 
@@ -207,7 +79,7 @@ def build_run(
     progress: Progress | None = None,
     world: World | None = None,
 ) -> Run:
-    """Dataset, towers, judge and loop of a recipe; without a workspace nothing is written, and nothing can resume.
+    """Dataset, towers, evaluator and loop of a recipe; without a workspace nothing is written, and nothing can resume.
 
     Every process of the world builds the same; only the first one gets a workspace.
     """
@@ -233,25 +105,24 @@ def build_run(
     else:
         dataset = dataset.with_validation_in_train()
     objective = build_objective(config.objective, len(dataset.labels), pooled=config.pool.name != "all")
-    judge = build_judge(config.evaluation, dataset, dataset.validation) if dataset.validation else None
-    if judge:
-        judge.require(config.evaluation.metric)
-        judge.require_positives()
+    evaluator = build_evaluator(config.evaluation, dataset, dataset.validation) if dataset.validation else None
+    if evaluator:
+        evaluator.require(config.evaluation.metric)
+        evaluator.require_positives()
     device = torch.device(world.device) if world.size > 1 else pick_device(config.training.device)
     shard = Shard(world, len(dataset.labels))
     if start:
         towers = trained_towers(start, dataset.labels.keys, config.seed, shard)
     else:
-        towers = build_towers(config.encoder, config.seed, shard)
+        towers = Towers.build(config.encoder, config.seed, shard)
     _refuse_sampled_rows(config, towers)
     with world.first_alone():
         queries = tokenise(dataset.train.texts, towers.query.tokenizer, progress=named(progress, "tokenising queries"))
         every = np.arange(len(dataset.labels))
         labels = label_tokens(towers.label, dataset.labels.texts, every, progress=named(progress, "tokenising labels"))
     if not start:
-        start_token_weights(towers, config.encoder, queries, labels)
-        if isinstance(towers.label, LabelTable) and config.encoder.label_tower.start_from_text:
-            towers.label.table.weight.data = encode_texts(towers.query, dataset.labels.texts[shard.rows])
+        own = dataset.labels.texts[shard.rows]
+        towers.start(config.encoder, queries, labels, lambda: encode_texts(towers.query, own))
     towers.to(device)
     optimizer = build_optimizer(config, towers)
     data = TrainingData(queries, labels, dataset.train.relevance, dataset.train.filtered)
@@ -259,10 +130,10 @@ def build_run(
         data.relevance,
         config.training.batch_size,
         seed=config.seed,
-        keep_unlabelled=config.objective.name == "one_vs_all",  # there a query without positives still has negatives
+        keep_unlabelled=objective_kind(config.objective.name).uses_unlabelled,
     )
     everyone = Everyone(*_watchers(config, workspace), observer or Silence())
-    pool = build_pool(config, towers, data, objective, sampler.batches_per_epoch, world, everyone.notice)
+    pool = build_pool(Place(config, towers, data, objective, shard, sampler.batches_per_epoch, everyone.notice))
     step = TrainingStep(
         towers, data, objective, optimizer, step_settings(config), world=world, pool=pool, notice=everyone.notice
     )
@@ -271,7 +142,7 @@ def build_run(
         step,
         optimizer,
         sampler,
-        partial(_validate, judge, towers, labels, config.training.token_budget, world) if judge else None,
+        partial(_validate, evaluator, towers, labels, config.training.token_budget, world) if evaluator else None,
         loop_settings(config, sampler.batches_per_epoch),
         everyone,
         workspace=workspace,
@@ -279,7 +150,7 @@ def build_run(
         data=dataset.fingerprint,
         world=world,
     )
-    return Run(dataset, towers, data, sampler, objective, optimizer, step, judge, loop)
+    return Run(dataset, towers, data, sampler, objective, optimizer, step, evaluator, loop)
 
 
 def _watchers(config: RunConfig, workspace: Path | None) -> list[Observer]:
@@ -291,20 +162,22 @@ def _watchers(config: RunConfig, workspace: Path | None) -> list[Observer]:
     return [log, TensorBoard(events)] if config.training.tensorboard else [log]
 
 
-def _validate(judge: Judge, towers: Towers, labels: TokenTable, token_budget: int, world: World) -> dict[str, float]:
+def _validate(
+    evaluator: Evaluator, towers: Towers, labels: TokenTable, token_budget: int, world: World
+) -> dict[str, float]:
     shard = Shard(world, len(labels))
     own = labels.take(np.arange(shard.start, shard.stop))
     vectors = encode_tokens(towers.label, own, token_budget=token_budget)
-    ranking = judge.rank(towers.query, vectors, token_budget=token_budget, shard=shard)
-    return judge.report(ranking, bootstrap=0).metrics
+    ranking = evaluator.rank(towers.query, vectors, token_budget=token_budget, shard=shard)
+    return evaluator.report(ranking, bootstrap=0).metrics
 
 
-def build_judge(config: EvaluationConfig, dataset: Dataset, split: Split) -> Judge:
-    return Judge(dataset, split, at=config.at, a=config.propensity_a, b=config.propensity_b)
+def build_evaluator(config: EvaluationConfig, dataset: Dataset, split: Split) -> Evaluator:
+    return Evaluator(dataset, split, at=config.at, a=config.propensity_a, b=config.propensity_b)
 
 
 def _refuse_sampled_rows(config: RunConfig, towers: Towers) -> None:
-    if config.training.replay_fraction is not None and isinstance(towers.label, LabelTable | FusedEncoder):
+    if config.training.replay_fraction is not None and towers.label.rows is not None:
         raise BadConfig(
             f"training.replay_fraction = {config.training.replay_fraction}: it spares texts, but these labels have "
             "vectors of their own; leave it out"
@@ -325,21 +198,10 @@ def build_optimizer(config: RunConfig, towers: Towers) -> AdamW:
     )
 
 
-def build_objective(config: ObjectiveConfig, labels: int, *, pooled: bool = False) -> Objective:
-    """The objective over all labels, or over pools that may be small for some query."""
-    if config.name == "soft_top_k":
-        if isinstance(config.k, int) and config.k >= labels:
-            raise BadConfig(f"objective.k = {config.k}: the dataset has {labels:,} labels; k must be smaller")
-        if pooled and isinstance(config.k, int):
-            return partial(soft_top_k_in_pool, k=config.k, alpha=config.alpha)
-        return partial(soft_top_k, k=config.k, alpha=config.alpha)
-    return {"decoupled_softmax": decoupled_softmax, "softmax": softmax, "one_vs_all": one_vs_all}[config.name]
-
-
 def step_settings(config: RunConfig) -> StepSettings:
     return StepSettings(
         temperature=config.objective.temperature,
-        reduction=config.objective.reduction,
+        reduction=config.objective.over_positives(),
         positives_per_query=config.objective.positives_per_query,
         token_budget=config.training.token_budget,
         tile=config.training.tile,

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save, save_file
 from torch import Tensor, nn
 from torch.optim import AdamW
 
-from umpteen.encoders.table import RowTable, row_tables
+from umpteen.encoders.rows import RowTable, row_tables
 from umpteen.errors import DamagedCheckpoint
 from umpteen.files.storage import atomic_folder, put_back, sha256_of, write_atomically
 from umpteen.parallel.world import World

@@ -14,7 +14,7 @@ from torch import nn
 from torch.optim import AdamW
 
 from umpteen.data.batches import EpochSampler
-from umpteen.encoders.table import row_tables
+from umpteen.encoders.rows import row_tables
 from umpteen.errors import BadConfig, Diverged, Stopped
 from umpteen.parallel.children import stop_request
 from umpteen.parallel.world import World
@@ -145,7 +145,7 @@ class Loop:
         """Whether the model is better than at any evaluation before."""
         assert self._evaluate is not None
         state, settings = self._state, self._settings
-        metrics = self._world.gather_objects(self._evaluate())[0]  # one judge, whatever the processes' last digits say
+        metrics = self._world.gather_objects(self._evaluate())[0]  # one answer, whatever the processes' last digits say
         if settings.metric not in metrics:
             raise BadConfig(f"evaluation.metric = {settings.metric!r}: there is {', '.join(metrics)}")
         value = metrics[settings.metric]

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import AdamW
 
-from umpteen.encoders.table import RowGradient, RowTable, row_tables
+from umpteen.encoders.rows import RowGradient, RowTable, row_tables
 from umpteen.parallel.world import World
 
 ROWS_AT_ONCE = 2048  # their weights, moments and gradients stay in the processor's cache

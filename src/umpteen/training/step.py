@@ -8,7 +8,6 @@ loss is the same on every process, gradients are added up once, and nothing is m
 B: queries in the batch, L: labels in play, d: dimension.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -22,6 +21,7 @@ from umpteen.encoders.encoder import Encoder
 from umpteen.encoders.towers import Towers
 from umpteen.errors import BadConfig, Diverged
 from umpteen.files.progress import Notice
+from umpteen.objectives.losses import Objective
 from umpteen.objectives.scores import Scores
 from umpteen.objectives.targets import Pairs, Targets
 from umpteen.parallel.shard import Shard
@@ -30,8 +30,6 @@ from umpteen.training.gradient_cache import CachedVectors, Positions, Thinned, s
 from umpteen.training.inputs import DistinctTexts, TextsInPlay, TrainingData, in_pool
 from umpteen.training.negatives.pool import Batch, Draw, Pool
 from umpteen.training.optimizer import clip_gradients_
-
-Objective = Callable[[Scores, Targets], Tensor]
 
 
 @dataclass(frozen=True)
@@ -63,15 +61,36 @@ class Gradients(NamedTuple):
     pool: dict[str, float]
 
 
-class Encoded(NamedTuple):
-    """A batch's vectors, one cache per tower or one for both, and where queries and labels stand in them."""
+class Side(NamedTuple):
+    """Queries or labels of a batch: where they stand in the cache that holds their vectors."""
 
-    caches: list[CachedVectors]
-    queries: Positions  # of this process's share, in the first cache
-    labels: Positions  # of this process's shard of the labels in play, in the last cache
+    cache: CachedVectors
+    positions: Positions
+
+    def vectors(self) -> Tensor:
+        return self.cache.at(self.positions)
+
+
+class Encoded(NamedTuple):
+    """A batch's vectors, and the way back from them to the weights."""
+
+    queries: Side  # of this process's share
+    labels: Side  # of this process's shard of the labels in play; shared towers have one cache for both sides
     vectors: Tensor  # [B, d] of all queries
-    draw: Draw | None  # None: all labels are in play
     shard: Shard  # of the labels in play
+    draw: Draw | None  # None: all labels are in play
+
+    @property
+    def caches(self) -> list[CachedVectors]:
+        queries, labels = self.queries.cache, self.labels.cache
+        return [queries] if queries is labels else [queries, labels]
+
+
+class AtVectors(NamedTuple):
+    """The gradients of a batch's loss at the vectors of all queries and of this shard's labels."""
+
+    queries: Tensor  # [B, d], this process's part of the sum over all
+    labels: Tensor  # [L, d]
 
 
 class TrainingStep:
@@ -157,50 +176,55 @@ class TrainingStep:
                 )
 
     def gradients(self, rows: NDArray[np.int64], *, step: int, seed: int) -> Gradients:
-        """Leaves the batch's gradient on the weights, the same on every process."""
-        settings, world = self._settings, self._world
+        """The batch's loss; its gradient then stands on the weights, the same on every process."""
         rng = np.random.default_rng([seed, step])
-        share = Shard(world, len(rows))
         targets, filtered = self._data.targets(
-            rows, settings.positives_per_query, settings.reduction, rng, device=self._parameters[0].device
+            rows, self._settings.positives_per_query, self._settings.reduction, rng, device=self._parameters[0].device
         )
         if self.pool is None:
-            encoded = self._encode_all(rows, share, step=step, seed=seed)
+            encoded = self._encode_all(rows, step=step, seed=seed)
         else:
-            encoded = self._encode_pool(rows, share, targets, filtered, rng, step=step, seed=seed)
+            encoded = self._encode_pool(rows, targets, filtered, rng, step=step, seed=seed)
             assert encoded.draw is not None
             if not len(encoded.draw.rows):  # a batch of unlabelled queries, and nothing was mined: nothing to learn
-                return Gradients(0.0, encoded.caches[0].tokens, None, self._pool_report(encoded.draw, targets, None))
+                return Gradients(
+                    0.0, encoded.queries.cache.tokens, None, self._pool_report(encoded.draw, targets, None)
+                )
             targets, filtered = in_pool(targets, filtered, encoded.draw)
-        caches, draw, shard = encoded.caches, encoded.draw, encoded.shard
-        queries = encoded.vectors.requires_grad_()
-        labels = caches[-1].at(encoded.labels).requires_grad_()  # [L, d], this shard's
-        scores = Scores(
-            queries, labels, shard=shard, temperature=settings.temperature, filtered=filtered, tile=settings.tile
-        )
-        loss = self._objective(scores, targets)
-        if loss.requires_grad:
-            loss.backward()  # type: ignore[no-untyped-call]
-        value, to_queries, to_labels, thinned = float(loss.detach()), queries.grad, labels.grad, None
-        del scores, loss, queries, labels
-        if to_queries is not None and to_labels is not None and np.isfinite(value):
-            caches[0].add_gradients(encoded.queries, world.sum_(to_queries)[share.rows])
-            if settings.replay_fraction is None:
-                caches[-1].add_gradients(encoded.labels, to_labels)
-            else:
-                chosen, to_labels, thinned = thin(to_labels, settings.replay_fraction, shard, rng.random())
-                _refuse_dropout(caches[-1])
-                everywhere = np.arange(len(shard)) if isinstance(encoded.labels, slice) else encoded.labels
-                caches[-1].add_gradients(everywhere[chosen], to_labels)
-            del to_queries, to_labels
-            together(world, lambda: [cache.replay() for cache in caches])
-        sum_gradients_(self._parameters, world)
-        return Gradients(
-            value, sum(cache.tokens for cache in caches), thinned, self._pool_report(draw, targets, filtered)
-        )
+        loss, at_vectors = self._at_vectors(encoded, targets, filtered)
+        thinned = None
+        if at_vectors is not None and np.isfinite(loss):
+            thinned = self._carry_to_weights(encoded, at_vectors, rng)
+        sum_gradients_(self._parameters, self._world)
+        tokens = sum(cache.tokens for cache in encoded.caches)
+        return Gradients(loss, tokens, thinned, self._pool_report(encoded.draw, targets, filtered))
 
-    def _encode_all(self, rows: NDArray[np.int64], share: Shard, *, step: int, seed: int) -> Encoded:
+    def _at_vectors(self, encoded: Encoded, targets: Targets, filtered: Pairs | None) -> tuple[float, AtVectors | None]:
+        """The objective over all scores, differentiated down to the vectors; None where nothing is to be learnt."""
+        queries, labels = encoded.vectors.requires_grad_(), encoded.labels.vectors().requires_grad_()
+        temperature, tile = self._settings.temperature, self._settings.tile
+        scores = Scores(queries, labels, shard=encoded.shard, temperature=temperature, filtered=filtered, tile=tile)
+        loss = self._objective(scores, targets)
+        if not loss.requires_grad:
+            return float(loss), None
+        return float(loss.detach()), AtVectors(*torch.autograd.grad(loss, (queries, labels)))
+
+    def _carry_to_weights(self, encoded: Encoded, found: AtVectors, rng: np.random.Generator) -> Thinned | None:
+        """Encodes again, with a graph, what has a gradient at its vector; the weights' `.grad` holds the sum."""
+        share, thinned = Shard(self._world, len(encoded.vectors)), None
+        encoded.queries.cache.add_gradients(encoded.queries.positions, self._world.sum_(found.queries)[share.rows])
+        labels, (cache, positions) = found.labels, encoded.labels
+        if self._settings.replay_fraction is not None:
+            _refuse_dropout(cache)
+            chosen, labels, thinned = thin(labels, self._settings.replay_fraction, encoded.shard, rng.random())
+            positions = (np.arange(len(encoded.shard)) if isinstance(positions, slice) else positions)[chosen]
+        cache.add_gradients(positions, labels)
+        together(self._world, lambda: [each.replay() for each in encoded.caches])
+        return thinned
+
+    def _encode_all(self, rows: NDArray[np.int64], *, step: int, seed: int) -> Encoded:
         """The vectors of the batch's queries and of all labels, each distinct text once."""
+        share = Shard(self._world, len(rows))
         parts = self._texts.in_play(rows[share.rows])
         towers = [self._towers.query, self._towers.label][: len(parts.encoded)]
         caches = together(
@@ -210,13 +234,12 @@ class TrainingStep:
                 for side, (tower, texts) in enumerate(zip(towers, parts.encoded, strict=True))
             ],
         )
-        vectors = share.gather(caches[0].at(parts.queries))
-        return Encoded(caches, parts.queries, parts.labels, vectors, None, self._labels)
+        queries, labels = Side(caches[0], parts.queries), Side(caches[-1], parts.labels)
+        return Encoded(queries, labels, share.gather(queries.vectors()), self._labels, None)
 
     def _encode_pool(
         self,
         rows: NDArray[np.int64],
-        share: Shard,
         targets: Targets,
         filtered: Pairs | None,
         rng: np.random.Generator,
@@ -226,17 +249,20 @@ class TrainingStep:
     ) -> Encoded:
         """The vectors of the batch's queries, then of the labels that the pool draws with their help."""
         assert self.pool is not None
-        texts, queries = self._texts.of_queries(rows[share.rows])
+        share = Shard(self._world, len(rows))
+        texts, positions = self._texts.of_queries(rows[share.rows])
         cached = together(self._world, lambda: self._cache(self._towers.query, texts, 0, step=step, seed=seed))
-        vectors = share.gather(cached.at(queries))
+        queries = Side(cached, positions)
+        vectors = share.gather(queries.vectors())
         known = self._data.known.take(rows)
         draw = self.pool.draw(Batch(rows, vectors.detach(), targets, known, filtered, step, rng))
         shard = self._labels.among(draw.rows)
         own = draw.rows[shard.rows]
-        label_texts, labels = self._texts.of_labels(own - self._labels.start)
+        label_texts, places = self._texts.of_labels(own - self._labels.start)
         fresh = together(self._world, lambda: self._cache(self._towers.label, label_texts, 1, step=step, seed=seed))
-        self.pool.seen(own, fresh.at(labels), step)
-        return Encoded([cached, fresh], queries, labels, vectors, draw, shard)
+        labels = Side(fresh, places)
+        self.pool.seen(own, labels.vectors(), step)
+        return Encoded(queries, labels, vectors, shard, draw)
 
     def _cache(self, tower: Encoder, texts: DistinctTexts, side: int, *, step: int, seed: int) -> CachedVectors:
         # Processes must not draw the same dropout for different texts.

@@ -1,10 +1,11 @@
-"""The Milvus behind an index folder, which addresses are believed, and exact search while it is away."""
+"""Milvus as an engine: where it is and whom to believe about it, and exact search while it is away."""
 
 import os
 import re
+import secrets
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import Any, NamedTuple
@@ -14,10 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from umpteen.errors import BadInput, InUse
-from umpteen.search.exact_index import exact_search
-from umpteen.search.index import LiveVectors
-from umpteen.search.milvus import MilvusCollection, MilvusIndex
-from umpteen.search.milvus_connection import MilvusAway, MilvusConnection
+from umpteen.files.progress import Advance
+from umpteen.search.exact import exact_search
+from umpteen.search.index import BOUND, Effort, Engine, Indexed, LabelIndex, Later, LiveVectors, Rows, size_of
+from umpteen.search.milvus import HNSW, MilvusCollection, MilvusIndex, all_of_length_1
+from umpteen.search.milvus_connection import MilvusAway, MilvusConnection, is_embedded
 from umpteen.search.ranking import Ranking
 
 ADDRESS = "UMPTEEN_MILVUS_URI"  # where the operator says that Milvus is
@@ -61,23 +63,6 @@ def claimed(connection: MilvusConnection) -> Iterator[None]:
         connection.close()
 
 
-def forget(folder: Path, about: dict[str, Any]) -> str | None:
-    """Drops the collection of an index that is gone; says what is left behind if that cannot be done."""
-    if about.get("kind") != MilvusIndex.kind or about.get("uri") == INSIDE:
-        return None  # it goes with the folder
-    name = str(about.get("collection"))
-    if not re.fullmatch(new_collection("[0-9a-f]{8}", "[0-9a-f]{8}"), name):
-        return f"the collection {name} is left alone: it is not one of umpteen's"
-    connection = connection_of(folder, about)
-    try:
-        MilvusCollection(connection, name, str(about.get("structure", ""))).drop()
-    except BadInput as reason:
-        return f"the collection {name} may still be there: {reason}"
-    finally:
-        connection.close()
-    return None
-
-
 _FIRST_WAIT, _LONGEST_WAIT = 1.0, 60.0  # seconds between attempts, doubling
 _PATIENCE = 10.0  # seconds that closing waits for a write to end
 
@@ -100,6 +85,8 @@ class FallbackIndex:
 
     def __init__(self, milvus: MilvusIndex, *, first_wait: float = _FIRST_WAIT) -> None:
         self.milvus = milvus
+        self.effort = milvus.effort
+        self.one_process = milvus.collection.connection.embedded
         self.absence: Absence | None = None
         self._first_wait = first_wait
         self._searched = False
@@ -130,10 +117,18 @@ class FallbackIndex:
         self.milvus.remove(rows)
         self._keep()
 
+    def candidates(self, queries: Tensor, effort: Effort) -> Rows:
+        return self.milvus.candidates(queries, effort)
+
+    def efforts(self, k: int) -> list[Effort]:
+        return self.milvus.efforts(k)
+
+    def save(self, folder: Path) -> dict[str, Any]:
+        return self.milvus.save(folder)
+
     @property
-    def one_process(self) -> bool:
-        """Whether no other process can search it at the same time."""
-        return self.milvus.collection.connection.embedded
+    def away(self) -> str | None:
+        return None if self.absence is None else self.absence.reason
 
     @property
     def labels(self) -> LiveVectors:
@@ -175,3 +170,87 @@ class FallbackIndex:
                 if not self._is_needed():
                     self._keeper = None
                     return
+
+
+class MilvusEngine(Engine):
+    """A collection in the embedded engine, which lies in the index folder or beside it, or in a cluster."""
+
+    living = LIVING
+    has_address = True
+    updates = True
+
+    def check(self, uri: str | None) -> None:
+        if uri is None or not is_embedded(uri):
+            return
+        if not uri.endswith(".db"):
+            raise BadInput(
+                f"{uri}: the embedded Milvus keeps its files in a folder whose name ends in .db; a cluster has "
+                "an address that starts with http:// or https://"
+            )
+        if not Path(uri).resolve().parent.is_dir():
+            raise BadInput(f"{uri}: there is no folder {Path(uri).resolve().parent}; make it, or give another --uri")
+
+    @contextmanager
+    def build(
+        self, folder: Path, indexed: Indexed, uri: str | None, progress: Advance
+    ) -> Iterator[tuple[LabelIndex, dict[str, Any]]]:
+        where = INSIDE if uri is None else str(Path(uri).resolve()) if is_embedded(uri) else uri
+        (folder / LIVING).mkdir()  # before the engine that may lie in it
+        connection = MilvusConnection(str((folder / INSIDE).resolve()) if where == INSIDE else where)
+        name = new_collection(indexed.model, secrets.token_hex(4))
+        with claimed(connection), closing(connection):
+            connection.connect(attempts=4)
+            try:
+                index = MilvusIndex.build(connection, name, indexed.vectors, indexed.catalogue(), progress)
+                yield index, {"uri": where, BOUND: True}
+            except BaseException:
+                if where != INSIDE:  # it comes to nothing, and would stay there for ever
+                    with suppress(BadInput), closing(MilvusConnection(where)) as again:
+                        MilvusCollection(again, name, "").drop()
+                raise
+
+    def open(self, folder: Path, about: dict[str, Any], indexed: Indexed) -> LabelIndex:
+        return FallbackIndex(self._open(folder, about, indexed))
+
+    def _open(self, folder: Path, about: dict[str, Any], indexed: Indexed) -> MilvusIndex:
+        """Nobody is asked before something is searched for."""
+        connection = connection_of(folder, about)
+        return MilvusIndex.open(indexed.vectors, about, connection, indexed.catalogue, indexed.version)
+
+    def update(self, folder: Path, about: dict[str, Any], indexed: Indexed, later: Later) -> None:
+        now, put, gone = later
+        with claimed(connection_of(folder, about)):
+            index = self._open(folder, about, indexed)
+            try:
+                index.collection.connection.connect(attempts=4)
+                if index.collection.structure == HNSW and not all_of_length_1(now, put):
+                    raise BadInput(
+                        f"{folder}: some labels now have vectors of other lengths than 1, for which the graph in "
+                        "Milvus is not made; nothing was changed, build the index again"
+                    )
+                index.add(put, now.of(put).numpy())
+                index.remove(gone)
+                index.catch_up(anyway=True)
+            finally:
+                index.close()
+
+    def forget(self, folder: Path, about: dict[str, Any]) -> str | None:
+        if about.get("uri") == INSIDE:
+            return None  # it goes with the folder
+        name = str(about.get("collection"))
+        if not re.fullmatch(new_collection("[0-9a-f]{8}", "[0-9a-f]{8}"), name):
+            return f"the collection {name} is left alone: it is not one of umpteen's"
+        connection = connection_of(folder, about)
+        try:
+            MilvusCollection(connection, name, str(about.get("structure", ""))).drop()
+        except BadInput as reason:
+            return f"the collection {name} may still be there: {reason}"
+        finally:
+            connection.close()
+        return None
+
+    def size(self, folder: Path, about: dict[str, Any]) -> int | None:
+        uri = about.get("uri", INSIDE)
+        if uri == INSIDE:
+            return size_of(folder)
+        return size_of(Path(uri)) if is_embedded(uri) else None

@@ -1,6 +1,6 @@
-"""Judges a model on a split: encodes, searches all labels, drops filtered pairs, computes the metrics.
+"""Evaluates a model on a split: encodes, searches all labels, drops filtered pairs, computes the metrics.
 
-The same code judges validation during training and test at the end.
+The same code evaluates validation during training and test at the end.
 """
 
 import numpy as np
@@ -21,7 +21,7 @@ from umpteen.search.exact import top_k
 from umpteen.search.ranking import Ranking
 
 
-class Judge:
+class Evaluator:
     """One split, and what its metrics are computed with: the k, the propensities, the training set's counts."""
 
     def __init__(

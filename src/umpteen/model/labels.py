@@ -1,0 +1,390 @@
+"""The labels of a model: those it was written with, in a file that never changes, and all of them as they are now.
+
+A label keeps its row for ever. Adding appends a row, renaming changes a row's text, retiring leaves the row unused.
+"""
+
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from heapq import merge
+from itertools import chain, islice, takewhile
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+from urllib.parse import quote
+
+import numpy as np
+from numpy.typing import NDArray
+
+from umpteen.data.labels import LabelCatalogue
+from umpteen.errors import DamagedModel
+from umpteen.model.changes import Version, unknown_key
+
+LABELS = "labels.db"
+Origin = Literal["trained", "added", "renamed"]
+ORIGINS: tuple[Origin, ...] = ("trained", "added", "renamed")
+TRAINED, ADDED, RENAMED = range(3)  # places in ORIGINS
+STEPS_BETWEEN_LOOKS = 100_000  # of SQLite's machine, at whether anybody still waits
+_ROWS_AT_A_TIME = 4096
+_LETTERS_INDEXED = 3  # what is shorter is looked for in every label
+_NO_LETTER = "\ufffe"  # stands for NUL in what is searched: no text has it
+_FIRST_AND_LAST = "SELECT (SELECT min(row) FROM labels), (SELECT max(row) FROM labels)"  # both at once read them all
+_SCHEMA = (
+    "CREATE TABLE labels (row INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, text TEXT NOT NULL, "
+    "origin INTEGER NOT NULL, retired INTEGER NOT NULL) STRICT",
+    "CREATE INDEX changed ON labels (row) WHERE origin OR retired",
+    "CREATE VIRTUAL TABLE search USING fts5 (key, text, content = '', columnsize = 0, "
+    "tokenize = 'trigram case_sensitive 1')",
+)
+
+Stop = Callable[[], bool]  # whether nobody waits for a search any more
+
+
+def never() -> bool:
+    """Of a search that somebody waits for to its end."""
+    return False
+
+
+class Column(Sequence[str]):
+    """Keys or texts by row, each looked up when it is asked for."""
+
+    def __init__(self, count: int, of_row: Callable[[int], str], of_all: Callable[[], Iterator[str]]) -> None:
+        self._count = count
+        self._of_row = of_row
+        self._of_all = of_all
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, row: Any) -> Any:
+        if isinstance(row, slice):
+            return [self._of_row(place) for place in range(*row.indices(self._count))]
+        if not -self._count <= row < self._count:
+            raise IndexError(f"row {row} of {self._count}")
+        return self._of_row(int(row) % self._count)
+
+    def __iter__(self) -> Iterator[str]:
+        return self._of_all()
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Sequence)
+            and not isinstance(other, str)
+            and len(self) == len(other)
+            and all(one == two for one, two in zip(self, other, strict=True))
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class StoredLabels:
+    """labels.db, a million open without being read; threads may share it, and it may be deleted while it is open."""
+
+    def __init__(self, path: Path, rows: int) -> None:
+        self._count = rows
+        self._reading = _Connection(path)
+        self._searching = _Connection(path)  # of its own: nobody who reads a label waits for a search
+        tables = {sql for (sql,) in self.rows("SELECT sql FROM sqlite_schema WHERE name IN ('labels', 'search')")}
+        others = self.rows("SELECT name FROM sqlite_schema WHERE type IN ('view', 'trigger')")
+        if any(others) or tables != {_SCHEMA[0], _SCHEMA[2]}:
+            raise DamagedModel(f"{path}: was altered, it has other tables than umpteen makes; copy the model again")
+        ((first, last),) = self.rows(_FIRST_AND_LAST)
+        if (first, last) != (0, rows - 1):
+            raise DamagedModel(
+                f"{path}: holds the rows {first} to {last}, not those of {rows:,} vectors; copy the model again"
+            )
+        self.keys, self.texts = self._column("key"), self._column("text")
+
+    def _column(self, name: str) -> Sequence[str]:
+        def of_row(row: int) -> str:
+            for (text,) in self.rows(f"SELECT {name} FROM labels WHERE row = ?", row):
+                return str(text)
+            raise DamagedModel(f"label {row} is missing in the model's {LABELS}; copy the model again")
+
+        return Column(
+            self._count, of_row, lambda: (text for (text,) in self.rows(f"SELECT {name} FROM labels ORDER BY row"))
+        )
+
+    def __len__(self) -> int:
+        return self._count
+
+    def rows(self, query: str, *given: Any) -> Iterator[Any]:
+        """What the file answers."""
+        return self._reading.rows(query, given)
+
+    def find(self, key: str) -> int | None:
+        """The label's row, or None if there is no such key."""
+        if not _is_text(key):
+            return None
+        return next((int(row) for (row,) in self.rows("SELECT row FROM labels WHERE key = ?", key)), None)
+
+    def matching(self, search: str, stop: Stop = never) -> Iterator[int]:
+        """Rows, ascending, whose key or text holds this, whatever the case; no more of them once `stop` says so."""
+        if not _is_text(search):
+            return
+        wanted = search.casefold()
+        query = "SELECT row FROM labels WHERE holds(key, ?1) OR holds(text, ?1)"
+        if len(wanted) >= _LETTERS_INDEXED and not {"\0", _NO_LETTER} & set(wanted):
+            query = "SELECT rowid FROM search WHERE search MATCH ? ORDER BY rowid"
+            wanted = '"' + wanted.replace('"', '""') + '"'
+        yield from (row for (row,) in self._searching.rows(query, (wanted,), stop))
+
+
+class _Connection:
+    """A way to the file for one thread at a time, each for a moment."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._one_at_a_time = threading.Lock()
+        address = f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1"  # no locks, no journal: nobody writes it
+        try:
+            self._connection = sqlite3.connect(address, uri=True, check_same_thread=False)
+            self._connection.execute("PRAGMA trusted_schema=OFF")
+        except sqlite3.Error as error:
+            raise DamagedModel(f"{path}: cannot be opened ({error}); copy the model again") from error
+        self._connection.create_function("holds", 2, lambda text, part: part in text.casefold(), deterministic=True)
+
+    def rows(self, query: str, given: tuple[Any, ...], stop: Stop = never) -> Iterator[Any]:
+        cursor, some = None, None
+        while some is None or some:
+            try:
+                with self._one_at_a_time:
+                    # Whoever searched before may have given up: that is not to end this search.
+                    self._connection.set_progress_handler(None if stop is never else stop, STEPS_BETWEEN_LOOKS)
+                    cursor = cursor or self._connection.execute(query, given)
+                    some = cursor.fetchmany(_ROWS_AT_A_TIME)
+            except sqlite3.Error as error:  # in a file too large to be checked at every load
+                if stop():
+                    return
+                raise DamagedModel(f"{self._path}: is damaged ({error}); copy the model again") from error
+            yield from some
+
+
+def _is_text(text: str) -> bool:
+    """Whether it can be in a file at all: halves of surrogate pairs cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+FirstLabels = StoredLabels | LabelCatalogue  # those a model was written with, which never change
+
+
+class LabelEntry(NamedTuple):
+    """One label of a list."""
+
+    key: str
+    text: str
+    row: int
+    origin: Origin
+    retired: bool
+
+
+class LiveLabels:
+    """An immutable snapshot that shares the first labels and adds what has changed; retired rows are in it.
+
+    Versions count up from 0, the labels as trained.
+    """
+
+    def __init__(
+        self,
+        first: FirstLabels,
+        *,
+        version: int = 0,
+        active: NDArray[np.bool_] | None = None,
+        origins: NDArray[np.uint8] | None = None,
+    ) -> None:
+        self.version = version
+        self.first = first
+        self.active = np.ones(len(first), dtype=np.bool_) if active is None else active
+        self._origins = origins  # of the first labels; None: all trained
+        self._keys: dict[int, str] = {}  # of the rows after the first ones
+        self._rows: dict[str, int] = {}  # the same, the other way round
+        self._texts: dict[int, str] = {}  # of those rows, and of first ones with another text than at first
+        self._count = int(self.active.sum())
+
+    @classmethod
+    def of(cls, labels: "LabelCatalogue | LiveLabels") -> "LiveLabels":
+        """A training's labels, or changed labels as if a model had been written with them."""
+        if isinstance(labels, LabelCatalogue):
+            return cls(labels)
+        if not labels._texts:
+            return labels
+        return cls(
+            labels.catalogue(), version=labels.version, active=labels.active, origins=labels.origins().astype(np.uint8)
+        )
+
+    def after(self, versions: Sequence[Version]) -> "LiveLabels":
+        """The labels once these versions, the next ones, have happened too."""
+        new = LiveLabels(self.first, version=self.version, origins=self._origins)
+        new._keys, new._rows, new._texts = self._keys.copy(), self._rows.copy(), self._texts.copy()
+        added = sum(step.do == "add" for version in versions for step in version.steps)
+        new.active = np.concatenate([self.active, np.zeros(added, dtype=np.bool_)])
+        for version in versions:
+            new.version = version.number
+            for do, key, text in version.steps:
+                row = new.find(key)
+                if (row is None) != (do == "add") or (text is None) != (do == "retire"):
+                    raise ValueError(f"{do} {key!r} does not fit the labels before it")
+                if row is None:
+                    row = len(new.first) + len(new._keys)
+                    new._keys[row], new._rows[key] = key, row
+                new.active[row] = text is not None
+                if text is not None and self.is_first_text(row, text):
+                    new._texts.pop(row, None)
+                elif text is not None:
+                    new._texts[row] = text
+        new._count = int(new.active.sum())
+        return new
+
+    @property
+    def keys(self) -> Sequence[str]:
+        return self._column(self.first.keys, self._keys)
+
+    @property
+    def texts(self) -> Sequence[str]:
+        return self._column(self.first.texts, self._texts)
+
+    def _column(self, first: Sequence[str], changed: dict[int, str]) -> Sequence[str]:
+        if not changed:
+            return first
+        new = range(len(first), len(self))
+        return Column(
+            len(self),
+            lambda row: changed[row] if row in changed else first[row],
+            lambda: chain((changed.get(row, text) for row, text in enumerate(first)), (changed[row] for row in new)),
+        )
+
+    def __len__(self) -> int:
+        return len(self.active)
+
+    def count(self) -> int:
+        """How many labels there are, retired ones left out."""
+        return self._count
+
+    def find(self, key: str) -> int | None:
+        """The row of a label, even if it is retired; None for a key nobody ever had."""
+        row = self._rows.get(key)
+        return self.first.find(key) if row is None else row
+
+    def row(self, key: str) -> int:
+        """The position of a label in every matrix."""
+        row = self.find(key)
+        if row is None or not self.active[row]:
+            raise unknown_key(key, retired=row is not None)
+        return row
+
+    def __contains__(self, key: object) -> bool:
+        row = self.find(key) if isinstance(key, str) else None
+        return row is not None and bool(self.active[row])
+
+    def text_of(self, key: str) -> str | None:
+        """The text of the label with this key, if there is one and it is not retired."""
+        return self.texts[self.row(key)] if key in self else None
+
+    def is_retired(self, key: str) -> bool:
+        """Whether this is the key of a label that was there once."""
+        return key not in self and self.find(key) is not None
+
+    def is_first_text(self, row: int, text: str) -> bool:
+        """Whether this row had this text, and so this text's vector, when the model was written."""
+        return row < len(self.first) and self.first.texts[row] == text
+
+    def origin(self, row: int) -> Origin:
+        """Where the label's vector comes from: the training, or its text alone since it was added or renamed."""
+        if row >= len(self.first):
+            return "added"
+        stored = TRAINED if self._origins is None else int(self._origins[row])
+        return "renamed" if stored == TRAINED and row in self._texts else ORIGINS[stored]
+
+    def origins(self) -> NDArray[np.int64]:
+        """Of every row, as places in ORIGINS."""
+        found = np.full(len(self), ADDED, dtype=np.int64)
+        found[: len(self.first)] = TRAINED if self._origins is None else self._origins
+        changed = self.changed()
+        found[changed[found[changed] == TRAINED]] = RENAMED
+        return found
+
+    def changed(self) -> NDArray[np.int64]:
+        """Rows of first labels that have another text now."""
+        return np.array(sorted(row for row in self._texts if row < len(self.first)), dtype=np.int64)
+
+    def entry(self, row: int) -> LabelEntry:
+        """All there is to say about a row."""
+        return LabelEntry(self.keys[row], self.texts[row], row, self.origin(row), not self.active[row])
+
+    def find_rows(self, search: str = "", *, retired: bool = False, stop: Stop = never) -> Iterator[int]:
+        """Rows, ascending, whose key or text holds `search`, whatever the case; with retired ones if asked for.
+
+        They end early once `stop` says so, which is looked at even while no row is found.
+        """
+        rows: Iterable[int] = range(len(self))
+        if search:
+            wanted = search.casefold()
+            changed = (
+                row
+                for row in takewhile(lambda _: not stop(), sorted(self._texts))
+                if wanted in self._texts[row].casefold() or wanted in self.keys[row].casefold()
+            )
+            rows = merge((row for row in self.first.matching(search, stop) if row not in self._texts), changed)
+        return (row for row in rows if retired or self.active[row])
+
+    def page(self, *, search: str = "", start: int = 0, count: int = 50, retired: bool = False) -> list[LabelEntry]:
+        """Some of the labels whose key or text holds `search`, in the order of rows; with retired ones if asked for."""
+        if not search:
+            rows = np.arange(len(self)) if retired else np.flatnonzero(self.active)
+            return [self.entry(int(row)) for row in rows[start : start + count]]
+        return [self.entry(row) for row in islice(self.find_rows(search, retired=retired), start, start + count)]
+
+    def catalogue(self) -> LabelCatalogue:
+        """Keys and texts of all rows for code that reads them all, retired ones included."""
+        if isinstance(self.first, LabelCatalogue) and not self._texts:
+            return self.first
+        return LabelCatalogue(self.keys, self.texts)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, LiveLabels)
+            and np.array_equal(self.active, other.active)
+            and np.array_equal(self.origins(), other.origins())
+            and all(one == two for one, two in zip(self.keys, other.keys, strict=True))
+            and all(one == two for one, two in zip(self.texts, other.texts, strict=True))
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"<{self.count():,} labels, version {self.version}>"
+
+
+def read_labels(folder: Path, version: int, rows: int) -> LiveLabels:
+    """The labels of a model's files, one for each of so many rows, which are read when somebody asks for one."""
+    first = StoredLabels(folder / LABELS, rows)
+    active, origins = np.ones(rows, dtype=np.bool_), np.zeros(rows, dtype=np.uint8)
+    for row, origin, retired in first.rows("SELECT row, origin, retired FROM labels WHERE origin OR retired"):
+        if not 0 <= origin < len(ORIGINS):
+            raise DamagedModel(f"{folder / LABELS}: row {row} has the origin {origin}; copy the model again")
+        active[row], origins[row] = not retired, origin
+    return LiveLabels(first, version=version, active=active, origins=origins if origins.any() else None)
+
+
+def write_labels(folder: Path, labels: LiveLabels) -> None:
+    """All rows of the labels, in their order, as the first ones of a new model."""
+    columns = (labels.keys, labels.texts, labels.origins().tolist(), (~labels.active).astype(np.int64).tolist())
+    with closing(sqlite3.connect(folder / LABELS, isolation_level=None)) as connection:
+        # As searches see it. SQLite knows less of upper and lower case than Python, and stops at a NUL.
+        connection.create_function("searched", 1, lambda text: text.casefold().replace("\0", _NO_LETTER))
+        connection.execute("PRAGMA journal_mode=OFF")  # the folder appears when it is whole
+        connection.execute("BEGIN")
+        for statement in _SCHEMA:
+            connection.execute(statement)
+        connection.executemany(
+            "INSERT INTO labels VALUES (?, ?, ?, ?, ?)", zip(range(len(labels)), *columns, strict=True)
+        )
+        connection.execute(
+            "INSERT INTO search (rowid, key, text) SELECT row, searched(key), searched(text) FROM labels ORDER BY row"
+        )
+        connection.execute("INSERT INTO search (search) VALUES ('optimize')")
+        connection.execute("COMMIT")

@@ -1,0 +1,42 @@
+"""The kinds of indexes, one row each; an engine is loaded when its kind is asked for.
+
+A new kind is a module with an index (the methods of `LabelIndex`) and its `Engine`, and a row here.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+from umpteen.errors import BadInput
+from umpteen.search.index import Engine
+
+
+def _exact() -> Engine:
+    from umpteen.search.exact import ExactEngine
+
+    return ExactEngine()
+
+
+def _faiss(kind: str) -> Engine:
+    from umpteen.search.faiss import FaissEngine
+
+    return FaissEngine(kind)
+
+
+def _milvus() -> Engine:
+    from umpteen.search.milvus_engine import MilvusEngine
+
+    return MilvusEngine()
+
+
+KINDS: dict[str, Callable[[], Engine]] = {
+    "exact": _exact,
+    **{kind: partial(_faiss, kind) for kind in ("faiss-flat", "faiss-hnsw", "faiss-ivfpq", "faiss-sq")},
+    "milvus": _milvus,
+}
+
+
+def engine_of(kind: str) -> Engine:
+    """The engine of this kind, or an error that lists those there are."""
+    if kind not in KINDS:
+        raise BadInput(f"{kind!r} is no kind of index; there are {', '.join(KINDS)}")
+    return KINDS[kind]()
