@@ -8,6 +8,7 @@ PAGE = ROOT / "docs" / "explanation" / "architecture.md"
 PACKAGE = ROOT / "src" / "umpteen"
 NOT_PYTHON = {
     "py.typed": "the package is typed",
+    "compare/page.html.jinja": "the template of the page of a comparison",
     "config/shipped/*.toml": "the recipes that ship",
     "data/bundled/wordnet-nouns/*": "the bundled dataset: labels, train, test, where it comes from, WordNet's licence",
     "model/card.md": "the template of a model's README.md",

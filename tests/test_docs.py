@@ -21,8 +21,9 @@ from click.testing import CliRunner
 from lab.__main__ import lab
 
 from umpteen.cli.main import cli
-from umpteen.config.recipes import checked, to_toml, with_overrides
-from umpteen.config.settings import RunConfig
+from umpteen.config.recipes import checked, names, to_toml, with_overrides
+from umpteen.config.recipes import resolve as resolve_recipe
+from umpteen.config.settings import KINDS, RunConfig
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "umpteen"
@@ -115,11 +116,18 @@ def test_every_command_shown_is_understood(words: list[str]) -> None:
 
 @pytest.mark.parametrize("words", COMMANDS)
 def test_every_setting_shown_on_a_command_line_exists(words: list[str]) -> None:
-    given = [after for word, after in pairwise(words) if word in ("--set", "--try")]
-    for setting in given:
+    of_a_ranker = words[1:2] == ["ranker"]
+    together = () if of_a_ranker else tuple(after for word, after in pairwise(words) if word == "--set")
+    recipe = next((word for word in words[2:3] if word in names()), None)
+
+    def check(overrides: tuple[str, ...]) -> None:
+        _ = resolve_recipe(recipe, overrides) if recipe else checked(with_overrides({}, overrides), origin=str(words))
+
+    check(together)
+    for setting in (after for word, after in pairwise(words) if word == "--try"):
         key, _, values = setting.partition("=")
         for value in values.split(","):
-            checked(with_overrides({}, (f"{key}={value}",)), origin=setting)
+            check((*together, f"{key}={value}"))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -210,13 +218,19 @@ def test_every_name_in_the_reference_exists(page: Path) -> None:
 
 def test_the_reference_of_recipes_has_every_key_and_every_word() -> None:
     page = ROOT / "docs" / "reference" / "recipe.md"
-    (block,) = [block for block in blocks_of(page) if block.language == "toml"]
-    assert block.text == to_toml(RunConfig()), "write what umpteen.config.recipes.to_toml(RunConfig()) gives"
+    usual, *others = [block.text for block in blocks_of(page) if block.language == "toml"]
+    assert usual == to_toml(RunConfig()), "write what umpteen.config.recipes.to_toml(RunConfig()) gives"
+    shown = {line for block in (usual, *others) for line in block.splitlines()}
+    there = set()
+    for path, (key, kinds) in KINDS.items():
+        for kind in kinds.keys() - ({"table"} if path == "encoder.query" else set()):
+            there |= set(to_toml(checked(with_overrides({}, (f"{path}.{key}={kind}",)), origin=kind)).splitlines())
+    assert shown == there
     rows = re.findall(r"^\| `([\w.]+)` \| (.+) \|$", page.read_text(encoding="utf-8"), flags=re.M)
     for key, words in rows:
         for word in re.findall(r"`([^`]+)`", words):
-            checked(with_overrides({}, (f"{key}={word}",)), origin=str(block))
-    assert len(rows) > 8
+            checked(with_overrides({}, (f"{key}={word}",)), origin=key)
+    assert len(rows) == 7
 
 
 def section(page: str, heading: str) -> list[Block]:

@@ -147,6 +147,9 @@ class EncoderConfig(Section):
         return self.label or self.query
 
 
+_WHICH = "docs/explanation/choosing-an-objective.md tells which to use"
+
+
 class ObjectiveConfig(Section):
     """What every objective has; its name decides what else it knows."""
 
@@ -179,19 +182,15 @@ class ReducedObjective(ObjectiveConfig):
 
 
 class DecoupledSoftmax(ReducedObjective):
-    name: Literal["decoupled_softmax"] = Field(
-        "decoupled_softmax", description="which to use: docs/explanation/choosing-an-objective.md"
-    )
+    name: Literal["decoupled_softmax"] = Field("decoupled_softmax", description=_WHICH)
 
 
 class Softmax(ReducedObjective):
-    name: Literal["softmax"] = Field("softmax", description="which to use: docs/explanation/choosing-an-objective.md")
+    name: Literal["softmax"] = Field("softmax", description=_WHICH)
 
 
 class SoftTopK(ReducedObjective):
-    name: Literal["soft_top_k"] = Field(
-        "soft_top_k", description="which to use: docs/explanation/choosing-an-objective.md"
-    )
+    name: Literal["soft_top_k"] = Field("soft_top_k", description=_WHICH)
     k: PositiveInt | Literal["positives"] = Field(
         5, description="how many labels may pass, or each query's number of positives"
     )
@@ -202,9 +201,7 @@ class SoftTopK(ReducedObjective):
 
 
 class OneVsAll(ObjectiveConfig):
-    name: Literal["one_vs_all"] = Field(
-        "one_vs_all", description="which to use: docs/explanation/choosing-an-objective.md"
-    )
+    name: Literal["one_vs_all"] = Field("one_vs_all", description=_WHICH)
 
 
 OBJECTIVES: dict[str, type[Section]] = {
@@ -216,13 +213,13 @@ OBJECTIVES: dict[str, type[Section]] = {
 
 
 class PoolConfig(Section):
-    """Which labels compete at a step: all, or the batch's own and others (docs/explanation/negatives.md)."""
+    """Which labels compete at a step: all, or the batch's own and random or mined ones."""
 
     name: str
 
 
 class AllLabels(PoolConfig):
-    name: Literal["all"] = Field("all", description="all compete at every step (docs/explanation/negatives.md)")
+    name: Literal["all"] = Field("all", description="which labels compete at a step (docs/explanation/negatives.md)")
 
 
 class InBatch(PoolConfig):
