@@ -28,6 +28,10 @@ _HOMES = {
 }
 
 
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 def __getattr__(name: str) -> Any:
     """Loads what is asked for, when it is asked for: `umpteen --help` must not wait for torch."""
     if name not in _HOMES:

@@ -326,6 +326,16 @@ class EvaluationConfig(Section):
 
 
 class RunConfig(Section):
+    """One run: what a recipe holds, every key with its default. What does not belong to a section is refused.
+
+    Takes the sections of a recipe; `umpteen.train` runs it.
+
+    >>> from umpteen import RunConfig
+    >>> config = RunConfig.model_validate({"objective": {"name": "soft_top_k", "k": 3}})
+    >>> config.objective.name, config.encoder.query.kind
+    ('soft_top_k', 'static')
+    """
+
     name: str = Field("run", description="for people")
     seed: int = Field(0, ge=0, description="fixes the split, the order, the sampling and the dropout")
     data: DataConfig = DataConfig()

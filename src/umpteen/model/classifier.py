@@ -52,6 +52,15 @@ class Classifier:
     """Finds the best labels of a text among all of the model's, which may change while it is in use.
 
     Calls that change or refresh it and calls that search must not run at the same time; `labels` may be read whenever.
+    `umpteen.train` gives one, `load` opens a saved one; `build` makes one of two encoders and a catalogue of labels.
+
+    >>> from umpteen import Classifier
+    >>> classifier = Classifier.load("runs/tiny")
+    >>> best = classifier.predict(["a small dog with a curly tail"], k=1)[0][0]
+    >>> best.key in classifier.labels.keys
+    True
+    >>> classifier.add_labels({"spitz": "a dog whose tail curls over its back"})
+    1
     """
 
     def __init__(self, towers: Towers, labels: LabelCatalogue | LiveLabels, vectors: Tensor, **about: Any) -> None:

@@ -40,6 +40,14 @@ def train(
 
     While it trains, `output` + ".training" holds its checkpoint and metrics.jsonl; the model folder appears whole at
     the end. `resume` goes on with what is there; `overwrite` discards it. `start_from` is a trained model's folder.
+
+    Takes a recipe, as a file or as a configuration; gives the trained classifier.
+
+    >>> from umpteen import RunConfig, train
+    >>> tiny = {"name": "tiny", "training": {"steps": 1, "batch_size": 8}, "evaluation": {"every_epochs": 0}}
+    >>> classifier = train(RunConfig.model_validate(tiny), output="runs/tiny")
+    >>> len(classifier.predict(["a small dog with a curly tail"], k=3)[0])
+    3
     """
     config = read_config(Path(config)) if isinstance(config, str | Path) else config
     output = Path("runs", config.name) if output is None else Path(output)

@@ -1,0 +1,30 @@
+"""The names to build on: which they are, and that what is said of each is true."""
+
+import doctest
+from pathlib import Path
+
+import pytest
+
+import umpteen
+
+PUBLIC = ["Classifier", "Dataset", "RunConfig", "__version__", "open_dataset", "train"]
+# In the order in which a reader meets them: the model of one example is the next one's.
+DESCRIBED = ["open_dataset", "Dataset", "RunConfig", "train", "Classifier"]
+
+
+def test_these_names_are_public_and_no_others() -> None:
+    assert sorted(umpteen.__all__) == dir(umpteen) == PUBLIC
+    assert all(getattr(umpteen, name) is not None for name in PUBLIC)
+    with pytest.raises(AttributeError, match="no attribute 'fitt'"):
+        _ = umpteen.fitt
+
+
+def test_every_public_name_has_an_example_and_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert sorted(DESCRIBED) == [name for name in PUBLIC if name != "__version__"]
+    finder, runner = doctest.DocTestFinder(recurse=False), doctest.DocTestRunner()
+    for name in DESCRIBED:
+        (example,) = finder.find(getattr(umpteen, name), name, globs={})
+        assert example.examples, f"umpteen.{name} shows no example"
+        runner.run(example)
+        assert runner.failures == 0, f"the example of umpteen.{name} gives something else"
