@@ -13,7 +13,7 @@ from service_cases import AUTHORISED, TOKEN, Running, error_of, in_service
 from umpteen.model.folder import ModelFolder
 from umpteen.model.live import LiveModel
 from umpteen.model.store import Store
-from umpteen.service.refusals import Refusal
+from umpteen.service.schemas import Refusal
 from umpteen.service.settings import Limits, ServiceSettings
 
 MANY = 16  # changes at once
