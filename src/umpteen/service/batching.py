@@ -85,7 +85,7 @@ class Batcher:
         self._classifier = classifier
         self._settings = settings
         self._metrics = metrics
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="inference")  # starts with its first work
+        self._thread = ThreadPoolExecutor(1, "inference")  # starts with its first work
         self._asked: deque[_Asked] = deque()
         self._changes: deque[tuple[Callable[[], Any], asyncio.Future[Any]]] = deque()
         self._busy = False  # the thread has work
@@ -142,8 +142,9 @@ class Batcher:
         return await future
 
     def stop(self) -> None:
-        """Waits for what the thread was given."""
+        """Waits for what the thread was given; an application may be started again."""
         self._thread.shutdown()
+        self._thread = ThreadPoolExecutor(1, "inference")  # starts with its first work
 
     def _schedule(self) -> None:
         """The next work begins at the end of this turn of the loop: whatever came with it is in the queue by then."""

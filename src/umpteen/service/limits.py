@@ -67,14 +67,9 @@ class Front:
         method = scope["method"] if scope["method"] in _METHODS else "other"
         self._service.metrics.request(method, pattern, status, seconds)
         if self._service.log.on:
-            self._service.log.request(
-                method=method,
-                route=pattern,
-                status=status,
-                ms=round(seconds * 1000, 3),
-                client=(scope.get("client") or ("",))[0],
-                **scope.get("umpteen.about", {}),
-            )
+            client, about = (scope.get("client") or ("",))[0], scope.get("umpteen.about", {})
+            ms = round(seconds * 1000, 3)
+            self._service.log.request(method=method, route=pattern, status=status, ms=ms, client=client, **about)
 
 
 def _json_whatever_it_is_called(scope: Scope) -> Scope:

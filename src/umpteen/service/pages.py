@@ -3,10 +3,9 @@
 import hashlib
 import json
 from dataclasses import asdict
-from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, Response
@@ -33,31 +32,19 @@ _PAGE_HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",  # asked for again each time, and sent again only if it has changed
 }
-_REFERENCE_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; frame-ancestors 'none'"
-}
-# A figure is a picture: whatever stands in an SVG file, nothing in it runs.
-_FIGURE_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'",
+# The reference and figures: whatever stands in an SVG file, nothing in it runs.
+_STILL_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-cache",
 }
 
 
-class _PageFile(NamedTuple):
-    content: bytes
-    kind: str
-    mark: str  # the ETag
-
-
 def add_pages(app: FastAPI) -> None:
     """Adds the page and the reference."""
-    here = resources.files("umpteen.service")
-    files = {}
-    for file in (here / "page").iterdir():
-        if (kind := _TYPES.get(Path(file.name).suffix)) is not None:
-            content = file.read_bytes()
-            files[file.name] = _PageFile(content, kind, f'"{hashlib.sha256(content).hexdigest()[:16]}"')
+    folder = resources.files("umpteen.service") / "page"
+    files = {file.name: file.read_bytes() for file in folder.iterdir()}
+    marks = {name: f'"{hashlib.sha256(content).hexdigest()[:16]}"' for name, content in files.items()}  # the ETags
 
     @app.get("/", include_in_schema=False)
     async def index(request: Request) -> Response:
@@ -65,28 +52,26 @@ def add_pages(app: FastAPI) -> None:
 
     @app.get("/page/{name:path}", include_in_schema=False)
     async def asset(name: str, request: Request) -> Response:
-        file = files.get(name)
-        if file is None:
+        if name not in files:
             raise Refusal(404, "not_found", "there is no such page")
-        headers = {**_PAGE_HEADERS, "ETag": file.mark}
-        if request.headers.get("if-none-match") == file.mark:
+        headers = {**_PAGE_HEADERS, "ETag": marks[name]}
+        if request.headers.get("if-none-match") == marks[name]:
             return Response(status_code=304, headers=headers)
-        return Response(file.content, media_type=file.kind, headers=headers)
-
-    @cache
-    def reference() -> str:
-        template = Environment(autoescape=True).from_string((here / "reference.html").read_text(encoding="utf-8"))
-        document = app.openapi()
-        schemas = document["components"]["schemas"]
-
-        def outline(schema: dict[str, Any]) -> str:
-            return json.dumps(_outline(schema, schemas), indent=2, ensure_ascii=False)
-
-        return template.render(document, outline=outline)
+        return Response(files[name], media_type=_TYPES[Path(name).suffix], headers=headers)
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> HTMLResponse:
-        return HTMLResponse(reference(), headers=_REFERENCE_HEADERS)
+        return HTMLResponse(reference(app.openapi()), headers=_STILL_HEADERS)
+
+
+def reference(document: dict[str, Any]) -> str:
+    """The OpenAPI document as a page that loads nothing from elsewhere."""
+    template = (resources.files("umpteen.service") / "reference.html").read_text(encoding="utf-8")
+
+    def outline(schema: dict[str, Any]) -> str:
+        return json.dumps(_outline(schema, document["components"]["schemas"]), indent=2, ensure_ascii=False)
+
+    return Environment(autoescape=True).from_string(template).render(document, outline=outline)
 
 
 def _outline(schema: dict[str, Any], schemas: dict[str, Any]) -> Any:
@@ -145,7 +130,7 @@ def add_about(app: FastAPI, service: Service) -> None:
         picture = None if part is None else classifier.part_file(part, name)
         if picture is None:
             raise Refusal(404, "unknown_figure", "there is no such figure; GET /report lists them", field="name")
-        return Response(picture, media_type=_TYPES[Path(name).suffix], headers=_FIGURE_HEADERS)
+        return Response(picture, media_type=_TYPES[Path(name).suffix], headers=_STILL_HEADERS)
 
     @app.get("/health", summary="The process lives")
     async def health() -> Health:

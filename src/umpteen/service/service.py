@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -25,8 +25,6 @@ from umpteen.service.schemas import Refusal, too_busy
 from umpteen.service.settings import ServiceSettings
 
 Result = TypeVar("Result")
-
-
 Work = Callable[[Encoded], Result]  # makes the change without waiting for others, or raises Locked
 _BETWEEN_TRIES = 0.05  # seconds
 
@@ -101,7 +99,7 @@ class Lookups:
 
     def __init__(self, settings: ServiceSettings) -> None:
         self._settings = settings
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="lookup")  # start with the first
+        self._threads = ThreadPoolExecutor(THREADS, "lookup")  # start with the first
         self._taken: dict[Future[Any], GivenUp] = {}
 
     async def run(self, work: Callable[[GivenUp], Result]) -> Result:
@@ -126,6 +124,7 @@ class Lookups:
         for given_up in list(self._taken.values()):
             given_up.set()
         self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads = ThreadPoolExecutor(THREADS, "lookup")  # an application may be started again
 
 
 MANY = 16  # texts of the larger of two batches
@@ -156,12 +155,6 @@ class Cost(NamedTuple):
         return 0 if self.first > seconds else 1 + int((seconds - self.first) / max(self.more, 1e-6))
 
 
-class Turn(Protocol):
-    """Has work done in the inference thread."""
-
-    async def __call__(self, work: Callable[[], Result]) -> Result: ...
-
-
 class Trial:
     """Answers tried before anybody asks: how long they take, and with how many threads.
 
@@ -169,9 +162,9 @@ class Trial:
     take 3 seconds, or a few texts' time if that is longer.
     """
 
-    def __init__(self, classifier: Classifier, turn: Turn) -> None:
+    def __init__(self, classifier: Classifier, turn: Callable[[Callable[[], Any]], Awaitable[Any]]) -> None:
         self._classifier = classifier
-        self._turn = turn
+        self._turn = turn  # has work done in the inference thread
         self._texts = [classifier.labels.texts[row % len(classifier.labels)] for row in range(MANY)]
         self._k = min(5, classifier.labels.count())
         self._one_text = 0.0  # seconds, if known
@@ -218,7 +211,8 @@ class Trial:
             torch.set_num_threads(threads)  # holds for the thread that says so
             return self._seconds(texts)
 
-        return await self._turn(search)
+        seconds: Seconds = await self._turn(search)
+        return seconds
 
     def _seconds(self, texts: int) -> Seconds:
         began = time.thread_time(), time.perf_counter()
