@@ -10,6 +10,7 @@ NOT_PYTHON = {
     "py.typed": "the package is typed",
     "config/shipped/*.toml": "the recipes that ship",
     "data/bundled/wordnet-nouns/*": "the bundled dataset: labels, train, test, where it comes from, WordNet's licence",
+    "service/reference.html": "the template of /docs, the list of routes",
     "service/page/*": "the page: HTML, styles, modules of script, no build step",
 }
 START, END = "## The tree\n", "\n```\n"

@@ -7,6 +7,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import Response
+from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
@@ -61,7 +62,7 @@ def create_app(
         )
     # Answers to other origins carry headers that only the middleware for them knows.
     app.add_middleware(Front, service=service, straight=None if settings.cors else predict)
-    for kind in (HTTPException, RequestValidationError, UmpteenError, MemoryError, RuntimeError):
+    for kind in (HTTPException, RequestValidationError, ValidationError, UmpteenError, MemoryError, RuntimeError):
         app.add_exception_handler(kind, _refuse)
     write_in_limits(app.openapi(), settings.limits)
     return app

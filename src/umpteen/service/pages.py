@@ -149,7 +149,6 @@ def add_about(app: FastAPI, service: Service) -> None:
         summary="Counters for Prometheus",
     )
     async def metrics() -> Response:
-        service.show_labels()
         return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
 

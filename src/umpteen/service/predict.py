@@ -5,7 +5,6 @@ from typing import NamedTuple
 import numpy as np
 import orjson
 from fastapi import FastAPI
-from pydantic import ValidationError
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
@@ -14,7 +13,7 @@ from umpteen.model.live_labels import LiveLabels
 from umpteen.search.ranking import NO_LABEL
 from umpteen.service.batching import Found
 from umpteen.service.limits import JSON, read_body
-from umpteen.service.schemas import PredictRequest, PredictResponse, Refusal, errors, refusal_of
+from umpteen.service.schemas import PredictRequest, PredictResponse, Refusal, errors
 from umpteen.service.service import Service
 from umpteen.service.settings import Limits
 
@@ -28,7 +27,7 @@ def add_predict(app: FastAPI, service: Service) -> Route:
     writer = _AnswerWriter()
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        message = _message(await read_body(receive))
+        message = PredictRequest.model_validate_json(await read_body(receive))
         texts = _texts_of(message, limits)
         scope["umpteen.about"] = {"texts": len(texts), "k": message.k}
         if log_texts:
@@ -54,13 +53,6 @@ def add_predict(app: FastAPI, service: Service) -> Route:
     route = next(route for route in app.router.routes if isinstance(route, Route) and route.path == "/predict")
     route.app = answer
     return route
-
-
-def _message(body: bytes) -> PredictRequest:
-    try:
-        return PredictRequest.model_validate_json(body)
-    except ValidationError as problem:
-        raise refusal_of(problem) or problem from None
 
 
 def _texts_of(message: PredictRequest, limits: Limits) -> list[str]:

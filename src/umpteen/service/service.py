@@ -232,18 +232,21 @@ class Service:
         self.settings = settings
         self.metrics = metrics or Metrics()
         self.log = Log(on=settings.access_log, texts=settings.log_texts)
-        self.batcher = Batcher(classifier, settings, self.metrics)
+        self.batcher = batcher = Batcher(classifier, settings, self.metrics)
         self.lookups = Lookups(settings)
         self.ready = False
-        self._changing = Changing(settings, self.batcher)
+        self._changing = Changing(settings, batcher)
         self._measured: tuple[Towers, LabelIndex] | None = None
         self._watching: list[asyncio.Task[None]] = []
+        self.metrics.version.set_function(lambda: classifier.version)
+        self.metrics.labels.set_function(lambda: classifier.labels.count())
+        self.metrics.waiting.set_function(lambda: batcher.waiting_texts)
+        self.metrics.index_away.set_function(lambda: self.index_away() is not None)
 
     async def start(self) -> None:
         """Answers some texts before anybody asks."""
         await self.measure()
-        self.show_labels()
-        looks = (self._refresh, self._measure_again, self.metrics.tell)  # apart: each may take long while many ask
+        looks = (self._refresh, self._keep_measured, self.metrics.tell)  # apart: each may take long while many ask
         self._watching = [asyncio.create_task(self._watch(look)) for look in looks]
         self.ready = True
         self._log_labels("ready")
@@ -295,7 +298,7 @@ class Service:
         if short >= MANY and self.is_measured:
             self.batcher.short_texts = short
 
-    async def _measure_again(self) -> None:
+    async def _keep_measured(self) -> None:
         if not self.is_measured:
             await self.measure()
 
@@ -318,7 +321,6 @@ class Service:
             result = await self._changing.make(work)
         finally:
             self._distrust()
-        self.show_labels()
         self._log_labels("labels")
         return result
 
@@ -328,7 +330,6 @@ class Service:
             changed = self.classifier.path is not None and await self.batcher.alone(self.classifier.refresh)
         finally:  # a new model may be here, even if its index cannot be used
             self._distrust()
-        self.show_labels()
         if changed:
             self._log_labels("refreshed")
 
@@ -338,17 +339,10 @@ class Service:
             self.batcher.short_texts = 0
 
     def _log_labels(self, event: str) -> None:
-        about = self.classifier
-        self.log.event(event, labels=about.labels.count(), version=about.version, index=about.index.kind)
+        served = self.classifier
+        self.log.event(event, labels=served.labels.count(), version=served.version, index=served.index.kind)
 
     def index_away(self) -> str | None:
         """Why exact search stands in for the index, if it cannot be reached."""
         absence = getattr(self.classifier.index, "absence", None)
         return None if absence is None else str(absence.reason)
-
-    def show_labels(self) -> None:
-        """Brings the gauges up to date."""
-        self.metrics.version.set(self.classifier.version)
-        self.metrics.labels.set(self.classifier.labels.count())
-        self.metrics.waiting.set(self.batcher.waiting_texts)
-        self.metrics.index_away.set(self.index_away() is not None)
