@@ -13,7 +13,8 @@ from service_cases import LABELS, PATIENCE, Running, error_of, in_service
 from umpteen.errors import BadInput
 from umpteen.model.classifier import Classifier
 from umpteen.search.ranking import Ranking
-from umpteen.service.batching import SHORT, Cost
+from umpteen.service.batching import SHORT
+from umpteen.service.service import Cost
 from umpteen.service.settings import Limits, ServiceSettings
 
 
@@ -113,7 +114,7 @@ def test_a_batch_holds_no_more_texts_than_it_may_and_a_large_request_goes_alone(
 
 def test_short_work_is_done_at_once_and_long_work_in_the_thread(watched: Watched) -> None:
     async def ask(service: Running) -> None:
-        for short_texts, thread in ((10, "MainThread"), (0, "inference")):
+        for short_texts, thread in ((10, "MainThread"), (0, "inference_0")):
             service.service.batcher.short_texts = short_texts
             watched.calls.clear()
             assert await service.keys("fish", k=1) == ["L1"]

@@ -15,7 +15,7 @@ from umpteen.encoders.encoder import Encoder
 from umpteen.model import classifier as classifier_module
 from umpteen.model.folder import ModelFolder
 from umpteen.model.store import Store
-from umpteen.service.refusals import Refusal
+from umpteen.service.schemas import Refusal
 from umpteen.service.settings import Limits, ServiceSettings
 
 MANY = 16  # changes at once

@@ -15,7 +15,7 @@ from service_cases import PATIENCE
 
 from umpteen.model.classifier import Classifier
 from umpteen.service.app import create_app
-from umpteen.service.log import Log
+from umpteen.service.metrics import Log
 from umpteen.service.server import OpenConnections, configured, listening_socket
 from umpteen.service.settings import Limits, ServiceSettings
 

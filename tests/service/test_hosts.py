@@ -67,7 +67,7 @@ def test_any_host_is_taken_unless_names_are_given(shared_model: Path) -> None:
 
 def test_names_are_given_on_the_command_line(shared_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr("umpteen.service.run.serve", lambda serving, announce: asked.append(serving.settings))
+    monkeypatch.setattr("umpteen.service.run.serve", lambda model, settings, *_, **__: asked.append(settings))
     names = ["--allowed-host", "shop.example", "--allowed-host", "::1"]
     assert CliRunner().invoke(serve, [str(shared_model), *names]).exit_code == 0
     assert asked[0].allowed_hosts == ("shop.example", "::1")

@@ -9,7 +9,7 @@ import pytest
 from service_cases import AUTHORISED, TOKEN, Running, error_of, in_service
 
 from umpteen.model.classifier import Classifier
-from umpteen.service.log import Log
+from umpteen.service.metrics import Log
 from umpteen.service.settings import ServiceSettings
 
 SECRET = "zebra crossing"
@@ -84,7 +84,7 @@ def test_an_error_of_ours_is_500_and_says_where_but_not_what(
 
 
 def test_whoever_reads_the_log_may_go_away() -> None:
-    stream = io.StringIO()
+    stream = io.BytesIO()
     log = Log(on=True, stream=stream)
     log.event("ready")
     stream.close()

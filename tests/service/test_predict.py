@@ -11,6 +11,7 @@ from service_cases import LABELS, HalfCertain, Running, error_of, in_service
 from starlette.testclient import TestClient
 
 from umpteen.model.classifier import Classifier
+from umpteen.service.app import create_app
 from umpteen.service.settings import Limits, ServiceSettings
 
 ClientOf = Callable[[ServiceSettings], TestClient]
@@ -175,3 +176,11 @@ def test_curl_s_own_content_type_is_good_enough(client: TestClient) -> None:
     content = json.dumps({"text": "fish"}).encode()
     headers = {"Content-Type": "application/x-www-form-urlencoded"}
     assert client.post("/predict", content=content, headers=headers).status_code == 200
+
+
+def test_an_application_can_be_started_again(shared_model: Path) -> None:
+    app = create_app(Classifier.load(shared_model))
+    for _ in range(2):
+        with TestClient(app) as again:
+            assert again.post("/predict", json={"text": "fish"}).status_code == 200
+            assert again.get("/labels/history").status_code == 200

@@ -14,7 +14,7 @@ from umpteen.data.labels import LabelCatalogue
 from umpteen.model.classifier import Classifier
 from umpteen.search.exact import ExactIndex
 from umpteen.search.ranking import Ranking
-from umpteen.service.refusals import Refusal, too_busy
+from umpteen.service.schemas import Refusal, too_busy
 from umpteen.service.service import MANY, Seconds, Service, Trial
 from umpteen.service.settings import ServiceSettings
 
@@ -102,8 +102,7 @@ def slow(classifier: Classifier, a_text: float) -> None:
 @pytest.fixture
 def all_work_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow this machine is."""
-    for module in ("service", "trial"):
-        monkeypatch.setattr(f"umpteen.service.{module}.SHORT", PATIENCE)
+    monkeypatch.setattr("umpteen.service.service.SHORT", PATIENCE)
 
 
 @pytest.mark.usefixtures("all_work_is_short")

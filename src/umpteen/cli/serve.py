@@ -1,94 +1,75 @@
 """`umpteen serve`: a model behind HTTP, with a page to try it and to manage its labels."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 
-from umpteen.cli.console import say
+from umpteen.cli.console import keep_freed_memory, say
+from umpteen.errors import BadInput
+from umpteen.service.settings import Limits, ServiceSettings, read_token
 
 TOKEN = "UMPTEEN_TOKEN"
+Command = TypeVar("Command", bound=Callable[..., Any] | click.Command)
 
 
+def _option(flag: str, name: str, about: str, **more: Any) -> Callable[[Command], Command]:
+    """A setting or a limit by its name, which has its default there."""
+    default = getattr(Limits if hasattr(Limits, name) else ServiceSettings, name)
+    return click.option(flag, name, default=default, show_default=True, help=about, **more)
+
+
+# Every parameter but four is a setting or a limit, by its name there.
 @click.command()
 @click.argument("model", type=click.Path(path_type=Path))
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all.")
-@click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one.")
-@click.option("--workers", default=1, show_default=True, type=click.IntRange(1), help="Processes.")
+@_option("--host", "host", "Address to listen on; 0.0.0.0 for all.")
+@_option("--port", "port", "0 takes a free one.", type=click.IntRange(0, 65535))
+@_option("--workers", "workers", "Processes.", type=click.IntRange(1))
 @click.option(
     "--token-file",
     type=click.Path(path_type=Path),
     help=f"File with the token that changing labels needs; or set {TOKEN}. Without one, labels cannot be changed.",
 )
 @click.option("--cors", multiple=True, metavar="ORIGIN", help="Let browsers call from this origin; repeat.")
-@click.option("--allowed-host", multiple=True, metavar="NAME", help="Answer to this Host only; repeat.  [default: any]")
-@click.option("--timeout", default=10.0, show_default=True, help="Seconds until an answer.")
-@click.option("--shutdown-timeout", default=10.0, show_default=True, help="Seconds for requests taken before the end.")
-@click.option("--max-connections", default=1000, show_default=True, help="Open connections of a worker.")
-@click.option("--max-body", default=2 * 2**20, show_default=True, help="Bytes of a request.")
-@click.option("--max-texts", default=256, show_default=True, help="Texts of a request.")
-@click.option("--max-text", default=100_000, show_default=True, help="Characters of a text.")
-@click.option("--max-k", default=100, show_default=True, help="Labels of a text.")
-@click.option("--max-waiting", default=2048, show_default=True, help="Texts that may wait in a worker.")
-@click.option("--batch-texts", default=64, show_default=True, help="Texts of several requests encoded together.")
+@click.option(
+    "--allowed-host",
+    "allowed_hosts",
+    multiple=True,
+    metavar="NAME",
+    help="Answer to this Host only; repeat.  [default: any]",
+)
+@_option("--timeout", "timeout", "Seconds until an answer.")
+@_option("--shutdown-timeout", "shutdown_timeout", "Seconds for requests taken before the end.")
+@_option("--max-connections", "connections", "Open connections of a worker.")
+@_option("--max-body", "body_bytes", "Bytes of a request.")
+@_option("--max-texts", "texts", "Texts of a request.")
+@_option("--max-text", "text_characters", "Characters of a text.")
+@_option("--max-k", "k", "Labels of a text.")
+@_option("--max-waiting", "waiting_texts", "Texts that may wait in a worker.")
+@_option("--batch-texts", "batch_texts", "Texts of several requests encoded together.")
 @click.option("--threads", type=click.IntRange(1), help="Threads of a worker.  [default: by the model]")
-@click.option("--no-ranker", is_flag=True, help="The dual encoder alone, if the model has a ranker.")
-@click.option("--log/--no-log", default=True, show_default=True, help="One JSON line a request on stdout.")
+@click.option("--ranker/--no-ranker", default=True, help="Without it the dual encoder answers alone.")
+@click.option(
+    "--log/--no-log", "access_log", default=True, show_default=True, help="One JSON line a request on stdout."
+)
 @click.option("--log-texts", is_flag=True, help="Texts too, in these lines.")
 @click.option("--open", "open_page", is_flag=True, help="Open the page in a browser.")
-def serve(
-    model: Path,
-    host: str,
-    port: int,
-    workers: int,
-    token_file: Path | None,
-    cors: tuple[str, ...],
-    allowed_host: tuple[str, ...],
-    timeout: float,
-    shutdown_timeout: float,
-    max_connections: int,
-    max_body: int,
-    max_texts: int,
-    max_text: int,
-    max_k: int,
-    max_waiting: int,
-    batch_texts: int,
-    threads: int | None,
-    no_ranker: bool,
-    log: bool,
-    log_texts: bool,
-    open_page: bool,
-) -> None:
+def serve(model: Path, token_file: Path | None, open_page: bool, **asked: Any) -> None:
     """Answer texts with the labels of MODEL over HTTP, on a page and for programs.
 
     Labels can be changed while it runs, by whoever has the token. GET /docs lists what there is.
     """
-    from umpteen.cli.console import keep_freed_memory
-    from umpteen.service.run import Serving
-    from umpteen.service.run import serve as run
-    from umpteen.service.settings import Limits, ServiceSettings, read_token
+    try:
+        from umpteen.service.run import serve as run
+    except ModuleNotFoundError as missing:
+        raise BadInput(
+            f"the service needs {missing.name}, which is not here: pip install 'umpteen[serve]'"
+        ) from missing
 
-    limits = Limits(
-        connections=max_connections,
-        body_bytes=max_body,
-        texts=max_texts,
-        text_characters=max_text,
-        k=max_k,
-        waiting_texts=max_waiting,
-    )
-    settings = ServiceSettings(
-        limits=limits,
-        token=read_token(token_file) if token_file is not None else os.environ.get(TOKEN) or None,
-        cors=cors,
-        allowed_hosts=allowed_host,
-        timeout=timeout,
-        shutdown_timeout=shutdown_timeout,
-        batch_texts=batch_texts,
-        threads=threads,
-        workers=workers,
-        access_log=log,
-        log_texts=log_texts,
-    )
+    token = read_token(token_file) if token_file is not None else os.environ.get(TOKEN) or None
+    settings = ServiceSettings.of({"token": token, **asked})
 
     def announce(address: str) -> None:
         editing = "labels can be changed" if settings.editable else "labels cannot be changed without a token"
@@ -98,4 +79,4 @@ def serve(
 
             webbrowser.open(address)
 
-    run(Serving(model, settings, host, port, ranker=not no_ranker, at_start=keep_freed_memory), announce)
+    run(model, settings, announce, at_start=keep_freed_memory)

@@ -1,21 +1,22 @@
 """The routes of labels: what there are, how they came to be, and, with a token, how they change."""
 
+import hmac
 from collections.abc import Iterable, Sequence
-from itertools import islice
 from typing import Annotated
 
-from fastapi import Depends, FastAPI, Query
+from fastapi import Depends, FastAPI, Query, Security
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from umpteen.errors import BadInput
 from umpteen.model.changes import Add, Change, Rename, Retire, check_key, check_text
 from umpteen.model.labels import LabelEntry, LiveLabels
-from umpteen.service.refusals import Refusal, holder_of
 from umpteen.service.schemas import (
     AddLabels,
     Changed,
     History,
     LabelPage,
     ListedLabel,
+    Refusal,
     RenameLabel,
     UndoLabels,
     VersionLine,
@@ -23,7 +24,8 @@ from umpteen.service.schemas import (
 )
 from umpteen.service.service import GivenUp, Service
 
-LARGEST_ROW = 2**31 - 1
+_LARGEST_ROW = 2**31 - 1
+_bearer = HTTPBearer(auto_error=False, description="The token the service was started with.")
 
 
 def add_labels(app: FastAPI, service: Service) -> None:
@@ -32,7 +34,7 @@ def add_labels(app: FastAPI, service: Service) -> None:
     @app.get("/labels", responses=errors(422, 429, 503, 504), summary="Search and browse labels")
     async def list_labels(
         search: Annotated[str, Query(max_length=1000, description="Part of a key or a text, whatever the case.")] = "",
-        start: Annotated[int, Query(ge=0, le=LARGEST_ROW)] = 0,
+        start: Annotated[int, Query(ge=0, le=_LARGEST_ROW)] = 0,
         count: Annotated[int, Query(ge=1, le=500)] = 50,
         retired: Annotated[bool, Query(description="Retired ones too.")] = False,
     ) -> LabelPage:
@@ -54,8 +56,8 @@ def add_labels(app: FastAPI, service: Service) -> None:
         # Versions are only ever appended, so a look at them need not wait for its turn, nor make predictions wait.
         version = service.classifier.version
         lines = await service.lookups.run(lambda _: service.classifier.history())
-        newest = sorted(lines, key=lambda line: line.version, reverse=True)
-        return History(version=version, versions=[VersionLine(**line._asdict()) for line in islice(newest, count)])
+        newest = sorted(lines, key=lambda line: line.version, reverse=True)[:count]
+        return History(version=version, versions=[VersionLine(**line._asdict()) for line in newest])
 
 
 def _found(
@@ -75,8 +77,15 @@ def _found(
 
 
 def add_editing(app: FastAPI, service: Service, token: str) -> None:
-    """Adds the routes, each behind the token."""
-    guarded = [Depends(holder_of(token))]
+    """Adds the routes, each for whoever sends `Authorization: Bearer` with the token."""
+
+    async def check(given: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]) -> None:
+        if given is None or not hmac.compare_digest(given.credentials.encode("latin-1"), token.encode()):
+            what = "no token was sent" if given is None else "the token is wrong"
+            reason = f"{what}; send `Authorization: Bearer` with the token the service was started with"
+            raise Refusal(401, "unauthorized", reason, headers={"WWW-Authenticate": "Bearer"})
+
+    guarded = [Depends(check)]
     always = (400, 401, 408, 409, 413, 422, 429, 503, 504)
 
     async def change(changes: Sequence[Change]) -> Changed:

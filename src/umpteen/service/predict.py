@@ -3,34 +3,43 @@
 from typing import NamedTuple
 
 import numpy as np
+import orjson
 from fastapi import FastAPI
-from pydantic import ValidationError
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from umpteen.errors import BadInput
-from umpteen.service.batching import AnswerWriter
-from umpteen.service.limits import check_answers, read_body, send_json, texts_of
-from umpteen.service.log import shortened
-from umpteen.service.refusals import Refusal, refusal_of
-from umpteen.service.schemas import PredictRequest, PredictResponse, errors
+from umpteen.model.labels import LiveLabels
+from umpteen.search.ranking import NO_LABEL
+from umpteen.service.batching import Found
+from umpteen.service.limits import JSON, read_body
+from umpteen.service.schemas import PredictRequest, PredictResponse, Refusal, errors
 from umpteen.service.service import Service
+from umpteen.service.settings import Limits
+
+_LOGGED = 200  # characters of each text, in a log that was asked to hold them
+_MOST_KEPT = 50_000  # labels, some 10 MB
 
 
 def add_predict(app: FastAPI, service: Service) -> Route:
     """Adds the route, and returns it."""
-    writer = AnswerWriter()
+    limits, log_texts = service.settings.limits, service.settings.log_texts
+    writer = _AnswerWriter()
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        message = _message(await read_body(receive))
-        texts = texts_of(message, service.settings.limits)
+        message = PredictRequest.model_validate_json(await read_body(receive))
+        texts = _texts_of(message, limits)
         scope["umpteen.about"] = {"texts": len(texts), "k": message.k}
-        if service.settings.log_texts:
-            scope["umpteen.about"]["asked"] = shortened(texts)
+        if log_texts:
+            scope["umpteen.about"]["asked"] = [text[:_LOGGED] for text in texts]
         wanted = _wanted(message, service)
-        check_answers(len(texts), wanted.k, service.settings.limits)
+        if len(texts) > 1:
+            _at_most(len(texts) * wanted.k, limits.answers, "texts", "labels in an answer (texts × k)")
         found = await service.batcher.predict(texts, wanted.k, receive)
-        await send_json(send, writer.write(found, wanted.least))
+        body = writer.write(found, wanted.least)
+        headers = [JSON, (b"content-length", b"%d" % len(body))]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
 
     @app.post(
         "/predict",
@@ -46,11 +55,27 @@ def add_predict(app: FastAPI, service: Service) -> Route:
     return route
 
 
-def _message(body: bytes) -> PredictRequest:
-    try:
-        return PredictRequest.model_validate_json(body)
-    except ValidationError as problem:
-        raise refusal_of(problem) or problem from None
+def _texts_of(message: PredictRequest, limits: Limits) -> list[str]:
+    """The texts of a request, each with something in it and none too long."""
+    single = "text" in message.model_fields_set
+    texts = [message.text] if single else message.texts
+    _at_most(message.k, limits.k, "k", "labels of a text")
+    _at_most(len(texts), limits.texts, "texts", "texts at once")
+    if not texts:
+        raise Refusal(422, "no_texts", "texts is empty; give at least one text", field="texts")
+    for place, text in enumerate(texts):
+        name = "text" if single else f"texts[{place}]"
+        if not text.strip():
+            raise Refusal(422, "empty_text", f"{name} is empty; leave it out or give it words", field=name)
+        _at_most(len(text), limits.text_characters, name, "characters in a text")
+    if not single:
+        _at_most(sum(map(len, texts)), limits.characters, "texts", "characters in all texts of a request")
+    return texts
+
+
+def _at_most(value: int, limit: int, field: str, what: str) -> None:
+    if value > limit:
+        raise Refusal(422, "over_limit", f"{field}: {value:,} {what}, {limit:,} are the most", field=field)
 
 
 class _Wanted(NamedTuple):
@@ -77,3 +102,48 @@ def _wanted(message: PredictRequest, service: Service) -> _Wanted:
     most = line.at_most or message.k
     k = min(most, message.k if "k" in message.model_fields_set else service.settings.limits.k)
     return _Wanted(k, float(np.float32(line.least)))
+
+
+class _AnswerWriter:
+    """Writes answers as JSON; keys and texts of labels are kept, as reading them would take longer than all else."""
+
+    def __init__(self) -> None:
+        self._labels: LiveLabels | None = None
+        self._kept: dict[int, dict[str, str]] = {}
+
+    def write(self, found: Found, least: float) -> bytes:
+        """The body of an answer, without labels that are less probable than this."""
+        if found.labels is not self._labels:
+            self._turn_to(found.labels)
+        label = self._label
+        results = [
+            {
+                "labels": [
+                    {**label(row), "score": score, "probability": probability}
+                    for row, score, probability in zip(*text, strict=True)
+                    if row != NO_LABEL and (probability is None or probability >= least)
+                ]
+            }
+            for text in zip(found.rows, found.scores, found.probabilities, strict=True)
+        ]
+        return orjson.dumps({"version": found.labels.version, "results": results})
+
+    def _turn_to(self, labels: LiveLabels) -> None:
+        """Forgets what has changed, in either direction: an older answer may come after a newer one."""
+        if self._labels is None or labels.first is not self._labels.first:  # another model
+            self._kept.clear()
+        else:
+            for row in (*self._labels.changed().tolist(), *labels.changed().tolist()):
+                self._kept.pop(row, None)
+        self._labels = labels
+
+    def _label(self, row: int) -> dict[str, str]:
+        kept = self._kept.get(row)
+        if kept is None:
+            assert self._labels is not None
+            kept = {"key": self._labels.keys[row], "text": self._labels.texts[row]}
+            if row < len(self._labels.first):  # others are in memory anyway, and may get another text
+                if len(self._kept) >= _MOST_KEPT:
+                    self._kept.clear()
+                self._kept[row] = kept
+        return kept

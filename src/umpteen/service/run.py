@@ -10,19 +10,16 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from contextlib import closing
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, SpawnContext
-from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import FrameType
+from typing import NamedTuple
 
 from umpteen.errors import BadInput, UmpteenError
 from umpteen.files.progress import Notice
-from umpteen.service.log import Log
-from umpteen.service.metrics import SharedCounts
+from umpteen.service.metrics import Log, Metrics, SharedCounts, without_gauges
 from umpteen.service.server import listening_socket, serve_here
 from umpteen.service.settings import ServiceSettings
 
@@ -32,34 +29,38 @@ _LONGEST_TEMPORARY = 70  # bytes of a folder's name; a socket's has 107, and the
 _LONGEST_PAUSE = 30.0  # seconds
 
 
-@dataclass(frozen=True)
-class Serving:
-    """A model, and where and how it is served."""
+class _Served(NamedTuple):
+    """What a worker needs to know; all of them share it."""
 
     model: Path
-    settings: ServiceSettings = field(default_factory=ServiceSettings)
-    host: str = "127.0.0.1"
-    port: int = 8000
-    ranker: bool = True
-    at_start: Callable[[], object] = dict  # what each worker does first; it has to be importable
+    settings: ServiceSettings
+    listener: socket.socket
+    counts: SharedCounts
+    at_start: Callable[[], object]
 
 
-def serve(asked: Serving, announce: Notice = lambda address: None) -> None:
+def serve(
+    model: Path,
+    settings: ServiceSettings,
+    announce: Notice = lambda address: None,
+    *,
+    at_start: Callable[[], object] = dict,
+) -> None:
     """Serves until SIGINT or SIGTERM, then finishes what it took; announces its address when it answers there.
 
     A worker that cannot start, be it for a damaged model or an index that another process has to itself, is an error.
+    `at_start` is what each worker does first; it has to be importable.
     """
-    with listening_socket(asked.host, asked.port) as listener, closing(SharedCounts(asked.settings.workers)) as counts:
-        _Workers(asked, listener, counts).run(lambda: announce(address_of(listener, asked.host)))
-
-
-def _check_shareable(one_process: bool, workers: int) -> None:
-    """Refuses several workers over an index that belongs to one process."""
-    if workers > 1 and one_process:
-        raise BadInput(
-            f"--workers {workers}: the embedded Milvus belongs to one process; run a single worker, build another "
-            "index, or build it with --uri and the address of a cluster"
-        )
+    stopping = threading.Event()
+    before = {number: signal.signal(number, lambda *_: stopping.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        counts = SharedCounts(settings.workers)
+        with listening_socket(settings.host, settings.port) as listener, closing(counts):
+            served = _Served(model, settings, listener, counts, at_start)
+            _watch(served, stopping, lambda: announce(address_of(listener, settings.host)))
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
 
 
 def address_of(listener: socket.socket, host: str) -> str:
@@ -69,158 +70,134 @@ def address_of(listener: socket.socket, host: str) -> str:
     return f"http://[{shown}]:{port}/" if ":" in shown else f"http://{shown}:{port}/"
 
 
-@dataclass
+def _watch(served: _Served, stopping: threading.Event, announce: Callable[[], None]) -> None:
+    """Starts the workers, and others in the place of those that die, until it is to stop."""
+    # A server that has imported everything once makes every worker by a fork, before torch has any threads; its socket
+    # lies in the temporary folder, and such names are short.
+    short = len(os.fsencode(tempfile.gettempdir())) < _LONGEST_TEMPORARY
+    processes = multiprocessing.get_context("forkserver") if short else multiprocessing.get_context("spawn")
+    processes.set_forkserver_preload(["umpteen.service.app"])
+    workers = [_Worker(processes, served, place) for place in range(served.settings.workers)]
+    announced = False
+    try:
+        while not stopping.is_set():
+            wait([worker.news for worker in workers if worker.again is None], timeout=_LOOKS)
+            for worker in workers:
+                if not worker.lives() and not stopping.is_set():
+                    worker.replace()
+            if not announced and all(worker.ready for worker in workers):
+                announced = True
+                announce()
+    finally:
+        served.listener.close()  # nobody waits for a connection that no worker would take
+        living = [worker for worker in workers if worker.lives()]
+        for worker in living:
+            worker.kill(signal.SIGTERM)  # it finishes what it took
+        until = time.monotonic() + served.settings.shutdown_timeout + 5
+        while living and time.monotonic() < until:
+            wait([worker.news for worker in living], timeout=until - time.monotonic())
+            living = [worker for worker in living if worker.lives()]
+        for worker in living:
+            worker.kill(signal.SIGKILL)
+
+
 class _Worker:
-    """A process, and the pipe it holds open for as long as it lives.
+    """A place among the workers: the process that has it, and the pipe that this holds open for as long as it lives.
 
     The pipe tells its end: multiprocessing takes every worker for dead once the fork server that made them is killed.
     """
 
-    place: int
-    process: BaseProcess
-    news: Connection
-    began: float
-    attempt: int  # how often it was started again in short order; 0: with the service
-    ready: bool = False
-    problem: str | None = None  # why it could not start
-    again: float | None = None  # when it has died: when another takes its place
+    def __init__(self, processes: ForkServerContext | SpawnContext, served: _Served, place: int) -> None:
+        self._processes, self._served, self._place = processes, served, place
+        self._attempt = 0  # how often it was started again in short order; 0: with the service
+        self._start()
 
-    @property
-    def pid(self) -> int:
-        assert self.process.pid is not None
-        return self.process.pid
+    def _start(self) -> None:
+        news, theirs = self._processes.Pipe(duplex=False)
+        work = (self._served, self._place, theirs)
+        self._process = self._processes.Process(target=_work, args=work, daemon=True)
+        self._process.start()
+        theirs.close()
+        self.news = news
+        self._began = time.monotonic()
+        self.ready = False
+        self._problem: str | None = None  # why it could not start
+        self.again: float | None = None  # when it has died: when another takes its place
 
     def lives(self) -> bool:
         """Hears what it has to tell, until its end."""
         try:
             while self.again is None and self.news.poll():
-                self.problem = self.news.recv()
-                self.ready = self.problem is None
+                self._problem = self.news.recv()
+                self.ready = self._problem is None
         except (EOFError, OSError):
             return False
         return self.again is None
 
-    def after_pause(self) -> float:
-        """When the pause is over that precedes another start in short order, longer each time."""
-        return time.monotonic() + min(_LONGEST_PAUSE, 2.0 ** (self.attempt + 1))
+    def kill(self, number: int) -> None:
+        assert self._process.pid is not None
+        os.kill(self._process.pid, number)
 
-    def fate(self) -> str:
+    def replace(self) -> None:
+        """Tells how it ended, and starts another in its place once the pause is over."""
+        if self.again is None:
+            self._tell_end()
+        if self.again is not None and time.monotonic() >= self.again:
+            try:
+                self._start()
+            except (OSError, EOFError) as problem:  # no memory for a process, or the fork server was killed just now
+                Log(on=True).event("worker_not_started", reason=str(problem))
+                self._pause()
+
+    def _pause(self) -> None:
+        """Before another start in short order, longer each time."""
+        self._attempt += 1
+        self.again = time.monotonic() + min(_LONGEST_PAUSE, 2.0**self._attempt)
+
+    def _tell_end(self) -> None:
+        reason = self._problem or self._fate()
+        if not self.ready and self._attempt == 0:
+            advice = "what it wrote before tells why, and `umpteen verify` checks the model"
+            raise BadInput(self._problem or f"a worker could not start, its end was {reason}; {advice}")
+        counts = self._served.counts
+        counts.write(self._place, without_gauges(counts.read(self._place)))
+        Log(on=True).event("worker_ended", worker=self._process.pid, reason=reason)
+        if self.ready and time.monotonic() - self._began > _SHORTEST_LIFE:
+            self._attempt, self.again = 1, time.monotonic()
+        else:
+            self._pause()
+
+    def _fate(self) -> str:
         """How it ended."""
-        self.process.join()
-        code = self.process.exitcode or 0
+        self._process.join()
+        code = self._process.exitcode or 0
         if code < 0:
             return signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
         return "not known: the fork server had ended before" if code == 255 else f"exit code {code}"
 
 
-class _Workers:
-    """Starts, watches and ends the workers."""
-
-    def __init__(self, asked: Serving, listener: socket.socket, counts: SharedCounts) -> None:
-        self._asked = asked
-        self._listener = listener
-        self._counts = counts
-        # A server that has imported everything once makes every worker by a fork, before torch has any threads; its
-        # socket lies in the temporary folder, and such names are short.
-        self._processes: ForkServerContext | SpawnContext = multiprocessing.get_context("spawn")
-        if len(os.fsencode(tempfile.gettempdir())) < _LONGEST_TEMPORARY:
-            self._processes = multiprocessing.get_context("forkserver")
-        self._processes.set_forkserver_preload(["umpteen.service.app"])
-        self._stopping = False
-
-    def run(self, announce: Callable[[], None]) -> None:
-        with _signals(self._stop):
-            workers = [self._started(place) for place in range(self._asked.settings.workers)]
-            announced = False
-            try:
-                while not self._stopping:
-                    wait([worker.news for worker in workers if worker.again is None], timeout=_LOOKS)
-                    workers = [self._kept(worker) for worker in workers]
-                    if not announced and all(worker.ready for worker in workers):
-                        announced = True
-                        announce()
-            finally:
-                self._end(workers)
-
-    def _stop(self, signum: int, frame: FrameType | None) -> None:
-        self._stopping = True
-
-    def _started(self, place: int, attempt: int = 0) -> _Worker:
-        ours, theirs = self._processes.Pipe(duplex=False)
-        work = (self._asked, self._listener, self._counts, place, theirs)
-        process = self._processes.Process(target=_work, args=work, daemon=True)
-        process.start()
-        theirs.close()
-        return _Worker(place, process, ours, time.monotonic(), attempt)
-
-    def _kept(self, worker: _Worker) -> _Worker:
-        """The worker, or another in its place if it has died and its pause is over."""
-        if worker.lives() or self._stopping:
-            return worker
-        if worker.again is None:
-            worker.again = self._after_end_of(worker)
-        if time.monotonic() < worker.again:
-            return worker
-        try:
-            return self._started(worker.place, worker.attempt + 1)
-        except (OSError, EOFError) as problem:  # no memory for another process, or the fork server was killed just now
-            Log(on=True).event("worker_not_started", reason=str(problem))
-            worker.attempt += 1
-            worker.again = worker.after_pause()
-            return worker
-
-    def _after_end_of(self, worker: _Worker) -> float:
-        """Tells how it ended, and when another is to take its place."""
-        fate = worker.problem or worker.fate()
-        if not worker.ready and worker.attempt == 0:
-            advice = "what it wrote before tells why, and `umpteen verify` checks the model"
-            raise BadInput(worker.problem or f"a worker could not start, its end was {fate}; {advice}")
-        self._counts.write(worker.place, {**self._counts.read(worker.place), "gauges": []})
-        Log(on=True).event("worker_ended", worker=worker.pid, reason=fate)
-        if worker.ready and time.monotonic() - worker.began > _SHORTEST_LIFE:
-            worker.attempt = 0
-            return time.monotonic()
-        return worker.after_pause()
-
-    def _end(self, workers: list[_Worker]) -> None:
-        """Nobody waits for a connection that no worker would take, and each worker may finish what it took."""
-        self._listener.close()
-        living = [worker for worker in workers if worker.lives()]
-        for worker in living:
-            os.kill(worker.pid, signal.SIGTERM)
-        until = time.monotonic() + self._asked.settings.shutdown_timeout + 5
-        while living and time.monotonic() < until:
-            wait([worker.news for worker in living], timeout=until - time.monotonic())
-            living = [worker for worker in living if worker.lives()]
-        for worker in living:
-            os.kill(worker.pid, signal.SIGKILL)
-
-
-@contextmanager
-def _signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, old in before.items():
-            signal.signal(number, old)
-
-
-def _work(asked: Serving, listener: socket.socket, counts: SharedCounts, place: int, news: Connection) -> None:
+def _work(served: _Served, place: int, news: Connection) -> None:
     """One worker, from its start to its end."""
     os.dup(news.fileno())  # nobody closes this one before the process has ended, which is how its end is seen
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while it loads needs no traceback
-    asked.at_start()
+    served.at_start()
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # batches are small, and the cores have work
     from umpteen.model.classifier import Classifier
     from umpteen.search.index import try_out
-    from umpteen.service.metrics import Metrics
+    from umpteen.service.app import create_app
 
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    settings = served.settings
     try:
-        classifier = Classifier.load(asked.model, ranker=asked.ranker)
-        _check_shareable(classifier.index.one_process, asked.settings.workers)
+        classifier = Classifier.load(served.model, ranker=settings.ranker)
+        if settings.workers > 1 and classifier.index.one_process:
+            raise BadInput(
+                f"--workers {settings.workers}: the embedded Milvus belongs to one process; run a single worker, build "
+                "another index, or build it with --uri and the address of a cluster"
+            )
         try_out(classifier.index, classifier.towers.dimension)
-        serve_here(classifier, asked.settings, listener, lambda: news.send(None), Metrics(counts, place))
+        app = create_app(classifier, settings, Metrics(served.counts, place))
+        serve_here(app, served.listener, lambda: news.send(None))
     except UmpteenError as problem:
         news.send(str(problem))
 

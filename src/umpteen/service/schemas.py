@@ -1,10 +1,19 @@
-"""What goes over the wire, as the OpenAPI document shows it. Types are strict: the number 5 is not the text "5"."""
+"""What goes over the wire, as the OpenAPI document shows it: requests, answers, and why a request gets none.
 
+Types are strict: the number 5 is not the text "5".
+"""
+
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from starlette.exceptions import HTTPException
 
+from umpteen.errors import BadInput, DamagedModel, NotSaved
 from umpteen.model.changes import LONGEST_KEY, LONGEST_TEXT, NO_PART_OF_A_TEXT, UNSEEN
+from umpteen.parallel.world import is_out_of_memory
 from umpteen.service.settings import Limits
 
 
@@ -13,9 +22,16 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+# As model/changes.py checks: keys have no slashes, nothing unseen and no blanks around them; texts are not blank.
+_KEY = rf"^[^\s/{UNSEEN}]([^/{UNSEEN}]*[^\s/{UNSEEN}])?$"
+_TEXT = rf"^[^{NO_PART_OF_A_TEXT}]*[^\s{NO_PART_OF_A_TEXT}][^{NO_PART_OF_A_TEXT}]*$"
+
 Count = Annotated[int, Field(ge=1), BeforeValidator(_whole)]
 Version = Annotated[int, Field(ge=0), BeforeValidator(_whole)]
-Text = Annotated[str, Field(min_length=1, pattern=r"\S")]
+Key = Annotated[str, Field(min_length=1, json_schema_extra={"maxLength": LONGEST_KEY, "pattern": _KEY})]
+Text = Annotated[
+    str, Field(min_length=1, pattern=r"\S", json_schema_extra={"maxLength": LONGEST_TEXT, "pattern": _TEXT})
+]
 
 
 class Message(BaseModel):
@@ -68,9 +84,7 @@ class PredictResponse(BaseModel):
 
 
 class NewLabel(Message):
-    key: str = Field(
-        min_length=1, description="Never given to another label; no slashes, no control characters, in NFC."
-    )
+    key: Key = Field(description="Never given to another label; no slashes, no control characters, in NFC.")
     text: Text
 
 
@@ -154,7 +168,7 @@ class ReportAbout(BaseModel):
 
 
 class Health(BaseModel):
-    status: Literal["ok"]
+    status: Literal["ok"] = "ok"
 
 
 class Refused(BaseModel):
@@ -181,11 +195,6 @@ _MEANINGS = {
 }
 
 
-# As catalogue/changes.py checks: keys have no slashes, nothing unseen and no blanks around them; texts are not blank.
-_KEY = rf"^[^\s/{UNSEEN}]([^/{UNSEEN}]*[^\s/{UNSEEN}])?$"
-_TEXT = rf"^[^{NO_PART_OF_A_TEXT}]*[^\s{NO_PART_OF_A_TEXT}][^{NO_PART_OF_A_TEXT}]*$"
-
-
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """These answers for the document."""
     return {status: {"model": ErrorResponse, "description": _MEANINGS[status]} for status in sorted(statuses)}
@@ -201,9 +210,67 @@ def write_in_limits(document: dict[str, Any], limits: Limits) -> None:
     asked["texts"].update(items=text, minItems=1, maxItems=limits.texts)
     asked["k"]["maximum"] = limits.k
     if "AddLabels" in schemas:
-        schemas["NewLabel"]["properties"]["key"].update(maxLength=LONGEST_KEY, pattern=_KEY)
-        for name in ("NewLabel", "RenameLabel"):
-            schemas[name]["properties"]["text"].update(maxLength=LONGEST_TEXT, pattern=_TEXT)
         schemas["AddLabels"]["properties"]["labels"]["maxItems"] = limits.labels
-    for unused in ("HTTPValidationError", "ValidationError"):  # FastAPI's own, which ours replace
-        schemas.pop(unused, None)
+
+
+class Refusal(HTTPException):
+    """A request that gets no answer but a status, a code for programs and a reason for people."""
+
+    def __init__(
+        self, status: int, code: str, reason: str, *, field: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(status, detail=reason, headers=headers)
+        self.told = Refused(code=code, reason=reason, field=field)
+
+    def response(self) -> Response:
+        """{"error": {"code": "unknown_key", "reason": "there is no label with the key 'tea'", "field": "key"}}"""
+        body = ErrorResponse(error=self.told).model_dump_json(exclude_none=True)
+        return Response(body, self.status_code, self.headers, media_type="application/json")
+
+
+def too_busy(reason: str) -> Refusal:
+    """There is more to do than the limits let wait."""
+    return Refusal(429, "too_busy", f"{reason}; ask again in a moment", headers={"Retry-After": "1"})
+
+
+def refusal_of(problem: Exception) -> Refusal | None:
+    """What a known problem means to whoever asked; None for one that nobody foresaw."""
+    if isinstance(problem, Refusal):
+        return problem
+    if isinstance(problem, HTTPException):
+        return _of_framework(problem)
+    if isinstance(problem, RequestValidationError | ValidationError):
+        return _of_validation(problem)
+    for kind, status, code in (
+        (NotSaved, 503, "not_saved"),
+        (DamagedModel, 503, "damaged_model"),
+        (BadInput, 422, "bad_input"),
+    ):
+        if isinstance(problem, kind):
+            return Refusal(status, code, str(problem))
+    if isinstance(problem, MemoryError | RuntimeError) and is_out_of_memory(problem):
+        return Refusal(503, "out_of_memory", "the service has not enough memory for this request; ask for less at once")
+    return None
+
+
+def _of_framework(problem: HTTPException) -> Refusal:
+    code, reason = {
+        400: ("malformed_json", "the body is not JSON"),
+        404: ("not_found", "there is nothing at this address; GET /docs lists what there is"),
+        405: ("method_not_allowed", "this address does not take this method; GET /docs lists what there is"),
+    }.get(problem.status_code, ("refused", str(problem.detail)))
+    return Refusal(problem.status_code, code, reason, headers=problem.headers)
+
+
+def _of_validation(problem: RequestValidationError | ValidationError) -> Refusal:
+    """The first thing that is wrong with a message, and where."""
+    first = problem.errors()[0]
+    where = [part for part in first["loc"] if part not in ("body", "query", "path", "header")]
+    field = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in where).lstrip(".") or None
+    told = str(first["msg"]).removeprefix("Value error, ")
+    if first["type"] == "json_invalid":
+        why = first.get("ctx", {}).get("error", told)
+        return Refusal(400, "malformed_json", f"the body is not JSON: {why}")
+    if first["type"] == "extra_forbidden":
+        told = "there is no such field"
+    return Refusal(422, "wrong_message", f"{field}: {told}" if field else told, field=field)

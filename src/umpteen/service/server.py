@@ -1,4 +1,4 @@
-"""One classifier served by this process: a socket, uvicorn, and the two signals that end it."""
+"""One classifier served by this process: a socket, uvicorn, limits to connections, and the two signals that end it."""
 
 import asyncio
 import gc
@@ -7,7 +7,7 @@ import resource
 import signal
 import socket
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,22 +15,18 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from umpteen.errors import BadInput
-from umpteen.service.log import Log
-from umpteen.service.refusals import Refusal
+from umpteen.service.metrics import Log
+from umpteen.service.schemas import Refusal
 from umpteen.service.settings import ServiceSettings
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from umpteen.model.classifier import Classifier
-    from umpteen.service.metrics import Metrics
-
 _BETWEEN_LINES = 10.0  # seconds; whoever floods the service does not flood its log
+_WAITING_CONNECTIONS = 2048
+_KEPT_ALIVE = 30  # seconds a connection may be silent
 
 
-# What a connection may cost before there is a request: bytes and seconds of its head, and a place among the others.
-#
-# When all places are taken, whoever has been silent for longest makes room; nobody loses a request that is under way.
 class OpenConnections:
     """The connections of a worker that have no request under way, longest silent first, and what became of others."""
 
@@ -61,7 +57,10 @@ class OpenConnections:
 
 
 class Connection(HttpToolsProtocol):
-    """Uvicorn's, with limits to what comes before a request."""
+    """Uvicorn's, with limits to what it may cost before there is a request: bytes and seconds of its head, and a place.
+
+    When all places are taken, whoever has been silent for longest makes room; nobody loses a request that is under way.
+    """
 
     def __init__(self, others: OpenConnections, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -75,9 +74,7 @@ class Connection(HttpToolsProtocol):
         others = self._others
         if len(self.connections) > others.most:
             if not others.silent:
-                reason = (
-                    f"{others.most:,} connections have requests under way, which is the most; come back in a moment"
-                )
+                reason = f"{others.most:,} connections, the most there can be, have requests under way; come back soon"
                 self._refuse(Refusal(503, "too_many_connections", reason, headers={"Retry-After": "1"}))
                 return
             longest_silent = next(iter(others.silent))
@@ -88,7 +85,6 @@ class Connection(HttpToolsProtocol):
         self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._others.silent.pop(self, None)
         self._head_is_here()
         super().connection_lost(exc)
 
@@ -105,12 +101,13 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         most = self._others.head_bytes
         # Counted only where it may be too much: most requests are one small chunk.
-        if self._head_bytes + self._chunk_bytes > most and self._exact_head_bytes() > most:
-            self._refuse_head()
-            raise ValueError("the head is too large")  # ends the parser's work
+        if self._head_bytes + self._chunk_bytes > most:
+            exact = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+            if exact > most:
+                self._refuse_head()
+                raise ValueError("the head is too large")  # ends the parser's work
         self._head_bytes = 0
         self._head_is_here()
-        self._others.silent.pop(self, None)
         super().on_headers_complete()
 
     def on_response_complete(self) -> None:
@@ -129,6 +126,7 @@ class Connection(HttpToolsProtocol):
         self._deadline = self.loop.call_later(self._others.head_seconds, self._head_is_late)
 
     def _head_is_here(self) -> None:
+        self._others.silent.pop(self, None)
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
@@ -141,9 +139,6 @@ class Connection(HttpToolsProtocol):
         else:
             self.transport.close()
 
-    def _exact_head_bytes(self) -> int:
-        return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
-
     def _refuse_head(self) -> None:
         self._refuse(Refusal(431, "head_too_large", f"the headers have more than {self._others.head_bytes:,} bytes"))
 
@@ -151,58 +146,49 @@ class Connection(HttpToolsProtocol):
         """Says why, unless an answer is on its way, and closes the connection."""
         if self.transport.is_closing():
             return
-        self._others.note(refusal.code)
+        self._others.note(refusal.told.code)
         if self.cycle is None or self.cycle.response_complete:
-            body = refusal.body()
-            headers = {"content-type": "application/json", "content-length": len(body), "connection": "close"}
-            told = {**headers, **(refusal.headers or {})}
-            head = STATUS_LINE[refusal.status_code] + "".join(f"{name}: {told[name]}\r\n" for name in told).encode()
-            self.transport.write(head + b"\r\n" + body)
+            response = refusal.response()
+            headers = b"".join(b"%s: %s\r\n" % header for header in response.raw_headers)
+            head = STATUS_LINE[refusal.status_code] + headers + b"connection: close\r\n\r\n"
+            self.transport.write(head + bytes(response.body))
         self.transport.close()
-
-
-_WAITING_CONNECTIONS = 2048
-_KEPT_ALIVE = 30  # seconds a connection may be silent
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
     """A socket that takes connections from now on; they wait until somebody answers."""
     try:
         found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, address = found[0][0], found[0][4]
+        both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+        return socket.create_server(address, family=family, backlog=_WAITING_CONNECTIONS, dualstack_ipv6=both)
     except (socket.gaierror, UnicodeError, OverflowError) as problem:
         raise BadInput(f"--host {host} --port {port}: no such address ({problem})") from problem
-    family, kind, protocol, _, address = found[0]
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(_WAITING_CONNECTIONS)
     except OSError as problem:
-        listener.close()
         raise BadInput(
             f"--host {host} --port {port}: cannot listen there: {os.strerror(problem.errno or 0)}; "
             "choose another port, or end what uses it"
         ) from problem
-    listener.set_inheritable(True)
-    return listener
 
 
-def serve_here(
-    classifier: "Classifier",
-    settings: ServiceSettings,
-    listener: socket.socket,
-    started: Callable[[], None] = lambda: None,
-    metrics: "Metrics | None" = None,
-) -> None:
+def serve_here(app: "FastAPI", listener: socket.socket, started: Callable[[], None]) -> None:
     """Serves until SIGINT or SIGTERM; requests that were taken are finished first.
 
     An error of the start is raised as it is.
     """
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # batches are small, and the cores have work
-    from umpteen.service.app import create_app
 
-    app = create_app(classifier, settings, metrics)
-    server = _Server(configured(app), app.state.service.start, started)
+    class Server(uvicorn.Server):
+        """Starts the service itself: of an error in an application's lifespan uvicorn would leave a traceback only."""
+
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await app.state.service.start()
+            await super().startup(sockets=sockets)
+            gc.collect()
+            gc.freeze()  # what is loaded by now stays; looking through it again took a fifth of a small answer
+            if self.started:
+                started()
+
+    server = Server(configured(app))
 
     def stop(*_: Any) -> None:
         server.should_exit = True
@@ -214,8 +200,6 @@ def serve_here(
 
 def configured(app: "FastAPI") -> uvicorn.Config:
     """How uvicorn runs the application, with limits to connections that bring no request."""
-    pass
-
     service = app.state.service
     http: Any = partial(Connection, OpenConnections(service.settings, service.log))
     return uvicorn.Config(app, http=http, **uvicorn_settings(service.settings))
@@ -234,22 +218,3 @@ def uvicorn_settings(settings: ServiceSettings) -> dict[str, Any]:
         "timeout_keep_alive": _KEPT_ALIVE,
         "timeout_graceful_shutdown": max(1, round(settings.shutdown_timeout)),
     }
-
-
-class _Server(uvicorn.Server):
-    """Starts the service itself: of an error in the application's lifespan, uvicorn would leave a traceback only."""
-
-    def __init__(
-        self, config: uvicorn.Config, start: Callable[[], Awaitable[None]], started: Callable[[], None]
-    ) -> None:
-        super().__init__(config)
-        self._start = start
-        self._tell_started = started
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await self._start()
-        await super().startup(sockets=sockets)
-        gc.collect()
-        gc.freeze()  # what is loaded by now stays; looking through it again and again took a fifth of a small answer
-        if self.started:
-            self._tell_started()

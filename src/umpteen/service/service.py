@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -19,43 +19,21 @@ from umpteen.model.classifier import Classifier
 from umpteen.model.store import Locked
 from umpteen.parallel.world import cores
 from umpteen.search.index import LabelIndex
-from umpteen.service.batching import SHORT, Batcher, Cost, InferenceThread
-from umpteen.service.log import Log
-from umpteen.service.metrics import Metrics
-from umpteen.service.refusals import Refusal, locked_out, too_busy
+from umpteen.service.batching import SHORT, Batcher
+from umpteen.service.metrics import Log, Metrics
+from umpteen.service.schemas import Refusal, too_busy
 from umpteen.service.settings import ServiceSettings
 
-
-async def watch(look: Callable[[], Awaitable[None]], every: float, log: Log) -> None:
-    """Runs until it is cancelled. A version that cannot be read is told once; the labels stay as they were."""
-    told = ""
-    while True:
-        await asyncio.sleep(every)
-        try:
-            await look()
-            told = ""
-        except Exception as problem:  # the next look may be luckier
-            if str(problem) == told:
-                continue
-            told = str(problem)
-            if isinstance(problem, UmpteenError | OSError):
-                log.event("not_refreshed", reason=told)
-            else:
-                log.failure(problem)
-
-
 Result = TypeVar("Result")
-
 Work = Callable[[Encoded], Result]  # makes the change without waiting for others, or raises Locked
-
 _BETWEEN_TRIES = 0.05  # seconds
 
 
-# A change of the labels: it takes its turn between two batches, and its time is limited.
-#
-# While another process changes the same folder it waits here, in the event loop, so that no prediction waits with it.
 class Changing:
-    """The changes of one worker."""
+    """The changes of one worker's labels: each takes its turn between two batches, and its time is limited.
+
+    While another process changes the same folder it waits here, in the event loop, so that no prediction waits with it.
+    """
 
     def __init__(self, settings: ServiceSettings, batcher: Batcher) -> None:
         self._settings = settings
@@ -65,35 +43,25 @@ class Changing:
 
     async def make(self, work: Work[Result]) -> Result:
         """What the work gives; refused if too many wait, if others keep the model locked, or if it takes too long."""
-        limit = self._settings.limits.waiting_changes
+        limit, seconds = self._settings.limits.waiting_changes, self._settings.change_timeout
         if self._taken - self._at_work >= limit:
-            raise too_busy(f"{limit:,} label changes wait already; ask again in a moment")
+            raise too_busy(f"{limit:,} label changes wait already")
         self._taken += 1
-        try:
-            return await self._tried(work)
-        finally:
-            self._taken -= 1
+        making = asyncio.ensure_future(self._tried(work))
+        making.add_done_callback(self._made)  # it keeps its place until then, even if whoever asked has given it up
+        done, _ = await asyncio.wait({making}, timeout=seconds)
+        if not done:
+            reason = f"the change is not done after {seconds:g} s and may still be made; look at GET /labels/history"
+            raise Refusal(504, "timeout", reason)
+        return making.result()
+
+    def _made(self, making: "asyncio.Future[Any]") -> None:
+        self._taken -= 1
+        making.cancelled() or making.exception()
 
     async def _tried(self, work: Work[Result]) -> Result:
-        now = asyncio.get_running_loop().time
-        until = now() + self._settings.change_timeout
-        waited, encoded = 0.0, Encoded()
-        while True:
-            try:
-                return await self._made(work, encoded, until)
-            except Locked:  # our own encoding takes nothing of what others may take
-                if waited >= self._settings.lock_timeout or now() > until:
-                    raise self._locked_out() from None
-            await asyncio.sleep(_BETWEEN_TRIES)
-            waited += _BETWEEN_TRIES
+        encoded = Encoded()
 
-    def _locked_out(self) -> Refusal:
-        return locked_out(
-            f"another process has been changing the labels for {self._settings.lock_timeout:g} s, as `umpteen labels "
-            "compact` may for longer; nothing was changed, try again in a moment"
-        )
-
-    async def _made(self, work: Work[Result], encoded: Encoded, until: float) -> Result:
         def make() -> Result:
             self._at_work = 1
             try:
@@ -101,73 +69,62 @@ class Changing:
             finally:
                 self._at_work = 0
 
-        making = asyncio.ensure_future(self._batcher.alone(make))
-        try:
-            await asyncio.wait({making}, timeout=until - asyncio.get_running_loop().time())
-        finally:
-            if not making.done():  # it keeps its place, whoever has given it up
-                self._taken += 1
-                making.add_done_callback(self._late)
-        if not making.done():
-            seconds = self._settings.change_timeout
-            reason = f"the change is not done after {seconds:g} s and may still be made; look at GET /labels/history"
-            raise Refusal(504, "timeout", reason)
-        return making.result()
-
-    def _late(self, made: "asyncio.Future[Any]") -> None:
-        self._taken -= 1
-        made.cancelled() or made.exception()
+        until = time.monotonic() + self._settings.change_timeout
+        waited = 0.0  # our own encoding takes nothing of what others may take
+        while True:
+            with suppress(Locked):
+                return await self._batcher.alone(make)
+            if waited >= self._settings.lock_timeout or time.monotonic() > until:
+                raise Refusal(
+                    503,
+                    "locked",
+                    f"another process has been changing the labels for {self._settings.lock_timeout:g} s, as `umpteen "
+                    "labels compact` may for longer; nothing was changed, try again in a moment",
+                    headers={"Retry-After": "5"},
+                )
+            await asyncio.sleep(_BETWEEN_TRIES)
+            waited += _BETWEEN_TRIES
 
 
 GivenUp = threading.Event  # set: nobody waits for the result any more
-
 THREADS = 2  # they share the processor with predictions; the second, so that one long search does not hold up the next
 
 
-# Searches of the labels, and looks at their history: in two threads of their own, so that nothing else waits for them.
-#
-# They read snapshots and need no turn between batches. As many as the limit says may wait; one that takes too long is
-# given up.
 class Lookups:
-    """Starts its threads with the first search; `stop` waits for none."""
+    """Searches of the labels, and looks at their history: in threads of their own, so that nothing else waits for them.
+
+    They read snapshots and need no turn between batches. As many as the limit says may wait; one that takes too long is
+    given up, and so is what is left at the end.
+    """
 
     def __init__(self, settings: ServiceSettings) -> None:
         self._settings = settings
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads = ThreadPoolExecutor(THREADS, "lookup")  # start with the first
         self._taken: dict[Future[Any], GivenUp] = {}
 
     async def run(self, work: Callable[[GivenUp], Result]) -> Result:
         """What the work gives; refused if too many wait, or if it is not done in time."""
-        self._check_room()
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="lookup")
+        most, seconds = self._settings.limits.waiting_searches, self._settings.timeout
+        if len(self._taken) >= THREADS + most:
+            raise too_busy(f"{most:,} searches of labels wait already")
         given_up = GivenUp()
         taken = self._threads.submit(work, given_up)
         self._taken[taken] = given_up
         taken.add_done_callback(lambda done: self._taken.pop(done, None))  # in one step, whichever thread it is
-        result = asyncio.wrap_future(taken)
         try:
-            await asyncio.wait({result}, timeout=self._settings.timeout)
+            async with asyncio.timeout(seconds):
+                return await asyncio.wrap_future(taken)
+        except TimeoutError:
+            raise Refusal(504, "timeout", f"no answer within {seconds:g} s; search for more letters") from None
         finally:  # even if whoever asked is gone
-            if not result.done():
-                given_up.set()
-                result.cancel()
-        if result.cancelled():
-            raise Refusal(504, "timeout", f"no answer within {self._settings.timeout:g} s; search for more letters")
-        return result.result()
-
-    def _check_room(self) -> None:
-        most = self._settings.limits.waiting_searches
-        if len(self._taken) >= THREADS + most:
-            raise too_busy(f"{most:,} searches of labels wait already; ask again in a moment")
+            given_up.set()
 
     def stop(self) -> None:
-        """Gives up what is left."""
+        """Waits for none."""
         for given_up in list(self._taken.values()):
             given_up.set()
-        if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
-            self._threads = None
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads = ThreadPoolExecutor(THREADS, "lookup")  # an application may be started again
 
 
 MANY = 16  # texts of the larger of two batches
@@ -180,9 +137,6 @@ _MOST = 1.0  # seconds after which threads are compared no further
 _WORTH_A_THREAD = 0.8  # of the time without it: a machine that has other work makes threads wait for each other
 
 
-# Answers tried before anybody asks: how long they take, and with how many threads.
-#
-# Each search is a turn of its own in the inference thread, so that a service that is asked meanwhile goes on answering.
 class Seconds(NamedTuple):
     """What a search takes of the processor, and of the clock."""
 
@@ -190,18 +144,27 @@ class Seconds(NamedTuple):
     passed: float
 
 
-class Turn(Protocol):
-    """Has work done in the inference thread."""
+class Cost(NamedTuple):
+    """Seconds that a batch of n texts takes, as measured: first + (n − 1) · more."""
 
-    async def __call__(self, work: Callable[[], Result]) -> Result: ...
+    first: float
+    more: float
+
+    def texts_within(self, seconds: float) -> int:
+        """The largest batch that takes no longer."""
+        return 0 if self.first > seconds else 1 + int((seconds - self.first) / max(self.more, 1e-6))
 
 
 class Trial:
-    """Some label texts to ask for; its searches take 3 seconds together, or a few texts' time if that is longer."""
+    """Answers tried before anybody asks: how long they take, and with how many threads.
 
-    def __init__(self, classifier: Classifier, turn: Turn) -> None:
+    Each search is a turn of its own in the inference thread, so that a service goes on answering meanwhile; all of them
+    take 3 seconds, or a few texts' time if that is longer.
+    """
+
+    def __init__(self, classifier: Classifier, turn: Callable[[Callable[[], Any]], Awaitable[Any]]) -> None:
         self._classifier = classifier
-        self._turn = turn
+        self._turn = turn  # has work done in the inference thread
         self._texts = [classifier.labels.texts[row % len(classifier.labels)] for row in range(MANY)]
         self._k = min(5, classifier.labels.count())
         self._one_text = 0.0  # seconds, if known
@@ -248,7 +211,8 @@ class Trial:
             torch.set_num_threads(threads)  # holds for the thread that says so
             return self._seconds(texts)
 
-        return await self._turn(search)
+        seconds: Seconds = await self._turn(search)
+        return seconds
 
     def _seconds(self, texts: int) -> Seconds:
         began = time.thread_time(), time.perf_counter()
@@ -268,22 +232,55 @@ class Service:
         self.settings = settings
         self.metrics = metrics or Metrics()
         self.log = Log(on=settings.access_log, texts=settings.log_texts)
-        self.thread = InferenceThread()
-        self.batcher = Batcher(classifier, settings, self.metrics, self.thread)
+        self.batcher = batcher = Batcher(classifier, settings, self.metrics)
         self.lookups = Lookups(settings)
         self.ready = False
-        self._changing = Changing(settings, self.batcher)
+        self._changing = Changing(settings, batcher)
         self._measured: tuple[Towers, LabelIndex] | None = None
         self._watching: list[asyncio.Task[None]] = []
+        self.metrics.version.set_function(lambda: classifier.version)
+        self.metrics.labels.set_function(lambda: classifier.labels.count())
+        self.metrics.waiting.set_function(lambda: batcher.waiting_texts)
+        self.metrics.index_away.set_function(lambda: self.index_away() is not None)
 
     async def start(self) -> None:
         """Answers some texts before anybody asks."""
         await self.measure()
-        self.show_labels()
-        looks = (self._refresh, self._measure_again, self.metrics.tell)  # apart: each may take long while many ask
-        self._watching = [asyncio.create_task(watch(look, self.settings.refresh, self.log)) for look in looks]
+        looks = (self._refresh, self._keep_measured, self.metrics.tell)  # apart: each may take long while many ask
+        self._watching = [asyncio.create_task(self._watch(look)) for look in looks]
         self.ready = True
         self._log_labels("ready")
+
+    async def stop(self) -> None:
+        """Finishes what was taken, then closes the index."""
+        self.ready = False
+        for watching in self._watching:
+            watching.cancel()
+            with suppress(asyncio.CancelledError):
+                await watching
+        self._watching = []
+        self.lookups.stop()
+        await asyncio.to_thread(self.batcher.stop)
+        self.classifier.index.close()
+        await self.metrics.tell()
+        self.log.event("stopped")
+
+    async def _watch(self, look: Callable[[], Awaitable[None]]) -> None:
+        """Looks until it is cancelled. A version that cannot be read is told once; the labels stay as they were."""
+        told = ""
+        while True:
+            await asyncio.sleep(self.settings.refresh)
+            try:
+                await look()
+                told = ""
+            except Exception as problem:  # the next look may be luckier
+                if str(problem) == told:
+                    continue
+                told = str(problem)
+                if isinstance(problem, UmpteenError | OSError):
+                    self.log.event("not_refreshed", reason=told)
+                else:
+                    self.log.failure(problem)
 
     async def measure(self) -> None:
         """Brings the vectors into memory, and finds out how answers come fastest: short ones from one thread alone."""
@@ -301,7 +298,7 @@ class Service:
         if short >= MANY and self.is_measured:
             self.batcher.short_texts = short
 
-    async def _measure_again(self) -> None:
+    async def _keep_measured(self) -> None:
         if not self.is_measured:
             await self.measure()
 
@@ -318,27 +315,12 @@ class Service:
         towers, index = self._measured or (None, None)
         return towers is self.classifier.towers and index is self.classifier.index
 
-    async def stop(self) -> None:
-        """Finishes what was taken, then closes the index."""
-        self.ready = False
-        for watching in self._watching:
-            watching.cancel()
-            with suppress(asyncio.CancelledError):
-                await watching
-        self._watching = []
-        self.lookups.stop()
-        await asyncio.to_thread(self.thread.stop)
-        self.classifier.index.close()
-        await self.metrics.tell()
-        self.log.event("stopped")
-
-    async def change(self, work: Callable[[Encoded], Result]) -> Result:
+    async def change(self, work: Work[Result]) -> Result:
         """A change of the labels, between two batches; when this returns, the next request finds it."""
         try:
             result = await self._changing.make(work)
         finally:
             self._distrust()
-        self.show_labels()
         self._log_labels("labels")
         return result
 
@@ -348,7 +330,6 @@ class Service:
             changed = self.classifier.path is not None and await self.batcher.alone(self.classifier.refresh)
         finally:  # a new model may be here, even if its index cannot be used
             self._distrust()
-        self.show_labels()
         if changed:
             self._log_labels("refreshed")
 
@@ -358,16 +339,9 @@ class Service:
             self.batcher.short_texts = 0
 
     def _log_labels(self, event: str) -> None:
-        about = self.classifier
-        self.log.event(event, labels=about.labels.count(), version=about.version, index=about.index.kind)
+        served = self.classifier
+        self.log.event(event, labels=served.labels.count(), version=served.version, index=served.index.kind)
 
     def index_away(self) -> str | None:
         """Why exact search stands in for the index, if it cannot be reached."""
         return self.classifier.index.away
-
-    def show_labels(self) -> None:
-        """Brings the gauges up to date."""
-        self.metrics.version.set(self.classifier.version)
-        self.metrics.labels.set(self.classifier.labels.count())
-        self.metrics.waiting.set(self.batcher.waiting_texts)
-        self.metrics.index_away.set(self.index_away() is not None)

@@ -1,7 +1,8 @@
 """How a service is run: its limits, its token, its clocks. Every limit has an answer of its own when it is met."""
 
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from umpteen.errors import BadConfig, BadFile
 
@@ -25,7 +26,7 @@ class Limits:
     waiting_searches: int = 32  # of labels or their history
 
     def __post_init__(self) -> None:
-        for name, value in ((found.name, getattr(self, found.name)) for found in fields(self)):
+        for name, value in asdict(self).items():
             if value < 1:
                 raise BadConfig(f"the limit {name} is {value}; it must be 1 or more")
 
@@ -34,6 +35,8 @@ class Limits:
 class ServiceSettings:
     """Everything of a service but its model."""
 
+    host: str = "127.0.0.1"
+    port: int = 8000  # 0: a free one
     limits: Limits = field(default_factory=Limits)
     token: str | None = field(default=None, repr=False)  # None: labels can't be changed
     cors: tuple[str, ...] = ()  # origins that browsers may call from
@@ -48,6 +51,7 @@ class ServiceSettings:
     refresh: float = 0.3  # seconds between looks for changes other processes made
     threads: int | None = None  # of a worker; None: one for work that is short, else the cores shared out
     workers: int = 1  # processes that share the machine
+    ranker: bool = True  # False: the dual encoder alone
     access_log: bool = False  # JSON lines on stdout
     log_texts: bool = False
 
@@ -60,6 +64,13 @@ class ServiceSettings:
             raise BadConfig(f"gather is {self.gather} and threads {self.threads}; give at least 0 and 1")
         if self.token is not None and (not self.token or any(map(str.isspace, self.token))):
             raise BadConfig("the token is empty or holds blanks; `openssl rand -hex 16` prints a good one")
+
+    @classmethod
+    def of(cls, asked: dict[str, Any]) -> "ServiceSettings":
+        """Settings and limits by their names, each where it belongs."""
+        limits = {found.name for found in fields(Limits)} & asked.keys()
+        others = {name: value for name, value in asked.items() if name not in limits}
+        return cls(limits=Limits(**{name: asked[name] for name in limits}), **others)
 
     @property
     def editable(self) -> bool:
