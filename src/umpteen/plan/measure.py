@@ -36,13 +36,14 @@ from umpteen.training.optimizer import set_learning_rate
 from umpteen.training.step import StepOutcome, TrainingStep
 
 Numbers = NDArray[np.float64]
+Batches = Sequence[NDArray[np.int64]]  # rows of queries
 
 PARTS = ("encode_queries", "encode_labels", "loss", "replay", "optimizer")
 PHASES = ("encoding", "loss", "replay", "optimizer")
 COPIES = np.array([1, 2, 2, 0])  # of every text's vector, gradients included, that are there in each phase
 FIRST_TOKENS = 4096  # of the smallest part that is measured
 LONG = 2.0  # seconds, on the clock or of processors; after a step that takes longer, nothing larger is measured
-REPEAT_SECONDS, REPEATS = 2.0, 7  # what takes less is measured more than once
+REPEAT_SECONDS, REPEATS = 4.0, 12  # what takes less is measured more than once
 QUERIES_SEARCHED, LABELS_SEARCHED = 2048, 8192
 STEPS = 20  # real ones, where a plan is verified
 
@@ -90,14 +91,14 @@ class Costs:
     evaluation_bytes: int  # beyond vectors
 
 
-def measure(run: Run, config: RunConfig, rows: NDArray[np.int64], meter: Meter, progress: Progress) -> Costs:
-    """The costs of steps over these queries and of an evaluation."""
+def measure(run: Run, config: RunConfig, batches: Batches, meter: Meter, progress: Progress) -> Costs:
+    """The costs of steps over these queries, the batch that needs most memory first, and of an evaluation."""
     set_learning_rate(run.optimizer, 0.0)  # the weights stay as they are
-    tokens = int(run.data.queries.lengths[rows].sum() + run.data.labels.lengths.sum())
+    tokens = int(run.data.queries.lengths[batches[0]].sum() + run.data.labels.lengths.sum())
     share, parts = min(0.25, FIRST_TOKENS / max(tokens, 1)), list[Part]()
     while True:
         progress("measuring", round(99 * share), 100)
-        parts.append(_part(run, config, rows, share, meter))
+        parts.append(_part(run, config, batches, share, meter))
         if share == 1 or (len(parts) > 1 and parts[-1].seconds.sum(axis=0).min() > LONG):
             break
         share = min(1.0, 4 * share)
@@ -114,35 +115,41 @@ def measure(run: Run, config: RunConfig, rows: NDArray[np.int64], meter: Meter, 
     )
 
 
-def _part(run: Run, config: RunConfig, rows: NDArray[np.int64], share: float, meter: Meter) -> Part:
-    """Bytes of one step, and seconds of the middle one of several."""
-    data, settings, labels = run.data, step_settings(config), len(run.data.labels)
-    settings = replace(settings, token_budget=max(1, round(settings.token_budget * share)))
-    rows = rows[: math.ceil(len(rows) * share)]
+def _part(run: Run, config: RunConfig, batches: Batches, share: float, meter: Meter) -> Part:
+    """Bytes of the longest step, and seconds of the middle one of several."""
+    data, labels, budget = run.data, len(run.data.labels), max(1, round(config.training.token_budget * share))
+    settings = replace(step_settings(config), token_budget=budget)
+    size = math.ceil(len(batches[0]) * share)
+    rows = np.concatenate([batch[:size] for batch in batches])
+    few = np.split(np.arange(len(rows)), np.cumsum([len(batch[:size]) for batch in batches])[:-1])
     chosen = np.sort(np.random.default_rng(0).choice(labels, math.ceil(labels * share), replace=False))
     relevance, filtered = (Relevance(each.matrix[rows][:, chosen]) for each in (data.relevance, data.filtered))
     part = TrainingData(data.queries.take(rows), data.labels.take(chosen), relevance, filtered)
     objective = build_objective(config.objective, labels, pooled=True)  # k may be more than there are here
     step = WatchedStep(run.towers, part, objective, run.optimizer, settings, meter=meter)
-    every = np.arange(len(rows))
-    step(every, step=0, seed=0)  # libraries load, threads start, the optimizer makes its state
+    step(few[-1], step=0, seed=0)  # libraries load, threads start, the optimizer makes its state
     run.optimizer.zero_grad(set_to_none=True)
     always, step.weighs = meter.settle(), True
-    step(every, step=1, seed=0)
+    step(few[0], step=1, seed=0)
     peaks, step.weighs = step.peaks(), False
+    meter.settle()
+    step(few[0], step=2, seed=0)  # takes the memory that the others find
     runs: list[Numbers] = []
-    while not runs or (len(runs) < REPEATS and sum(each[:, 0].sum() for each in runs) < REPEAT_SECONDS):
-        step(every, step=2 + len(runs), seed=0)
+    while len(runs) < 2 or (len(runs) < REPEATS and np.sum(runs, axis=(0, 1)).min() < REPEAT_SECONDS):
+        step(few[(1 + len(runs)) % len(few)], step=3 + len(runs), seed=0)
         runs.append(step.seconds())
-    vectors = (len(rows) + len(chosen)) * run.towers.dimension * next(run.towers.parameters()).element_size()
+    peaks[2] = max(peaks[2], meter.peak())  # freed blocks of one shape seldom fit the next: several steps hold more
+    vectors = (size + len(chosen)) * run.towers.dimension * next(run.towers.parameters()).element_size()
     return Part(
         share,
         np.median(runs, axis=0),
         always,
         np.maximum(peaks - always - COPIES * vectors, 0),
-        largest_micro_batch(part.queries.lengths, part.labels.lengths, run.towers.shared, settings.token_budget),
-        len(rows),
-        min(settings.tile or even_tile(len(rows), len(chosen)), len(chosen)),
+        largest_micro_batch(
+            part.queries.lengths[few[0]], part.labels.lengths, run.towers.shared, settings.token_budget
+        ),
+        size,
+        min(settings.tile or even_tile(size, len(chosen)), len(chosen)),
     )
 
 
@@ -210,7 +217,7 @@ def _evaluation(run: Run, config: RunConfig, share: float, meter: Meter) -> tupl
     before = meter.settle()
     encoding, vectors = np.zeros(2), list[torch.Tensor]()
     for tower, table, size in ((run.towers.query, data.queries, split), (run.towers.label, data.labels, count)):
-        some = table.take(np.arange(max(1, int(size * share)) % (len(table) + 1)))
+        some = table.take(np.arange(min(len(table), max(1, int(size * share)))))
         encode = partial(encode_tokens, tower, some, budget)
         encoding = encoding + timed(lambda: vectors.append(encode()), device) * (size / len(some))  # noqa: B023
     queries = vectors[0][torch.arange(min(split, QUERIES_SEARCHED)) % len(vectors[0])]

@@ -29,6 +29,7 @@ from umpteen.plan.measure import (
 )
 from umpteen.training.build import build_run, loop_settings, pick_device
 
+BATCHES = 8  # that are measured
 SMALLEST_TILE = 64
 
 
@@ -234,12 +235,15 @@ def make_plan(
         raise BadInput(f"{labels:,} labels cannot be shared by {processes} processes; use fewer of them")
     if processes > 1 and config.training.threads is None and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, cores() // processes))  # as `umpteen train --processes` does
-    building, rows = meter.peak(), run.sampler.rows(0, 0)
-    costs = measure(run, config, rows, meter, progress)
+    building, lengths = meter.peak(), run.data.queries.lengths
+    batches = [run.sampler.rows(0, number) for number in range(min(BATCHES, run.sampler.batches_per_epoch))]
+    longest = max(range(len(batches)), key=lambda number: (len(batches[number]), lengths[batches[number]].max()))
+    batches = [batches.pop(longest), *batches]  # what is longest needs most memory
+    costs = measure(run, config, batches, meter, progress)
     evaluated = len(run.evaluator.split) if run.evaluator else 0
 
     def predicted(sizes: Sizes) -> Prediction:
-        batch = run.data.queries.lengths[rows[: sizes.batch_size]]
+        batch = lengths[batches[0][: sizes.batch_size]]
         found = predict(costs, Work(batch, run.data.labels.lengths, run.towers.shared, evaluated, processes), sizes)
         return replace(found, memory={"building": building, **found.memory})
 
@@ -250,9 +254,9 @@ def make_plan(
     prediction = predicted(sizes)
     suggestion: Sizes | None = sizes
     if prediction.peak > limit:
-        longest = int(max(table.lengths.max(initial=1) for table in (run.data.queries, run.data.labels)))
+        longest_text = int(max(lengths.max(initial=1), run.data.labels.lengths.max(initial=1)))
         usual = even_tile(sizes.batch_size, -(-labels // processes))
-        suggestion = largest_that_fit(sizes, peak, limit, usual_tile=usual, longest=longest)
+        suggestion = largest_that_fit(sizes, peak, limit, usual_tile=usual, longest=longest_text)
     loop = loop_settings(config, run.sampler.batches_per_epoch)
     steps = loop.steps
     if loop.seconds is not None:
