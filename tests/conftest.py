@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from multiprocessing import forkserver
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 # Before anything imports torch; the processes that tests start inherit them.
 for theirs in (
@@ -25,6 +26,10 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["no_proxy"] = os.environ["NO_PROXY"] = "127.0.0.1,localhost"
 os.environ.setdefault("RES_OPTIONS", "attempts:0")  # processes that meet look up names, seconds without a network
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # and complain about it
+
+# No test judges by a clock.
+settings.register_profile("umpteen", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("umpteen")
 
 # One server forks the processes of all tests, whichever needs one first: it imports once what any of them needs.
 forkserver.set_forkserver_preload(

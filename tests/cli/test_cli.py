@@ -57,7 +57,7 @@ def test_the_saved_recipe_trains_again(folder: Path, tmp_path: Path) -> None:
         ("encoder.query.kind=transformer", "encoder.label.kind=static"),
         ("encoder.label.kind=transformer", "encoder.query.bigrams=64"),
         ("data.fit_on=train+validation", "objective.name=soft_top_k", "objective.k=positives"),
-        ("objective.name=one_vs_all", "objective.reduction=sum", "objective.positives_per_query=1"),
+        ("objective.name=one_vs_all", "objective.positives_per_query=1"),
     ],
 )
 def test_towers_and_objectives_of_every_kind_train(changes: tuple[str, ...], folder: Path, tmp_path: Path) -> None:

@@ -73,6 +73,6 @@ def test_xr_linear_learns_the_miniature(monkeypatch: pytest.MonkeyPatch) -> None
     filtered = Relevance(csr_array(([1.0], ([0], [0])), shape=(4, 4)))
     asked = Split.of([f"about {word}" for word in words], relevance.take(np.arange(4)), filtered)
     settings = {"threshold": 0.1, "ngrams": 2}
-    found = pecos.fit("xr-linear", settings, Split.of(texts, relevance), asked, 2, threads=1)
+    found = pecos.fit("xr-linear", Split.of(texts, relevance), asked, settings, 2)
     assert found.ranking.rows[1:, 0].tolist() == [1, 2, 3]
     assert 0 not in found.ranking.rows[0] and found.parameters > 0

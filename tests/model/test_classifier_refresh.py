@@ -27,6 +27,7 @@ from umpteen.model.classifier import Classifier, compact
 from umpteen.model.folder import CALIBRATION, INDEX, MANIFEST, ModelFolder
 from umpteen.model.index import remove_index
 from umpteen.model.index_build import build_index
+from umpteen.model.live import LiveModel
 from umpteen.rerank.features import RankerSettings, TextFeatures
 from umpteen.rerank.ranker import Ranker
 
@@ -267,13 +268,13 @@ def test_a_damaged_model_in_the_folder_s_place_is_not_loaded_over_and_over(
     before = classifier.predict(TEXTS, 5)
     Classifier.load(model).save(model, recipe="seed = 2\n")
     flip_a_byte(files_of(model) / "vectors.safetensors")
-    load, loads = Classifier.load, []
+    load, loads = LiveModel.load, []
 
-    def counted(*asked: Any, **named: Any) -> Classifier:
+    def counted(*asked: Any, **named: Any) -> LiveModel:
         loads.append(asked)
         return load(*asked, **named)
 
-    monkeypatch.setattr(Classifier, "load", counted)
+    monkeypatch.setattr(LiveModel, "load", counted)
 
     def refused(work: Callable[[], object], tried: int) -> None:
         loads.clear()

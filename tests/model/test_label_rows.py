@@ -101,7 +101,7 @@ def test_two_processes_that_share_the_rows_save_the_model_of_one(change: str, tm
     [
         (("encoder.query.kind=table",), 'kind = "table" is for labels'),
         (("encoder.query.residual=true",), "residual = true is for labels"),
-        ((TABLE, FUSED), "a table has no texts"),
+        ((TABLE, FUSED), 'residual is for kind = "static or transformer", not for "table"'),
         ((FUSED, "encoder.label.start_from_text=true"), "start_from_text is for"),
         ((TABLE, "encoder.towers=shared"), "shared towers are one encoder"),
         ((TABLE, "training.replay_fraction=0.5"), "training.replay_fraction = 0.5"),

@@ -186,7 +186,7 @@ def test_the_embedded_engine_belongs_to_one_process(connection: MilvusConnection
     program = (
         "import sys; from umpteen.search.milvus_connection import *\n"
         "try: MilvusConnection(sys.argv[1]).connect()\n"
-        "except milvus_engine.InUse as error: print(error)"
+        "except InUse as error: print(error)"
     )
     other = subprocess.run([sys.executable, "-c", program, connection.uri], capture_output=True, text=True, check=True)
     assert "belongs to one process" in other.stdout and "single worker" in other.stdout
