@@ -147,8 +147,9 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Our families, with the samples of all workers."""
-        others = set(range(self._shared.workers)) - {self._place} if self._shared is not None else set()
-        samples = _together([self._counted(), *(self._shared.read(place) for place in others if self._shared)])
+        shared, ours = self._shared, self._place
+        others = [shared.read(place) for place in range(shared.workers) if place != ours] if shared is not None else []
+        samples = _together([self._counted(), *others])
         for family in self._ours.collect():
             found = ((name, labels, value) for (of, name, labels), value in samples.items() if of == family.name)
             family.samples = [Sample(name, dict(labels), value) for name, labels, value in found]

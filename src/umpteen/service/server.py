@@ -74,7 +74,8 @@ class Connection(HttpToolsProtocol):
         others = self._others
         if len(self.connections) > others.most:
             if not others.silent:
-                reason = f"{others.most:,} connections, the most there can be, have requests under way; come back soon"
+                busy = f"{others.most:,} connections have requests under way, which is the most"
+                reason = f"{busy}; come back in a moment"
                 self._refuse(Refusal(503, "too_many_connections", reason, headers={"Retry-After": "1"}))
                 return
             longest_silent = next(iter(others.silent))
