@@ -3,7 +3,6 @@
 import asyncio
 import json
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 from service_cases import AUTHORISED, EDITABLE, LABELS, Running, error_of, in_service
@@ -143,13 +142,11 @@ def test_metrics_count_requests_batches_and_labels(model: Path) -> None:
 
 
 def test_an_index_that_is_away_is_told(shared_model: Path) -> None:
-    class Away(NamedTuple):
-        since: float = 0.0
-        reason: str = "Milvus at there: connection refused"
+    reason = "Milvus at there: connection refused"
 
     async def ask(service: Running) -> None:
-        service.service.classifier.index.absence = Away()  # type: ignore[attr-defined]
-        assert (await service.client.get("/model")).json()["index"]["away"] == Away().reason
+        service.service.classifier.index.away = reason  # type: ignore[misc]
+        assert (await service.client.get("/model")).json()["index"]["away"] == reason
         assert "umpteen_index_away 1.0" in (await service.client.get("/metrics")).text.splitlines()
         assert (await service.ask("fish")).status_code == 200
 
