@@ -116,6 +116,12 @@ def test_a_library_stays_in_its_place(library: str, allowed: set[str]) -> None:
     assert users <= allowed
 
 
+def test_who_watches_the_workers_loads_no_torch() -> None:
+    program = "import sys, umpteen.service.run; print('torch' in sys.modules)"
+    seen = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert seen.stdout.split() == ["False"]
+
+
 def test_at_most_one_module_knows_of_other_processes() -> None:
     users = {module for module in MODULES if any(name.startswith("torch.distributed") for name in IMPORTS[module])}
     assert len(users) <= 1

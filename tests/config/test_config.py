@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 
 from umpteen.config import recipes
-from umpteen.config.recipes import checked, read_config, to_toml, with_overrides
+from umpteen.config.recipes import checked, read_config, resolve, to_toml, with_overrides
 from umpteen.config.settings import RunConfig, Section
 from umpteen.errors import BadConfig, BadFile, BadInput
 
@@ -118,3 +118,34 @@ def test_a_missing_or_broken_recipe_file_is_named(tmp_path: Path) -> None:
 def test_a_misspelt_recipe_name_is_refused_with_the_nearest_one() -> None:
     with pytest.raises(BadInput, match="did you mean wordnet-nouns"):
         recipes.resolve("wordnet-noun")
+
+
+def test_none_takes_a_setting_back_and_nothing_is_no_value(tmp_path: Path) -> None:
+    own = resolve("eurlex-titles", ("data.source=here",)).objective.temperature
+    assert own != RunConfig().objective.temperature
+    assert resolve("eurlex-titles", ("objective.temperature=none",)).objective.temperature == (
+        RunConfig().objective.temperature
+    )
+    with pytest.raises(BadConfig, match="there is no value"):
+        resolve("eurlex-titles", ("data.source=",))
+
+
+def test_none_frees_the_label_tower_from_the_query_s_setting() -> None:
+    towers = ("encoder.towers=separate", "encoder.query.learning_rate=0.5")
+    assert resolve("wordnet-nouns", towers).encoder.label_tower.learning_rate == 0.5
+    freed = resolve("wordnet-nouns", (*towers, "encoder.label.learning_rate=none"))
+    assert freed.encoder.label_tower.learning_rate is None
+
+
+@pytest.mark.parametrize("override", ['objective.name=["softmax"]', 'encoder.query.kind=["static"]', "encoder.query=3"])
+def test_a_value_that_is_no_name_is_told_like_any_other(override: str) -> None:
+    with pytest.raises(BadConfig, match=override.partition("=")[0].split(".")[0]):
+        resolve("wordnet-nouns", (override,))
+
+
+def test_another_kind_takes_only_what_it_knows_of_the_recipe() -> None:
+    config = resolve("wordnet-nouns", ("encoder.query.kind=transformer",))
+    assert config.encoder.query.kind == config.encoder.label_tower.kind == "transformer"
+    assert config.encoder.query.dropout == resolve("wordnet-nouns").encoder.query.dropout
+    with pytest.raises(BadConfig, match='bigrams is for kind = "static", not for "transformer"'):
+        resolve("wordnet-nouns", ("encoder.query.kind=transformer", "encoder.query.bigrams=5"))

@@ -24,7 +24,8 @@ def test_the_effort_that_is_chosen_holds_on_queries_that_did_not_choose_it(kind:
     index = built(kind)
     tuned = tune(index, clustered(200, 2), 10, 0.95)
     assert index.effort == tuned.effort and tuned.recalls.mean() >= 0.95
-    assert len(tuned.recalls) == 100 and tuned.tuned_on == 100
+    # Where there is nothing to choose, all queries certify.
+    assert (len(tuned.recalls), tuned.tuned_on) == ((200, 0) if kind == "faiss-flat" else (100, 100))
     others = clustered(200, 3)
     assert recalls(index.search(others, 10), exact_search(others, index.labels, 10)).mean() >= 0.93
 

@@ -243,3 +243,49 @@ def test_nothing_is_started_before_the_service_is(shared_model: Path) -> None:
     before = threading.active_count()
     create_app(Classifier.load(shared_model))
     assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("texts", [1, 200])
+def test_a_search_that_dies_leaves_the_next_one_its_turn(
+    shared_model: Path, monkeypatch: pytest.MonkeyPatch, texts: int
+) -> None:
+    class Panic(BaseException):
+        """As libraries in other languages end with."""
+
+    dying: list[bool] = []
+    rank = Classifier.rank
+
+    def dies(self: Classifier, *asked: Any, **named: Any) -> Any:
+        if dying:
+            raise Panic
+        return rank(self, *asked, **named)
+
+    async def ask(service: Running) -> None:
+        monkeypatch.setattr(Classifier, "rank", dies)
+        dying.append(True)
+        lost = await service.client.post("/predict", json={"texts": ["fish"] * texts})
+        assert error_of(lost)[0] == 500
+        dying.clear()
+        assert (await service.ask("law")).status_code == 200
+
+    in_service(shared_model, ask, ServiceSettings(timeout=PATIENCE, limits=Limits(texts=200)))
+
+
+def test_what_waits_when_the_service_ends_is_never_begun(shared_model: Path) -> None:
+    begun: list[str] = []
+
+    async def ask(service: Running) -> None:
+        release, busy = threading.Event(), threading.Event()
+        alone = service.service.batcher.alone
+        holding = asyncio.ensure_future(alone(lambda: busy.set() or release.wait(PATIENCE)))
+        await asyncio.to_thread(busy.wait, PATIENCE)
+        waiting = asyncio.ensure_future(alone(lambda: begun.append("late")))
+        await asyncio.sleep(0)
+        service.service.batcher.end()
+        release.set()
+        await holding
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    in_service(shared_model, ask)
+    assert begun == []

@@ -11,7 +11,6 @@ import click
 from umpteen.cli.console import Watch, figures, metrics_table, say, say_json, show, table
 from umpteen.cli.options import DATA_OF_RECIPE, JSON, PATH, settings
 from umpteen.errors import BadFile, BadInput
-from umpteen.model.folder import MANIFEST, ModelFolder
 
 if TYPE_CHECKING:
     from umpteen.plan.plan import Plan
@@ -272,6 +271,8 @@ def validation_course(run: Path, metric: str, clock: Clock) -> list[tuple[float,
 
 
 def _log_of(run: Path) -> Path:
+    from umpteen.model.folder import MANIFEST, ModelFolder
+
     trained = ModelFolder(run).trained if (run / MANIFEST).is_file() else run
     candidates = [folder / "metrics.jsonl" for folder in (Path(f"{run}.training"), trained)]
     for log in candidates:

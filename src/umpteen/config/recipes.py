@@ -39,23 +39,22 @@ def _read_settings(path: Path, *extending: Path) -> dict[str, Any]:
 def _merged(under: dict[str, Any], over: dict[str, Any], *path: str) -> dict[str, Any]:
     """Settings on top of others; where another kind is chosen, what only the old one knew falls away."""
     key, kinds = KINDS.get(".".join(path), ("", {}))
-    both = {name: value for name, value in under.items() if _is_known(name, kinds.get(over.get(key, "")))}
-    if path == ("encoder",) and isinstance(under.get("label"), dict) and "kind" in over.get("query", {}):
-        inherited = {"kind": over["query"]["kind"], **under["label"]}  # labels have the queries' kind, or their own
+    chosen = over.get(key)
+    known = kinds.get(chosen) if isinstance(chosen, str) else None
+    both = {name: value for name, value in under.items() if known is None or name in known.model_fields}
+    query = over.get("query")
+    if path == ("encoder",) and isinstance(under.get("label"), dict) and isinstance(query, dict) and "kind" in query:
+        inherited = {"kind": query["kind"], **under["label"]}  # labels have the queries' kind, or their own
         both["label"] = _merged(under["label"], {"kind": inherited["kind"]}, "encoder", "label")
     for name, value in over.items():
         beneath = both.get(name)
         if isinstance(value, dict) and isinstance(beneath, dict | None):
             both[name] = _merged(beneath or {}, value, *path, name)
-        elif value is None:  # as if nobody had said anything about it
+        elif value is None and path != ("encoder", "label"):  # as if nobody had said anything about it
             both.pop(name, None)
         else:
             both[name] = value
     return both
-
-
-def _is_known(name: str, section: type[Section] | None) -> bool:
-    return section is None or name in section.model_fields
 
 
 def with_overrides(settings: dict[str, Any], overrides: tuple[str, ...]) -> dict[str, Any]:
@@ -71,6 +70,8 @@ def with_overrides(settings: dict[str, Any], overrides: tuple[str, ...]) -> dict
             section = section.setdefault(parent, {})
             if not isinstance(section, dict) or not _is_section(settings, parents[: depth + 1]):
                 raise BadConfig(f"--set {override}: {parent} is a value, not a section")
+        if not written.strip():
+            raise BadConfig(f"--set {override}: there is no value; `{dotted.strip()}=none` takes a setting back")
         section[key] = _toml_value(written.strip())
     return _merged(settings, over)
 
@@ -84,7 +85,7 @@ def _is_section(settings: Any, path: list[str]) -> bool:
 
 
 def _toml_value(written: str) -> Any:
-    if written.lower() in {"none", "null", ""}:
+    if written.lower() in {"none", "null"}:
         return None
     try:
         return tomllib.loads(f"value = {written}")["value"]

@@ -94,7 +94,7 @@ def chosen_by(key: str, table: dict[str, type[Section]], usual: str) -> BeforeVa
     def choose(given: Any) -> Any:
         if not isinstance(given, dict):
             return given
-        kind = given.get(key, usual)
+        kind = given.get(key) or usual
         if not isinstance(kind, str) or kind not in table:
             raise ValueError(f"there is no {key} = {kind!r}; there is {', '.join(table)}")
         for name in given.keys() - table[kind].model_fields.keys():
@@ -123,7 +123,7 @@ class EncoderConfig(Section):
         if not isinstance(query, dict):
             return given
         kind = query.get("kind", "static")
-        if kind in TOWERS and not issubclass(TOWERS[kind], TextTower):
+        if isinstance(kind, str) and kind in TOWERS and not issubclass(TOWERS[kind], TextTower):
             raise ValueError(f'kind = "{kind}" is for labels, which are known in advance: set it in [encoder.label]')
         if not isinstance(label, dict):
             return given

@@ -222,8 +222,9 @@ def _queries_to_look_at(
     # Of the labels with a query's text, all may be ignored, or some be right answers; if some are neither, the model
     # must push down a label that reads exactly like the query.
     twins = _equal_pairs(ids[name], ids["labels"])
-    kept = twins.without(split.filtered)
-    neither = _counts(kept.without(split.relevance))
+    hit = np.flatnonzero(_counts(twins))  # few: all pairs of a split would not fit in memory
+    kept = twins.take(hit).without(split.filtered.take(hit))
+    neither = _counts(kept.without(split.relevance.take(hit)))
     right = (_counts(kept) > neither) & (neither == 0)
     uncovered = int((neither > 0).sum())
     ignored = int((_counts(twins) > 0).sum()) - int(right.sum()) - uncovered

@@ -319,7 +319,7 @@ class Classifier:
         except Exception as error:
             self._damaged = seen, error, monotonic() + _UNTIL_NEXT_MODEL
             raise
-        old, self._live = self._live, new
+        old, self._live, self._damaged = self._live, new, None
         old.index.close()
         if old.follows_index:
             new.follow_index()

@@ -12,7 +12,7 @@ from umpteen.model.folder import INDEX, ModelFolder, Verified, at_one_moment, ch
 from umpteen.model.store import Part
 from umpteen.search.certificate import Certificate
 from umpteen.search.index import Indexed, LabelIndex
-from umpteen.search.kinds import engine_of
+from umpteen.search.kinds import engine_of, forget
 
 CERTIFICATE = "certificate.json"
 
@@ -61,7 +61,7 @@ def remove_index(model: Path) -> str | None:
     """The model searches exactly from now on; returns what was left behind elsewhere, if something was."""
     folder = ModelFolder(model)
     part = folder.drop(INDEX)
-    return engine_of(str(part.about.get("kind"))).forget(folder.part_path(part), part.about)
+    return forget(folder.part_path(part), part.about)
 
 
 def save_certificate(certificate: Certificate, folder: Path) -> None:

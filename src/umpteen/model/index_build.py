@@ -23,7 +23,7 @@ from umpteen.model.store import read_parts, write_part
 from umpteen.search.certificate import Certificate, interval, queries_per_second, tune
 from umpteen.search.exact import ExactIndex
 from umpteen.search.index import Indexed, Later
-from umpteen.search.kinds import KINDS, engine_of
+from umpteen.search.kinds import KINDS, engine_of, forget
 
 USUAL = 1000  # queries
 
@@ -127,7 +127,7 @@ def build_index(
         )
         save_certificate(certificate, part.folder)
     if part.replaced is not None:
-        engine_of(str(part.replaced.about.get("kind"))).forget(folder.part_path(part.replaced), part.replaced.about)
+        forget(folder.part_path(part.replaced), part.replaced.about)
     return certificate
 
 

@@ -87,8 +87,9 @@ def train_in(
         folder = None if workspace is None else workspace.folder
         start = None
         if start_from is not None:
-            trained = Classifier.load(start_from, index=False)
-            start = Start(str(start_from), trained.towers, trained.labels.keys)
+            trained = Classifier.load(start_from, ranker=False, index=False)
+            start = Start(str(start_from), trained.towers, list(trained.labels.keys))
+            del trained
         run = build_run(config, workspace=folder, start=start, observer=observer, progress=progress, world=world)
         if folder is not None and overwrite:
             remove_checkpoint(folder)  # only now: a mistake in recipe or data must not cost the old run

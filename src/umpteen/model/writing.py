@@ -16,7 +16,7 @@ from torch import Tensor
 
 from umpteen.encoders.folder import write_tensors
 from umpteen.encoders.towers import Towers
-from umpteen.errors import BadInput, DamagedModel
+from umpteen.errors import BadInput, DamagedModel, UmpteenError
 from umpteen.evaluation.report import Report
 from umpteen.files.storage import atomic_folder, can_hold, flush_to_disk, hidden_sibling, write_atomically
 from umpteen.model.card import model_card, with_labels, with_ranker
@@ -118,9 +118,10 @@ def write_model(
 
             _write_files(model, path, identity, extra_files, carried, hold)
     except BaseException:
-        if ModelFolder(path).model != identity:  # else it counts already, and only the folder could not be flushed
-            for leftover in (path / f"model-{identity}", path / f"model-{identity}.db"):
-                remove_if_ours(leftover)
+        with suppress(UmpteenError, OSError):  # what went wrong first is what is told
+            if ModelFolder(path).model != identity:  # else it counts already, and only the folder could not be flushed
+                for leftover in (path / f"model-{identity}", path / f"model-{identity}.db"):
+                    remove_if_ours(leftover)
         raise
     _write_card(path, identity, model, card)
     if not held:

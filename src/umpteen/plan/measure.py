@@ -33,7 +33,7 @@ from umpteen.training.gradient_cache import CachedVectors
 from umpteen.training.inputs import DistinctTexts, TrainingData
 from umpteen.training.observer import Silence
 from umpteen.training.optimizer import set_learning_rate
-from umpteen.training.step import StepOutcome, TrainingStep
+from umpteen.training.step import Encoded, StepOutcome, TrainingStep
 
 Numbers = NDArray[np.float64]
 Batches = Sequence[NDArray[np.int64]]  # rows of queries
@@ -99,7 +99,9 @@ def measure(run: Run, config: RunConfig, batches: Batches, meter: Meter, progres
     while True:
         progress("measuring", round(99 * share), 100)
         parts.append(_part(run, config, batches, share, meter))
-        if share == 1 or (len(parts) > 1 and parts[-1].seconds.sum(axis=0).min() > LONG):
+        is_long = parts[-1].seconds.sum(axis=0).min() > LONG
+        is_large = 4 * parts[-1].extra.max() > meter.available() - meter.held()
+        if share == 1 or (len(parts) > 1 and (is_long or is_large)):
             break
         share = min(1.0, 4 * share)
     weights = list(run.towers.parameters())
@@ -122,7 +124,8 @@ def _part(run: Run, config: RunConfig, batches: Batches, share: float, meter: Me
     size = math.ceil(len(batches[0]) * share)
     rows = np.concatenate([batch[:size] for batch in batches])
     few = np.split(np.arange(len(rows)), np.cumsum([len(batch[:size]) for batch in batches])[:-1])
-    chosen = np.sort(np.random.default_rng(0).choice(labels, math.ceil(labels * share), replace=False))
+    drawn = np.random.default_rng(0).choice(labels, math.ceil(labels * share), replace=False)
+    chosen = np.unique(np.concatenate([data.relevance.of(int(rows[0]))[:1], drawn]))  # with something to pull
     relevance, filtered = (Relevance(each.matrix[rows][:, chosen]) for each in (data.relevance, data.filtered))
     part = TrainingData(data.queries.take(rows), data.labels.take(chosen), relevance, filtered)
     objective = build_objective(config.objective, labels, pooled=True)  # k may be more than there are here
@@ -160,10 +163,11 @@ class WatchedStep(TrainingStep):
         super().__init__(*given)
         self._meter = meter
         self._marks: list[tuple[str, Numbers]] = []
+        self._queries = 0
         self.weighs = False  # which costs time
 
     def __call__(self, rows: NDArray[np.int64], *, step: int, seed: int) -> StepOutcome:
-        self._marks = []
+        self._marks, self._queries = [], len(rows)
         self._mark("began")
         outcome = super().__call__(rows, step=step, seed=seed)
         self._mark("optimizer")
@@ -172,15 +176,12 @@ class WatchedStep(TrainingStep):
     def _cache(self, tower: Encoder, texts: DistinctTexts, side: int, *, step: int, seed: int) -> CachedVectors:
         cache = super()._cache(tower, texts, side, step=step, seed=seed)
         self._mark(PARTS[side])
-        setattr(cache, "replay", partial(self._replay, cache.replay))  # noqa: B010
         return cache
 
-    def _replay(self, replay: Callable[[], int]) -> int:
-        if self._marks[-1][0] != "replay":
-            self._mark("loss")
-        texts = replay()
+    def _replay(self, encoded: Encoded) -> None:
+        self._mark("loss")
+        super()._replay(encoded)
         self._mark("replay")
-        return texts
 
     def _mark(self, name: str) -> None:
         if self._meter.device.type == "cuda":
@@ -197,7 +198,7 @@ class WatchedStep(TrainingStep):
             found[name] = found[name] + (mark - before)[:2]
             before = mark
         if self._towers.shared:
-            queries = len(self._data.queries) / (len(self._data.queries) + len(self._data.labels))
+            queries = self._queries / (self._queries + len(self._data.labels))
             both = found["encode_queries"]
             found["encode_queries"], found["encode_labels"] = both * queries, both * (1 - queries)
         return np.stack([found[part] for part in PARTS])

@@ -76,6 +76,7 @@ def predict(costs: Costs, work: Work, sizes: Sizes) -> Prediction:
     seconds[4] = on_line([(part.share, part.seconds[4]) for part in costs.parts], 1)
     largest = largest_micro_batch(work.queries[::processes], work.labels[::processes], work.shared, sizes.token_budget)
     extra = on_line([(part.largest, part.extra) for part in costs.parts], largest)
+    extra[3] = costs.parts[-1].extra[3]  # the optimizer's does not grow with texts
     # What scores need goes with the queries and the numbers each has in its vector and in a tile.
     last, tile, numbers = costs.parts[-1], min(sizes.tile or even_tile(batch, labels), labels), costs.vector_bytes // 4
     extra[1] = last.extra[1] * batch * (tile + numbers) / (last.queries * (last.tile + numbers))

@@ -107,15 +107,15 @@ class Tuned(NamedTuple):
 def tune(index: LabelIndex, queries: Tensor, k: int, target: float, *, seed: int = 0) -> Tuned:
     """Sets the least effort that reaches the target, or refuses, naming the best recall that can be reached.
 
-    Queries of one half choose it, those of the other half certify it.
+    Queries of one half choose it, those of the other half certify it; where there is no choice, all certify.
     """
+    efforts = index.efforts(k)
     order = torch.from_numpy(np.random.default_rng(seed).permutation(len(queries)))
-    half = len(queries) // 2
-    if half == 0:
+    half = len(queries) // 2 if len(efforts) > 1 else 0
+    if half == 0 and (len(efforts) > 1 or len(queries) == 0):
         raise BadInput(f"{len(queries)} queries are too few to tune an index on; give at least 2")
     choosing, certifying = queries[order[:half]], queries[order[half:]]
-    efforts = index.efforts(k)
-    chosen = _first_good(index, choosing, exact_search(choosing, index.labels, k), efforts, target)
+    chosen = 0 if half == 0 else _first_good(index, choosing, exact_search(choosing, index.labels, k), efforts, target)
     exact = exact_search(certifying, index.labels, k)
     best = 0.0
     for attempt, place in enumerate(_from(chosen, len(efforts)), 1):

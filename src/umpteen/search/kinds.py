@@ -5,6 +5,8 @@ A new kind is a module with an index (the methods of `LabelIndex`) and its `Engi
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 from umpteen.errors import BadInput
 from umpteen.search.index import Engine
@@ -33,6 +35,12 @@ KINDS: dict[str, Callable[[], Engine]] = {
     **{kind: partial(_faiss, kind) for kind in ("faiss-flat", "faiss-hnsw", "faiss-ivfpq", "faiss-sq")},
     "milvus": _milvus,
 }
+
+
+def forget(folder: Path, about: dict[str, Any]) -> str | None:
+    """Removes what lies elsewhere of an index that is gone; of a kind that nobody knows here, nothing does."""
+    kind = str(about.get("kind"))
+    return engine_of(kind).forget(folder, about) if kind in KINDS else None
 
 
 def engine_of(kind: str) -> Engine:

@@ -128,7 +128,8 @@ class FallbackIndex:
 
     @property
     def away(self) -> str | None:
-        return None if self.absence is None else self.absence.reason
+        absence = self.absence  # once: the keeper may take it away meanwhile
+        return None if absence is None else absence.reason
 
     @property
     def labels(self) -> LiveVectors:

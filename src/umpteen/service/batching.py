@@ -88,6 +88,7 @@ class Batcher:
         self._thread = ThreadPoolExecutor(1, "inference")  # starts with its first work
         self._asked: deque[_Asked] = deque()
         self._changes: deque[tuple[Callable[[], Any], asyncio.Future[Any]]] = deque()
+        self._ended = False
         self._busy = False  # the thread has work
         self._next: asyncio.Handle | None = None  # when the next work begins
         self._gathers = False  # it begins later, so that more texts can come
@@ -141,14 +142,22 @@ class Batcher:
         self._schedule()
         return await future
 
+    def end(self) -> None:
+        """Nothing new begins from now on; what waits for its turn is given up."""
+        self._ended = True
+        for _, future in self._changes:
+            future.cancel()
+        self._changes.clear()
+
     def stop(self) -> None:
         """Waits for what the thread was given; an application may be started again."""
         self._thread.shutdown()
         self._thread = ThreadPoolExecutor(1, "inference")  # starts with its first work
+        self._ended = False
 
     def _schedule(self) -> None:
         """The next work begins at the end of this turn of the loop: whatever came with it is in the queue by then."""
-        if self._busy or not (self._asked or self._changes):
+        if self._ended or self._busy or not (self._asked or self._changes):
             return
         if self._gathers and (self._changes or self.waiting_texts >= self._last_texts):
             assert self._next is not None
@@ -211,17 +220,20 @@ class Batcher:
 
     def _search(self, batch: list[_Asked]) -> list[Found | Exception]:
         """What each request is answered; one that fails does not take the others with it."""
-        texts = [text for asked in batch for text in asked.texts]
-        try:
-            found = self._find(texts, max(asked.k for asked in batch))
-        except Exception as problem:  # whatever it is, it belongs to whoever asked
-            return [problem] if len(batch) == 1 else [self._search([asked])[0] for asked in batch]
         answers: list[Found | Exception] = []
         start = 0
-        for asked in batch:
-            answers.append(found.some(start, start + len(asked.texts), asked.k))
-            start += len(asked.texts)
-        return answers
+        try:
+            found = self._find([text for asked in batch for text in asked.texts], max(asked.k for asked in batch))
+            for asked in batch:
+                answers.append(found.some(start, start + len(asked.texts), asked.k))
+                start += len(asked.texts)
+            return answers
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as problem:  # even a library's panic belongs to whoever asked
+            if len(batch) > 1:
+                return [self._search([asked])[0] for asked in batch]
+            return [problem if isinstance(problem, Exception) else RuntimeError(f"the search ended with {problem!r}")]
 
     def _find(self, texts: list[str], k: int) -> Found:
         """The k best labels of each text, or all if there are fewer."""

@@ -227,7 +227,7 @@ class Log:
             self._writing.cancel()
             self._writing = None
         lines, self._lines = self._lines, []
-        with suppress(OSError, ValueError):  # whoever read the log has gone; the service goes on
+        with suppress(OSError, ValueError, AttributeError):  # whoever read the log has gone; the service goes on
             stream = self._stream or sys.stdout.buffer
             stream.write(b"".join(lines))
             stream.flush()

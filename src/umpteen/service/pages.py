@@ -43,7 +43,7 @@ _STILL_HEADERS = {
 def add_pages(app: FastAPI) -> None:
     """Adds the page and the reference."""
     folder = resources.files("umpteen.service") / "page"
-    files = {file.name: file.read_bytes() for file in folder.iterdir()}
+    files = {file.name: file.read_bytes() for file in folder.iterdir() if Path(file.name).suffix in _TYPES}
     marks = {name: f'"{hashlib.sha256(content).hexdigest()[:16]}"' for name, content in files.items()}  # the ETags
 
     @app.get("/", include_in_schema=False)

@@ -51,8 +51,11 @@ def serve(
     A worker that cannot start, be it for a damaged model or an index that another process has to itself, is an error.
     `at_start` is what each worker does first; it has to be importable.
     """
-    stopping = threading.Event()
-    before = {number: signal.signal(number, lambda *_: stopping.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    stopping: list[int] = []  # no lock may be taken in a signal's handler: another may come while it has it
+    before = {
+        number: signal.signal(number, lambda number, _: stopping.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
         counts = SharedCounts(settings.workers)
         with listening_socket(settings.host, settings.port) as listener, closing(counts):
@@ -70,7 +73,7 @@ def address_of(listener: socket.socket, host: str) -> str:
     return f"http://[{shown}]:{port}/" if ":" in shown else f"http://{shown}:{port}/"
 
 
-def _watch(served: _Served, stopping: threading.Event, announce: Callable[[], None]) -> None:
+def _watch(served: _Served, stopping: list[int], announce: Callable[[], None]) -> None:
     """Starts the workers, and others in the place of those that die, until it is to stop."""
     # A server that has imported everything once makes every worker by a fork, before torch has any threads; its socket
     # lies in the temporary folder, and such names are short.
@@ -80,10 +83,10 @@ def _watch(served: _Served, stopping: threading.Event, announce: Callable[[], No
     workers = [_Worker(processes, served, place) for place in range(served.settings.workers)]
     announced = False
     try:
-        while not stopping.is_set():
+        while not stopping:
             wait([worker.news for worker in workers if worker.again is None], timeout=_LOOKS)
             for worker in workers:
-                if not worker.lives() and not stopping.is_set():
+                if not worker.lives() and not stopping:
                     worker.replace()
             if not announced and all(worker.ready for worker in workers):
                 announced = True
@@ -152,7 +155,7 @@ class _Worker:
     def _pause(self) -> None:
         """Before another start in short order, longer each time."""
         self._attempt += 1
-        self.again = time.monotonic() + min(_LONGEST_PAUSE, 2.0**self._attempt)
+        self.again = time.monotonic() + min(_LONGEST_PAUSE, 2.0 ** min(self._attempt, 16))
 
     def _tell_end(self) -> None:
         reason = self._problem or self._fate()

@@ -3,6 +3,7 @@
 Types are strict: the number 5 is not the text "5".
 """
 
+import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -13,7 +14,6 @@ from starlette.exceptions import HTTPException
 
 from umpteen.errors import BadInput, DamagedModel, NotSaved
 from umpteen.model.changes import LONGEST_KEY, LONGEST_TEXT, NO_PART_OF_A_TEXT, UNSEEN
-from umpteen.parallel.world import is_out_of_memory
 from umpteen.service.settings import Limits
 
 
@@ -224,7 +224,8 @@ class Refusal(HTTPException):
 
     def response(self) -> Response:
         """{"error": {"code": "unknown_key", "reason": "there is no label with the key 'tea'", "field": "key"}}"""
-        body = ErrorResponse(error=self.told).model_dump_json(exclude_none=True)
+        # The standard library's: a reason may name a path that is not UTF-8.
+        body = json.dumps(ErrorResponse(error=self.told).model_dump(exclude_none=True))
         return Response(body, self.status_code, self.headers, media_type="application/json")
 
 
@@ -248,8 +249,12 @@ def refusal_of(problem: Exception) -> Refusal | None:
     ):
         if isinstance(problem, kind):
             return Refusal(status, code, str(problem))
-    if isinstance(problem, MemoryError | RuntimeError) and is_out_of_memory(problem):
-        return Refusal(503, "out_of_memory", "the service has not enough memory for this request; ask for less at once")
+    if isinstance(problem, MemoryError | RuntimeError):
+        from umpteen.parallel.world import is_out_of_memory  # here: who watches the workers must not load torch
+
+        if is_out_of_memory(problem):
+            reason = "the service has not enough memory for this request; ask for less at once"
+            return Refusal(503, "out_of_memory", reason)
     return None
 
 

@@ -260,6 +260,7 @@ class Service:
                 await watching
         self._watching = []
         self.lookups.stop()
+        self.batcher.end()
         await asyncio.to_thread(self.batcher.stop)
         self.classifier.index.close()
         await self.metrics.tell()

@@ -194,7 +194,9 @@ class TrainingStep:
         loss, at_vectors = self._at_vectors(encoded, targets, filtered)
         thinned = None
         if at_vectors is not None and np.isfinite(loss):
-            thinned = self._carry_to_weights(encoded, at_vectors, rng)
+            thinned = self._hand_over(encoded, at_vectors, rng)
+            del at_vectors  # may be as large as all labels; what is needed of it is in the caches
+            self._replay(encoded)
         sum_gradients_(self._parameters, self._world)
         tokens = sum(cache.tokens for cache in encoded.caches)
         return Gradients(loss, tokens, thinned, self._pool_report(encoded.draw, targets, filtered))
@@ -209,8 +211,8 @@ class TrainingStep:
             return float(loss), None
         return float(loss.detach()), AtVectors(*torch.autograd.grad(loss, (queries, labels)))
 
-    def _carry_to_weights(self, encoded: Encoded, found: AtVectors, rng: np.random.Generator) -> Thinned | None:
-        """Encodes again, with a graph, what has a gradient at its vector; the weights' `.grad` holds the sum."""
+    def _hand_over(self, encoded: Encoded, found: AtVectors, rng: np.random.Generator) -> Thinned | None:
+        """Tells the caches which of their vectors has which gradient: all of them, or a sample of the labels'."""
         share, thinned = Shard(self._world, len(encoded.vectors)), None
         encoded.queries.cache.add_gradients(encoded.queries.positions, self._world.sum_(found.queries)[share.rows])
         labels, (cache, positions) = found.labels, encoded.labels
@@ -219,8 +221,11 @@ class TrainingStep:
             chosen, labels, thinned = thin(labels, self._settings.replay_fraction, encoded.shard, rng.random())
             positions = (np.arange(len(encoded.shard)) if isinstance(positions, slice) else positions)[chosen]
         cache.add_gradients(positions, labels)
-        together(self._world, lambda: [each.replay() for each in encoded.caches])
         return thinned
+
+    def _replay(self, encoded: Encoded) -> None:
+        """Encodes again, with a graph, what has a gradient at its vector: from here on, the weights have theirs."""
+        together(self._world, lambda: [cache.replay() for cache in encoded.caches])
 
     def _encode_all(self, rows: NDArray[np.int64], *, step: int, seed: int) -> Encoded:
         """The vectors of the batch's queries and of all labels, each distinct text once."""

@@ -97,7 +97,7 @@ def rows_of_json(lines: Iterator[tuple[Place, str]]) -> Iterator[Found]:
 
 def _object(line: str, at: Place) -> Record | BadFile:
     try:
-        record = json.loads(line)
+        record = json.loads(line.rstrip("\r\n"))
     except (ValueError, RecursionError) as error:
         return at.error(f"is no valid JSON ({error}); each line must hold one whole object")
     if not isinstance(record, dict):
