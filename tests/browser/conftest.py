@@ -64,8 +64,10 @@ def service(browser: Browser, model: Path, tmp_path: Path) -> Iterator[Running]:
 
 
 @pytest.fixture
-def watched(browser: Browser) -> Iterator[Watched]:
+def watched(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Watched]:
     """Opens pages; after the test, none may have asked another host or logged an error that was not expected."""
+    if "service" in request.fixturenames:
+        request.getfixturevalue("service")  # first, so that it ends last: an open page asks on, and would find nobody
     watched = Watched(browser)
     yield watched
     watched.close()

@@ -43,4 +43,5 @@ class Watched:
     def check(self) -> None:
         """Fails if a page did what it may not."""
         assert [url for url in self.requests if not url.startswith("http://127.0.0.1:")] == []
-        assert [error for error in self.errors if not self.expected.search(error)] == []
+        wrong = [error for error in self.errors if not self.expected.search(error)]
+        assert not wrong, wrong
