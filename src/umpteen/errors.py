@@ -13,7 +13,11 @@ UmpteenError
 └── Stopped             SIGINT or SIGTERM arrived; the run saved itself first (exit code 128 + signal)
 """
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TypeVar
+
+Entry = TypeVar("Entry")
 
 
 class UmpteenError(Exception):
@@ -69,3 +73,10 @@ class Stopped(UmpteenError):
     def __init__(self, message: str, *, signal: int) -> None:
         super().__init__(message)
         self.signal = signal
+
+
+def known(table: Mapping[str, Entry], name: str, otherwise: str, error: type[BadInput] = BadConfig) -> Entry:
+    """The entry of this name; `otherwise` says what there is not, and the names that there are follow."""
+    if name not in table:
+        raise error(f"{otherwise}; there is {', '.join(table)}")
+    return table[name]

@@ -44,8 +44,8 @@ def _merged(under: dict[str, Any], over: dict[str, Any], *path: str) -> dict[str
     both = {name: value for name, value in under.items() if known is None or name in known.model_fields}
     query = over.get("query")
     if path == ("encoder",) and isinstance(under.get("label"), dict) and isinstance(query, dict) and "kind" in query:
-        inherited = {"kind": query["kind"], **under["label"]}  # labels have the queries' kind, or their own
-        both["label"] = _merged(under["label"], {"kind": inherited["kind"]}, "encoder", "label")
+        kind = under["label"].get("kind", query["kind"])  # labels have a kind of their own, or the queries'
+        both["label"] = _merged(under["label"], {"kind": kind}, "encoder", "label")
     for name, value in over.items():
         beneath = both.get(name)
         if isinstance(value, dict) and isinstance(beneath, dict | None):

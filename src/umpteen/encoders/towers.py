@@ -19,7 +19,7 @@ from umpteen.encoders.rows import RowTable, row_tables
 from umpteen.encoders.static import StaticEncoder, inverse_document_frequencies
 from umpteen.encoders.table import TEXT_FOLDER, FusedEncoder, LabelTable
 from umpteen.encoders.tokenizer import TextTokenizer
-from umpteen.errors import BadConfig, BadInput, DamagedModel
+from umpteen.errors import BadConfig, BadInput, DamagedModel, known
 from umpteen.parallel.shard import Shard
 from umpteen.parallel.world import World
 
@@ -106,9 +106,7 @@ KINDS = {
 
 def kind_of(name: str) -> EncoderKind:
     """The kind of this name, or an error that lists those there are."""
-    if name not in KINDS:
-        raise BadConfig(f"no encoder of kind {name!r} is known; there is {', '.join(KINDS)}")
-    return KINDS[name]
+    return known(KINDS, name, f"no encoder of kind {name!r} is known")
 
 
 def build_encoder(tower: TowerConfig, place: Place) -> Encoder:

@@ -22,7 +22,7 @@ from umpteen.model.labels import LiveLabels
 from umpteen.model.store import read_parts, write_part
 from umpteen.search.certificate import Certificate, interval, queries_per_second, tune
 from umpteen.search.exact import ExactIndex
-from umpteen.search.index import Indexed, Later
+from umpteen.search.index import Engine, Indexed, Later
 from umpteen.search.kinds import KINDS, engine_of, forget
 
 USUAL = 1000  # queries
@@ -83,12 +83,11 @@ def build_index(
     If the recall cannot be reached, nothing is changed. Where the sample of queries is a number, so many of the labels'
     own texts are the queries; `k` is 10, or as many as the ranker looks at; `uri` says where Milvus is.
     """
-    _check(kind, recall, k, uri)
+    engine = _checked(kind, recall, k, uri)
     tell = progress or (lambda name, done, total: None)
     classifier = Classifier.load(model, index=False)
     folder = classifier.folder
     assert folder is not None
-    engine = engine_of(kind)
     labels = classifier.index.labels
     over = Indexed(folder.model, labels, classifier.version, lambda: classifier.labels)
     if isinstance(sample, int):
@@ -101,11 +100,8 @@ def build_index(
         seconds = time.perf_counter() - begun
         tuned = tune(index, queries, k, recall)
         speeds = [queries_per_second(side, queries, k) for side in (index, ExactIndex.of(labels))]
-        part.labels_version, part.living, part.about = (
-            classifier.version,
-            engine.living,
-            {**index.save(part.folder), **about},
-        )
+        part.labels_version, part.living = classifier.version, engine.living
+        part.about = {**index.save(part.folder), **about}
         index.close()  # an engine in the folder is still when the folder is moved to its place
         certificate = Certificate(
             kind=kind,
@@ -167,7 +163,8 @@ def usual_k(classifier: Classifier) -> int:
     return USUAL_K if ranker is None else max(USUAL_K, ranker.settings.candidates)
 
 
-def _check(kind: str, recall: float, k: int | None, uri: str | None) -> None:
+def _checked(kind: str, recall: float, k: int | None, uri: str | None) -> Engine:
+    """The engine of this kind, if it can be built as is asked for."""
     engine = engine_of(kind)
     if not 0 < recall <= 1:
         raise BadInput(f"a recall of {recall:g} is asked for; it must lie above 0 and not above 1")
@@ -177,3 +174,4 @@ def _check(kind: str, recall: float, k: int | None, uri: str | None) -> None:
         others = [name for name in KINDS if engine_of(name).has_address]
         raise BadInput(f"an address ({uri}) is for {', '.join(others)}; {kind} keeps its files in the model folder")
     engine.check(uri)
+    return engine

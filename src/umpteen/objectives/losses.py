@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from umpteen.config.settings import ObjectiveConfig, SoftTopK
-from umpteen.errors import BadConfig, BadInput
+from umpteen.errors import BadConfig, BadInput, known
 from umpteen.objectives.scores import Scores
 from umpteen.objectives.targets import Targets
 
@@ -107,9 +107,7 @@ OBJECTIVES = {
 
 def objective_kind(name: str) -> ObjectiveKind:
     """The objective of this name, or an error that lists those there are."""
-    if name not in OBJECTIVES:
-        raise BadConfig(f"there is no objective {name!r}; there is {', '.join(OBJECTIVES)}")
-    return OBJECTIVES[name]
+    return known(OBJECTIVES, name, f"there is no objective {name!r}")
 
 
 def build_objective(settings: ObjectiveConfig, labels: int, *, pooled: bool = False) -> Objective:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from umpteen.errors import BadInput
+from umpteen.errors import BadInput, known
 from umpteen.objectives.targets import Pairs, Targets
 
 BISECTIONS = 80
@@ -82,9 +82,7 @@ REFERENCE: dict[str, Callable[..., Tensor]] = {
 
 def formula(objective: str) -> Callable[..., Tensor]:
     """The formula of an objective by its name, `(scores [B, L], targets, filtered) → loss`."""
-    if objective not in REFERENCE:
-        raise BadInput(f"there is no formula for an objective {objective!r}; there is {', '.join(REFERENCE)}")
-    return REFERENCE[objective]
+    return known(REFERENCE, objective, f"there is no formula for an objective {objective!r}", BadInput)
 
 
 def soft_threshold(scores: Tensor, k: int, alpha: float) -> Tensor:

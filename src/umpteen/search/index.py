@@ -4,6 +4,7 @@ B queries, k wanted, C candidates.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -277,25 +278,25 @@ class Later(NamedTuple):
 BOUND = "bound_to_folder"  # in what is told of an index: a copy of its files would be of no use elsewhere
 
 
-class Engine:
+class Engine(ABC):
     """One kind of index: how it is built, opened, brought up to date and forgotten. What most need stands here."""
 
     living: str | None = None  # a subfolder of its files that changes in use
     has_address = False  # it may lie elsewhere than in the model folder
     updates = False  # it can be told of changed labels, instead of being built again
 
-    def check(self, uri: str | None) -> None:
+    def check(self, uri: str | None) -> None:  # noqa: B027  most have nothing to refuse
         """Refuses an address that it cannot be built at."""
 
+    @abstractmethod
     def build(
         self, folder: Path, indexed: Indexed, uri: str | None, progress: Advance
     ) -> AbstractContextManager[tuple[LabelIndex, dict[str, Any]]]:
         """An index over the labels, open while this lasts, and what to remember besides what its `save` tells."""
-        raise NotImplementedError
 
+    @abstractmethod
     def open(self, folder: Path, about: dict[str, Any], indexed: Indexed) -> LabelIndex:
         """The index as it was saved; the caller tells it what has changed since that version."""
-        raise NotImplementedError
 
     def update(self, folder: Path, about: dict[str, Any], indexed: Indexed, later: Later) -> None:
         """Tells an index of older labels what has changed since."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from umpteen.config.settings import CachePool, PoolConfig, RandomPool, RunConfig, ShortlistPool
 from umpteen.encoders.towers import Towers
-from umpteen.errors import BadConfig
+from umpteen.errors import BadConfig, known
 from umpteen.files.progress import Notice
 from umpteen.objectives.losses import Objective
 from umpteen.parallel.shard import Shard
@@ -80,9 +80,7 @@ KINDS: dict[str, Callable[[Any, Place], Pool | None]] = {
 def build_pool(place: Place) -> Pool | None:
     """The pool of competing labels; None when they are all in play."""
     pool = place.config.pool
-    if pool.name not in KINDS:
-        raise BadConfig(f"there is no pool {pool.name!r}; there is {', '.join(KINDS)}")
-    return KINDS[pool.name](pool, place)
+    return known(KINDS, pool.name, f"there is no pool {pool.name!r}")(pool, place)
 
 
 def _refuse_more_than_there_are(key: str, count: int, place: Place) -> None:
