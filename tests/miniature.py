@@ -46,21 +46,25 @@ def _write(path: Path, records: list[dict[str, object]]) -> None:
 
 
 def write_recipe(folder: Path, *changes: str, kind: str = "static", towers: str = "separate") -> Path:
-    """A recipe on the miniature in `folder` (both are made if missing); `changes` are lines like `seed=3`."""
+    """A recipe on the miniature in `folder` (both are made if missing); `changes` are lines like `seed=3`.
+
+    Of kind "sum" or "concat", the towers are a static and a frozen part.
+    """
     from umpteen.config.recipes import checked, to_toml, with_overrides
 
     if not (folder / "data").exists():
         write_miniature(folder / "data")
     if not (folder / "start").exists():
         tiny_transformer(folder / "start")
+    parts = (".static", ".frozen") if kind in ("sum", "concat") else ("",)
     settings = (
         f"data.source={folder / 'data'}",
         f"encoder.towers={towers}",
         f"encoder.query.kind={kind}",
-        f"encoder.query.start={folder / 'start'}",
-        "encoder.query.max_length=16",
-        "encoder.query.dropout=0.1",
-        f"optimizer.learning_rate={0.03 if kind == 'static' else 0.003}",
+        *(f"encoder.query{part}.start={folder / 'start'}" for part in parts),
+        *(f"encoder.query{part}.max_length=16" for part in parts),
+        *(f"encoder.query{part}.dropout=0.1" for part in parts),
+        f"optimizer.learning_rate={0.003 if kind == 'transformer' else 0.03}",
         "training.batch_size=16",
         "training.epochs=3",
         "training.threads=1",

@@ -23,7 +23,7 @@ from lab.__main__ import lab
 from umpteen.cli.main import cli
 from umpteen.config.recipes import checked, names, to_toml, with_overrides
 from umpteen.config.recipes import resolve as resolve_recipe
-from umpteen.config.settings import KINDS, RunConfig
+from umpteen.config.settings import KINDS, PARTS, RunConfig
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "umpteen"
@@ -223,8 +223,11 @@ def test_the_reference_of_recipes_has_every_key_and_every_word() -> None:
     shown = {line for block in (usual, *others) for line in block.splitlines()}
     there = set()
     for path, (key, kinds) in KINDS.items():
-        for kind in kinds.keys() - ({"table"} if path == "encoder.query" else set()):
-            there |= set(to_toml(checked(with_overrides({}, (f"{path}.{key}={kind}",)), origin=kind)).splitlines())
+        for kind in kinds.keys() - ({"table"} if path == "encoder.query" else {"concat"}):
+            of_path = {"encoder.query": PARTS[:3], "encoder.label": ("static", "table")}
+            parts = of_path[path] if kind in ("sum", "concat") else ()
+            given = (f"{path}.{key}={kind}", *(f"{path}.{part}.weight=1.0" for part in parts))
+            there |= set(to_toml(checked(with_overrides({}, given), origin=kind)).splitlines())
     assert shown == there
     rows = re.findall(r"^\| `([\w.]+)` \| (.+) \|$", page.read_text(encoding="utf-8"), flags=re.M)
     for key, words in rows:

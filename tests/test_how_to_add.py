@@ -21,6 +21,7 @@ from umpteen.data.formats import native
 from umpteen.doctor.agreement import draw_sample, with_naive_formula
 from umpteen.encoders import folder as layout
 from umpteen.encoders import towers as tower_kinds
+from umpteen.encoders.encoder import Encoder
 from umpteen.encoders.static import StaticEncoder
 from umpteen.encoders.towers import EncoderKind, Place, Towers
 from umpteen.errors import BadConfig, BadInput
@@ -89,7 +90,7 @@ class ToyEncoder(StaticEncoder):
     def forward(self, ids: Tensor, offsets: Tensor) -> Tensor:
         return super().forward(ids, offsets) * self.factor
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path, beside: Encoder | None = None) -> None:
         super().save(folder)
         layout.write_settings(folder, {**layout.read_settings(folder), "kind": "toy", "factor": self.factor})
 
@@ -110,7 +111,9 @@ def build_toy(tower: ToyTower, place: Place) -> ToyEncoder:
 
 def test_an_encoder_part_is_a_class_a_row_and_its_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(settings.TOWERS, "toy", ToyTower)
-    monkeypatch.setitem(tower_kinds.KINDS, "toy", EncoderKind(build_toy, ToyEncoder.read))
+    monkeypatch.setitem(
+        tower_kinds.KINDS, "toy", EncoderKind(build_toy, lambda folder, own, beside: ToyEncoder.read(folder, own))
+    )
     recipe = write_recipe(tmp_path, *QUICK)
     config = resolve(str(recipe), ("encoder.query.kind=toy", "encoder.query.factor=3"))
     run = build_run(config, workspace=None)
@@ -206,11 +209,11 @@ def test_an_unknown_name_is_an_error_that_lists_the_known_ones(seam: str, tmp_pa
 def test_every_name_that_a_recipe_may_use_has_its_code() -> None:
     assert set(settings.OBJECTIVES) == set(losses.OBJECTIVES) == set(reference.REFERENCE)
     assert set(settings.POOLS) == set(pool_kinds.KINDS)
-    assert set(settings.TOWERS) == set(tower_kinds.KINDS) - {"fused"}
+    assert set(settings.TOWERS) == set(tower_kinds.KINDS)
     with pytest.raises(BadInput, match="exact, faiss-flat"):
         index_kinds.engine_of("nobody")
     place = Place(0, Shard(World(), 0))
-    with pytest.raises(BadConfig, match="there is static, transformer, table"):
+    with pytest.raises(BadConfig, match="there is static, frozen, transformer, table"):
         tower_kinds.build_encoder(settings.TowerConfig(kind="nobody"), place)
     with pytest.raises(BadConfig, match="there is softmax"):
         losses.build_objective(settings.ObjectiveConfig(name="nobody"), 3)

@@ -155,10 +155,15 @@ def test_the_sample_holds_queries_with_their_positives_and_stays_small(
     assert small.label_texts == [text for text in whole.label_texts if text in small.label_texts]
 
 
-@pytest.mark.parametrize("change", ["encoder.label.kind=table", "encoder.label.residual=true"])
-def test_a_recipe_with_a_vector_per_label_is_examined_like_any_other(change: str, tmp_path: Path) -> None:
-    found = statuses(command("doctor", write_recipe(tmp_path, change), "--json"))
-    skipped = {"token table"} if "table" in change else set()
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [("static", ("encoder.label.kind=table",)), ("sum", ("encoder.label.table.skip=0",)), ("concat", ())],
+)
+def test_a_recipe_with_a_vector_per_label_or_with_parts_is_examined_like_any_other(
+    kind: str, changes: tuple[str, ...], tmp_path: Path
+) -> None:
+    found = statuses(command("doctor", write_recipe(tmp_path, *changes, kind=kind), "--json"))
+    skipped = {"token table"} if kind == "static" else set()
     assert {name for name, status in found.items() if status != "ok"} == skipped
 
 

@@ -13,10 +13,11 @@ from miniature import files_of
 from tiny import tiny_tokenizer, tiny_transformer
 from umpteen.data.labels import LabelCatalogue
 from umpteen.data.texts import Texts
-from umpteen.encoders.encoder import NEW, Encoder, encode_texts, encode_tokens, label_tokens
+from umpteen.encoders.encoder import NEW, Encoder, encode_texts, encode_tokens, tokens_for
+from umpteen.encoders.parts import PartsEncoder
 from umpteen.encoders.rows import RowTable
 from umpteen.encoders.static import StaticEncoder
-from umpteen.encoders.table import FusedEncoder, LabelTable
+from umpteen.encoders.table import LabelTable
 from umpteen.encoders.towers import Towers
 from umpteen.encoders.transformer import TransformerEncoder
 from umpteen.errors import BadInput, DamagedModel
@@ -39,9 +40,15 @@ def text_tower(folder: Path, kind: str = "static", *, normalise: bool = True) ->
     return TransformerEncoder.load(start, max_length=9, hidden_dropout=0.0, normalise=normalise)
 
 
+def with_rows(text: Encoder, table: RowTable, *, normalise: bool = True) -> PartsEncoder:
+    """A text's vector plus a residual for each label."""
+    parts = {"static": text, "table": LabelTable(table, normalise=False, optional=True)}
+    return PartsEncoder(parts, "sum", normalise=normalise)
+
+
 def vectors_of(tower: Encoder, chosen: np.ndarray = ROWS) -> Tensor:
     texts = Texts.of([TEXTS[row] for row in chosen])
-    return tower(*label_tokens(tower, texts, chosen).batch(np.arange(len(chosen))))
+    return tower(*tokens_for(tower, texts, chosen).batch(np.arange(len(chosen))))
 
 
 @pytest.mark.parametrize("normalise", [True, False])
@@ -59,11 +66,12 @@ def test_a_fused_tower_starts_as_its_text_tower_and_adds_what_it_learns(
     kind: str, normalise: bool, tmp_path: Path
 ) -> None:
     text = text_tower(tmp_path, kind, normalise=normalise).double().eval()
-    tower = FusedEncoder(text, RowTable.zeros(Shard(World(), len(TEXTS)), 8).double(), normalise=normalise)
+    tower = with_rows(text, RowTable.zeros(Shard(World(), len(TEXTS)), 8), normalise=normalise).double()
     plain = torch.cat([text.encode([label]) for label in TEXTS])
     torch.testing.assert_close(vectors_of(tower), plain)
-    tower.residual.weight.data = rows().weight.double()
-    fused = plain + tower.residual.weight
+    assert tower.rows is not None
+    tower.rows.weight.data = rows().weight.double()
+    fused = plain + tower.rows.weight
     expected = normalize(fused) if normalise else fused
     torch.testing.assert_close(vectors_of(tower), expected)
     assert not torch.equal(vectors_of(tower)[2], vectors_of(tower)[3])  # equal texts, residuals of their own
@@ -73,22 +81,26 @@ def test_a_fused_tower_starts_as_its_text_tower_and_adds_what_it_learns(
 
 @pytest.mark.parametrize("normalise", [True, False])
 def test_the_gradients_of_a_fused_tower_are_those_of_dense_autograd(normalise: bool, tmp_path: Path) -> None:
-    tower = FusedEncoder(text_tower(tmp_path, normalise=normalise), rows(), normalise=normalise).double()
-    assert isinstance(tower.text, StaticEncoder)
+    tower = with_rows(text_tower(tmp_path, normalise=normalise), rows(), normalise=normalise).double()
+    text = tower.encoders["static"]
+    assert isinstance(text, StaticEncoder) and tower.rows is not None
+    tower.weigh({"static": 0.7, "table": 1.3})
     vectors_of(tower).sin().sum().backward()
-    ours = tower.residual.dense_gradient(), tower.text.table.grad
-    tower.text.zero_grad()
-    residual = tower.residual.weight.detach().requires_grad_()
-    fused = torch.cat([tower.text(*tower.tokenizer.batch([label])) for label in TEXTS]) + residual
+    ours = tower.rows.dense_gradient(), text.table.grad
+    assert tower.weights.grad is not None and not tower.weights.grad.any()  # both stay
+    text.zero_grad()
+    residual, weights = tower.rows.weight.detach().requires_grad_(), tower.weights.detach()
+    plain = torch.cat([text(*text.tokenizer.batch([label])) for label in TEXTS])
+    fused = weights[0] * plain + weights[1] * residual
     (normalize(fused) if normalise else fused).sin().sum().backward()
-    for mine, theirs in zip(ours, (residual.grad, tower.text.table.grad), strict=True):
+    for mine, theirs in zip(ours, (residual.grad, text.table.grad), strict=True):
         assert mine is not None and theirs is not None and theirs.abs().max() > 1e-3
         torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-12)
 
 
 def test_a_label_new_to_a_fused_tower_has_no_residual(tmp_path: Path) -> None:
     text = text_tower(tmp_path).eval()
-    tower = FusedEncoder(text, rows(), normalise=True).eval()
+    tower = with_rows(text, rows()).eval()
     known, new = encode_texts(tower, TEXTS, rows=ROWS), encode_texts(tower, TEXTS)
     torch.testing.assert_close(new, text.encode(TEXTS))
     torch.testing.assert_close(tower.encode(TEXTS), new)
@@ -116,7 +128,7 @@ def test_a_table_refuses_texts(tmp_path: Path) -> None:
 def test_a_classifier_with_rows_survives_its_folder(fused: bool, tmp_path: Path) -> None:
     query = text_tower(tmp_path / "start")
     text = StaticEncoder.random(tmp_path / "start", 8, seed=3, dropout=0.2)
-    label = FusedEncoder(text, rows(), normalise=True) if fused else LabelTable(rows(), normalise=False, dropout=0.3)
+    label = with_rows(text, rows()) if fused else LabelTable(rows(), normalise=False, dropout=0.3)
     catalogue = LabelCatalogue([f"key {row}" for row in ROWS], TEXTS)
     classifier = Classifier.build(Towers(query, label).eval(), catalogue, rows=ROWS)
     classifier.save(tmp_path / "model")
@@ -126,8 +138,9 @@ def test_a_classifier_with_rows_survives_its_folder(fused: bool, tmp_path: Path)
     torch.testing.assert_close(encode_texts(loaded.towers.label, TEXTS, rows=ROWS), classifier.vectors)
     assert loaded.towers.describe() == classifier.towers.describe()
     assert "5 labels" in loaded.towers.describe()
-    (files_of(tmp_path / "model") / "encoder" / "label" / "model.safetensors").unlink()
-    with pytest.raises(DamagedModel, match=r"label/model\.safetensors"):
+    table = "label/table/model.safetensors" if fused else "label/model.safetensors"
+    (files_of(tmp_path / "model") / "encoder" / table).unlink()
+    with pytest.raises(DamagedModel, match=table):
         Classifier.load(tmp_path / "model")
 
 
@@ -145,14 +158,15 @@ def test_parameters_are_counted_by_tower_and_a_shared_table_in_all(tmp_path: Pat
     assert isinstance(query, StaticEncoder) and query.bigrams is not None
     of_query = query.table.numel() + query.token_weights.numel() + query.bigrams.numel()
     part = RowTable.zeros(Shard(World(1, 3), 100), 8)
-    for label, of_label in ((LabelTable(part), 800), (FusedEncoder(query, part, normalise=True), of_query + 800)):
+    for label, of_label in ((LabelTable(part), 800), (with_rows(query, part), of_query + 800 + 2)):
         counts = Towers(query, label).parameter_counts()
-        assert counts == {"query": of_query, "label": of_label, "total": of_query + of_label}
+        assert counts == {"query": of_query, "label": of_label, "total": of_query + of_label, "frozen": 0}
     assert Towers(query).parameter_counts()["total"] == of_query
 
 
 def test_many_labels_are_encoded_in_micro_batches_as_in_one(tmp_path: Path) -> None:
-    tower = FusedEncoder(text_tower(tmp_path), rows(), normalise=True).eval()
-    tokens = label_tokens(tower, Texts.of(TEXTS), ROWS)
+    tower = with_rows(text_tower(tmp_path), rows()).eval()
+    tokens = tokens_for(tower, Texts.of(TEXTS), ROWS)
     torch.testing.assert_close(encode_tokens(tower, tokens, token_budget=6), encode_tokens(tower, tokens))
-    assert len(tokens.without_firsts().batch(ROWS)[0]) == len(tokens.batch(ROWS)[0]) - len(TEXTS)
+    ((_, text),) = tower.leaves(tokens)
+    assert len(text.batch(ROWS)[0]) == len(tokens.batch(ROWS)[0]) - 2 * len(TEXTS)  # a length and a row each

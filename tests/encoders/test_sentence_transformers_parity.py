@@ -64,9 +64,9 @@ def _transformer(folder: Path, kind: str = "bert", **settings: object) -> Transf
 def _theirs(folder: Path, texts: list[str], method: str = "encode") -> Tensor:
     from sentence_transformers import SentenceTransformer
 
-    # trust_remote_code lets it import the class for hashed bigrams from umpteen; the others don't need it.
-    bigrams = any(folder.glob("**/0_StaticBigrams"))
-    model = SentenceTransformer(str(folder), device="cpu", trust_remote_code=bigrams, local_files_only=True)
+    # trust_remote_code lets it import the class for what it has no modules for from umpteen; others don't need it.
+    ours = any("EncoderModule" in file.read_text() for file in folder.rglob("*.json"))
+    model = SentenceTransformer(str(folder), device="cpu", trust_remote_code=ours, local_files_only=True)
     vectors = getattr(model, method)(texts, convert_to_tensor=True, show_progress_bar=False)
     assert isinstance(vectors, Tensor)
     return vectors

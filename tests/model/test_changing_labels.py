@@ -14,9 +14,10 @@ from small_catalogue import LABELS
 
 from answers import same_answers
 from umpteen.data.labels import LabelCatalogue
+from umpteen.encoders.parts import PartsEncoder
 from umpteen.encoders.rows import RowTable
 from umpteen.encoders.static import StaticEncoder
-from umpteen.encoders.table import FusedEncoder, LabelTable
+from umpteen.encoders.table import LabelTable
 from umpteen.encoders.towers import Towers
 from umpteen.errors import BadInput
 from umpteen.model import catalogue as catalogue_module
@@ -273,7 +274,8 @@ def test_a_new_label_of_a_fused_tower_has_no_residual_and_an_old_one_takes_its_o
     query = Classifier.load(model).towers.query
     assert isinstance(query, StaticEncoder)
     residual = RowTable(torch.randn(5, 16, generator=torch.Generator().manual_seed(1)))
-    fused = Towers(query, FusedEncoder(query, residual, normalise=True)).eval()
+    parts = {"static": query, "table": LabelTable(residual, normalise=False, optional=True)}
+    fused = Towers(query, PartsEncoder(parts, "sum")).eval()
     Classifier.build(fused, LabelCatalogue(LABELS.keys(), LABELS.values()), rows=np.arange(5)).save(tmp_path / "fused")
     classifier = Classifier.load(tmp_path / "fused")
     before = classifier.vectors.clone()

@@ -10,14 +10,16 @@ from miniature import KEYS, LABELS, command, refused, trained, write_miniature, 
 from umpteen.config.recipes import read_config
 from umpteen.data.labels import LabelCatalogue
 from umpteen.encoders.encoder import encode_texts
-from umpteen.encoders.table import FusedEncoder, LabelTable
+from umpteen.encoders.parts import PartsEncoder
+from umpteen.encoders.table import LabelTable
 from umpteen.errors import BadInput
 from umpteen.model.classifier import Classifier
 from umpteen.model.train import train_in
 from umpteen.parallel import World
 from worlds import run_world
 
-TABLE, FUSED = "encoder.label.kind=table", "encoder.label.residual=true"
+TABLE = "encoder.label.kind=table"
+FUSED = ("encoder.label.kind=sum", "encoder.label.static.bigrams=0", "encoder.label.table.skip=0")
 QUERIES = ["the law of fish", "a book in the library", "dog and tree"]
 
 
@@ -33,7 +35,7 @@ def saved_parameters(model: Path) -> dict[str, int]:
         (TABLE,),
         (TABLE, "encoder.label.start_from_text=true", "objective.name=soft_top_k", "objective.k=2"),
         (TABLE, "encoder.query.normalise=false", "objective.name=one_vs_all", "objective.temperature=1"),
-        (FUSED, "objective.name=softmax"),
+        (*FUSED, "objective.name=softmax"),
     ],
     ids=["table", "table from text", "classic classifier", "fused"],
 )
@@ -46,7 +48,7 @@ def test_a_model_with_a_vector_per_label_trains_predicts_evaluates_and_verifies(
     assert command("verify", model).code == 0
     classifier = Classifier.load(model)
     label = classifier.towers.label
-    assert isinstance(label, FusedEncoder if FUSED in changes else LabelTable)
+    assert isinstance(label, PartsEncoder if FUSED[0] in changes else LabelTable)
     every = torch.arange(len(LABELS)).numpy()
     torch.testing.assert_close(encode_texts(label, LABELS, rows=every), classifier.vectors)
     counts = saved_parameters(model)
@@ -62,18 +64,20 @@ def test_new_labels_are_refused_by_a_table_and_go_by_their_texts_in_a_fused_towe
     table = Classifier.load(trained(tmp_path / "table", TABLE, "training.steps=2"))
     with pytest.raises(BadInput, match="2 labels are new"):
         Classifier.build(table.towers, new)
-    fused = Classifier.load(trained(tmp_path / "fused", FUSED, "training.steps=2"))
+    fused = Classifier.load(trained(tmp_path / "fused", *FUSED, "training.steps=2"))
     built = Classifier.build(fused.towers, new)
-    assert isinstance(fused.towers.label, FusedEncoder)
-    torch.testing.assert_close(built.vectors, fused.towers.label.text.encode(list(new.texts)))
+    assert isinstance(fused.towers.label, PartsEncoder)
+    torch.testing.assert_close(built.vectors, fused.towers.label.encoders["static"].encode(list(new.texts)))
 
 
-@pytest.mark.parametrize("change", [TABLE, FUSED], ids=["table", "fused"])
-def test_training_goes_on_from_a_model_with_other_labels_each_row_with_its_key(change: str, tmp_path: Path) -> None:
-    first = trained(tmp_path / "first", change, "training.steps=3")
+@pytest.mark.parametrize("change", [(TABLE,), FUSED], ids=["table", "fused"])
+def test_training_goes_on_from_a_model_with_other_labels_each_row_with_its_key(
+    change: tuple[str, ...], tmp_path: Path
+) -> None:
+    first = trained(tmp_path / "first", *change, "training.steps=3")
     second, order = tmp_path / "second", [7, 2, 9, 0]
     write_miniature(second / "data", labels=order)
-    recipe = write_recipe(second, change, "training.steps=1", "optimizer.learning_rate=1e-12", "evaluation.metric=P@1")
+    recipe = write_recipe(second, *change, "training.steps=1", "optimizer.learning_rate=1e-12", "evaluation.metric=P@1")
     outcome = command("train", recipe, "--from", first, "--output", second / "model", "--quiet")
     assert outcome.code == 0, outcome.err
     before, after = Classifier.load(first), Classifier.load(second / "model")
@@ -85,9 +89,9 @@ def train_in_world(world: World, recipe: Path, output: Path) -> None:
     train_in(world, read_config(recipe), output=output)
 
 
-@pytest.mark.parametrize("change", [TABLE, FUSED], ids=["table", "fused"])
-def test_two_processes_that_share_the_rows_save_the_model_of_one(change: str, tmp_path: Path) -> None:
-    alone = trained(tmp_path, change, "training.steps=4", "encoder.query.dropout=0")
+@pytest.mark.parametrize("change", [(TABLE,), FUSED], ids=["table", "fused"])
+def test_two_processes_that_share_the_rows_save_the_model_of_one(change: tuple[str, ...], tmp_path: Path) -> None:
+    alone = trained(tmp_path, *change, "training.steps=4", "encoder.query.dropout=0")
     run_world(2, train_in_world, tmp_path / "recipe.toml", tmp_path / "together")
     one, two = (Classifier.load(model) for model in (alone, tmp_path / "together"))
     torch.testing.assert_close(two.vectors, one.vectors, rtol=1e-4, atol=1e-5)
@@ -99,10 +103,10 @@ def test_two_processes_that_share_the_rows_save_the_model_of_one(change: str, tm
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        (("encoder.query.kind=table",), 'kind = "table" is for labels'),
-        (("encoder.query.residual=true",), "residual = true is for labels"),
-        ((TABLE, FUSED), 'residual is for kind = "static or transformer", not for "table"'),
-        ((FUSED, "encoder.label.start_from_text=true"), "start_from_text is for"),
+        (("encoder.query.kind=table",), '"table" is for labels'),
+        (("encoder.query.kind=sum", "encoder.query.static.idf=true", "encoder.query.table.skip=0"), "is for labels"),
+        ((TABLE, "encoder.label.table.skip=0"), 'table is for kind = "sum or concat", not for "table"'),
+        ((*FUSED, "encoder.label.start_from_text=true"), "start_from_text is for"),
         ((TABLE, "encoder.towers=shared"), "shared towers are one encoder"),
         ((TABLE, "training.replay_fraction=0.5"), "training.replay_fraction = 0.5"),
     ],

@@ -15,10 +15,12 @@ from umpteen.data.batches import draw_positives
 from umpteen.data.labels import Relevance
 from umpteen.data.texts import Texts
 from umpteen.data.tokens import TokenTable
-from umpteen.encoders.encoder import Encoder, label_tokens
+from umpteen.encoders.encoder import Encoder, tokens_for
+from umpteen.encoders.frozen import FrozenEncoder
+from umpteen.encoders.parts import PartsEncoder
 from umpteen.encoders.rows import RowTable, row_tables
 from umpteen.encoders.static import StaticEncoder
-from umpteen.encoders.table import FusedEncoder, LabelTable
+from umpteen.encoders.table import LabelTable
 from umpteen.encoders.towers import Towers
 from umpteen.encoders.transformer import TransformerEncoder
 from umpteen.objectives import decoupled_softmax, one_vs_all, soft_top_k, softmax
@@ -66,17 +68,28 @@ OBJECTIVES: dict[str, Objective] = {
     "one_vs_all": (one_vs_all, reference.one_vs_all),
 }
 TOWERS = ["static shared", "static static", "transformer shared", "transformer static", "static transformer"]
-TOWERS_WITH_ROWS = ["static table", "static fused", "transformer table", "static fused-transformer"]
+TOWERS += ["frozen shared", "frozen-hidden static", "sum shared", "sum sum-transformer", "concat concat"]
+TOWERS_WITH_ROWS = ["static table", "static sum-table", "transformer table", "sum sum-transformer-table"]
 SEED, STEP = 3, 17
 
 
 def make_encoder(kind: str, start: str, seed: int, world: World | None = None) -> Encoder:
-    if kind in {"table", "fused", "fused-transformer"}:
-        rows = RowTable.gaussian(Shard(world or World(), len(LABELS)), 8, seed)
-        if kind == "table":
-            return LabelTable(rows)
-        text = make_encoder("transformer" if "transformer" in kind else "static", start, seed)
-        return FusedEncoder(text, rows, normalise=True)
+    how, *more = kind.split("-")
+    if how == "table":
+        return LabelTable(RowTable.gaussian(Shard(world or World(), len(LABELS)), 8, seed))
+    if how in ("sum", "concat"):
+        kinds = ["static", *(name for name in more if name != "table")] if more else ["static", "frozen"]
+        parts = {name: make_encoder(name, start, seed) for name in kinds}
+        if "table" in more:
+            rows = RowTable.gaussian(Shard(world or World(), len(LABELS)), 8, seed)
+            parts["table"] = LabelTable(rows, normalise=False, optional=True)
+        weights = {name: 0.5 + 0.3 * place for place, name in enumerate(parts)}
+        return PartsEncoder(parts, "sum" if how == "sum" else "concat", weights=weights)
+    if how == "frozen":
+        encoder = FrozenEncoder.load(start, {"max_length": 8}, hidden=3 if more else 0)
+        for parameter in encoder.parameters():  # not at the identity
+            torch.nn.init.normal_(parameter, generator=torch.Generator().manual_seed(seed))
+        return encoder
     if kind == "static":
         encoder = StaticEncoder.random(start, 8, seed=seed, bigrams=20, max_length=8)
         assert encoder.bigrams is not None
@@ -93,7 +106,7 @@ def make_towers(names: str, start: str, world: World | None = None) -> Towers:
 
 
 def table(encoder: Encoder, texts: list[str]) -> TokenTable:
-    return label_tokens(encoder, Texts.of(texts), np.arange(len(texts)))
+    return tokens_for(encoder, Texts.of(texts), np.arange(len(texts)))
 
 
 def make_step(
@@ -165,9 +178,15 @@ def naive(
 
     def encoded(encoder: Encoder, texts: list[str]) -> Tensor:
         if isinstance(encoder, LabelTable):
-            return normalize(encoder.table.weight)
-        if isinstance(encoder, FusedEncoder):
-            return normalize(encoded(encoder.text, texts) + encoder.residual.weight)
+            return normalize(encoder.table.weight) if encoder.normalise else encoder.table.weight
+        if isinstance(encoder, PartsEncoder):
+            parts = zip(encoder.learned_weights(), encoder.encoders.values(), strict=True)
+            return normalize(sum((weight * encoded(part, texts) for weight, part in parts), torch.zeros(1)))
+        if isinstance(encoder, FrozenEncoder):
+            with torch.no_grad():
+                read = torch.cat([encoder.reader.encoder.encode([text]) for text in texts]).float().double()  # as kept
+            hidden = 0 if encoder.hidden is None else encoder.hidden(read)
+            return normalize(read @ encoder.map.weight.T + hidden)
         return torch.cat([encoder(*encoder.tokenizer.batch([text])) for text in texts])
 
     pulled, weights = [], []
@@ -180,23 +199,31 @@ def naive(
     every = [(position, int(row)) for position, at in enumerate(rows) for row in relevance.of(at)]
     counts = [(relevance.weights_of(at) > 0).sum() for at in rows]
     drawn = [max(1, sum(position == owner for owner, _ in pulled)) for position in range(len(rows))]
-    loss = judge(
-        Problem(
-            queries=encoded(towers.query, [QUERIES[row] for row in rows]),
-            labels=encoded(towers.label, LABELS),
-            pulled=pulled,
-            unpulled=[pair for pair in every if pair not in pulled],
-            filtered=[
-                *((position, row) for position, at in enumerate(rows) for row in FILTERED[at]),
-                *((position, row) for position in range(len(rows)) for row in absent),
-                *(kept_out or []),
-            ],
-            weights=weights,
-            scale=[float(count / some) for count, some in zip(counts, drawn, strict=True)] if positives else None,
-            reduction=reduction,
-            temperature=0.5,
+    sides = [(towers.query, towers.label)]
+    if isinstance(towers.query, PartsEncoder) and towers.query.how == "concat":  # each part by itself
+        assert isinstance(towers.label, PartsEncoder)
+        sides = list(zip(towers.query.encoders.values(), towers.label.encoders.values(), strict=True))
+    losses = [
+        judge(
+            Problem(
+                queries=encoded(query_tower, [QUERIES[row] for row in rows]),
+                labels=encoded(label_tower, LABELS),
+                pulled=pulled,
+                unpulled=[pair for pair in every if pair not in pulled],
+                filtered=[
+                    *((position, row) for position, at in enumerate(rows) for row in FILTERED[at]),
+                    *((position, row) for position in range(len(rows)) for row in absent),
+                    *(kept_out or []),
+                ],
+                weights=weights,
+                scale=[float(count / some) for count, some in zip(counts, drawn, strict=True)] if positives else None,
+                reduction=reduction,
+                temperature=0.5,
+            )
         )
-    )
+        for query_tower, label_tower in sides
+    ]
+    loss = torch.stack(losses).sum()
     loss.backward()  # type: ignore[no-untyped-call]
     return loss.item()
 

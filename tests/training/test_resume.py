@@ -99,7 +99,12 @@ RUNS = {
     ),
     "cache": ("static", "shared", ("pool.name=cache",)),
     "table": ("static", "separate", ("encoder.label.kind=table", "pool.name=random", "pool.negatives=2")),
-    "fused": ("static", "separate", ("encoder.label.residual=true",)),
+    "mixed": ("sum", "separate", ("encoder.query.static.skip=0.3", "encoder.label.table.skip=0")),
+    "fused": (
+        "static",
+        "separate",
+        ("encoder.label.kind=sum", "encoder.label.static.bigrams=0", "encoder.label.table.skip=0"),
+    ),
 }
 
 

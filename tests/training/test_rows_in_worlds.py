@@ -21,10 +21,10 @@ STEPS = 6
 # Towers, objective, and whether all labels are in play or only a few.
 CASES = [
     *(("static table", objective, False) for objective in OBJECTIVES if objective != "soft_top_positives"),
-    ("static fused", "softmax", False),
-    ("static fused-transformer", "decoupled_softmax", False),
+    ("static sum-table", "softmax", False),
+    ("sum sum-transformer-table", "decoupled_softmax", False),
     ("static table", "decoupled_softmax", True),
-    ("static fused", "one_vs_all", True),
+    ("static sum-table", "one_vs_all", True),
 ]
 Trained = tuple[list[float], dict[str, Tensor]]
 

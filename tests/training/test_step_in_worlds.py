@@ -1,5 +1,6 @@
 """The same model on any number of processes: gradients and, after 20 steps, weights equal those of one process."""
 
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from worlds import run_world
 
 STEPS = 20
 # Every kind of towers and every objective, not every pair: an objective sees vectors, whatever has made them.
-CASES = list(zip(TOWERS, OBJECTIVES, strict=True))
+CASES = list(zip(TOWERS, cycle(OBJECTIVES), strict=False))
 
 
 @pytest.fixture(scope="module")

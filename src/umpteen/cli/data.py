@@ -22,20 +22,21 @@ def data() -> None:
 @settings("Override a setting of the recipe.")
 def prepare(source: str, recipe_name: str, overrides: tuple[str, ...]) -> None:
     """Read DATA and tokenise it once, in parallel; a stopped run goes on where it was."""
+    import numpy as np
+
     from umpteen.config.recipes import resolve
-    from umpteen.config.settings import TextTower
-    from umpteen.data.tokens import tokenise
-    from umpteen.encoders.towers import build_tokenizer
+    from umpteen.encoders.encoder import tokens_for
+    from umpteen.encoders.towers import Towers
+    from umpteen.parallel.shard import Shard
+    from umpteen.parallel.world import World
 
     config = resolve(recipe_name, overrides, source)
-    query, label = config.encoder.query, config.encoder.label_tower
     with Watch() as watch:
         dataset = watch.open_dataset(config.data.source)
-        parts = [(name, split.texts, query) for name, split in dataset.splits().items()]
-        if isinstance(label, TextTower):
-            parts.append(("labels", dataset.labels.texts, label))
-        for name, texts, tower in parts:
-            table = tokenise(texts, build_tokenizer(tower), progress=partial(watch, name))
+        towers = Towers.build(config.encoder, config.seed, Shard(World(), len(dataset.labels)))
+        parts = [(name, split.texts, towers.query) for name, split in dataset.splits().items()]
+        for name, texts, tower in (*parts, ("labels", dataset.labels.texts, towers.label)):
+            table = tokens_for(tower, texts, np.arange(len(texts)), progress=partial(watch, name))
             say(f"{name}: {len(table):,} texts, {int(table.lengths.sum()):,} tokens")
 
 

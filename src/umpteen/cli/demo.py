@@ -32,7 +32,7 @@ def demo(output: Path) -> None:
     config = resolve(RECIPE, ("data.fit_on=train+validation",))
     with Watch() as watch:
         watch.notice("dataset   wordnet-nouns, bundled (WordNet 3.0): a noun and its definition → its broader concepts")
-        start = config.encoder.query.start
+        start = config.encoder.query.reading()[0].start
         watch.notice(f"encoder   word pieces of {start}, loaded from {locate(start)}")
         dataset = open_dataset(RECIPE)
         assert dataset.test is not None

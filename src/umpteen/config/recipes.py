@@ -4,9 +4,10 @@ import difflib
 import json
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import ValidationError
+from pydantic.fields import FieldInfo
 
 from umpteen.config.settings import KINDS, RunConfig, Section
 from umpteen.errors import BadConfig, BadFile, BadInput
@@ -117,15 +118,18 @@ def _explain(problem: dict[str, Any]) -> str:
 
 def _known_at(path: list[str]) -> list[str]:
     """The keys of a section; of one that has kinds, those of all of them."""
-    if ".".join(path) in KINDS:
-        _, kinds = KINDS[".".join(path)]
-        return list(dict.fromkeys(name for section in kinds.values() for name in section.model_fields))
-    section: type[Section] = RunConfig
-    for part in path:
-        annotation = section.model_fields[part].annotation
-        assert isinstance(annotation, type) and issubclass(annotation, Section)
-        section = annotation
-    return list(section.model_fields)
+    sections: list[type[Section]] = [RunConfig]
+    for depth, part in enumerate(path, 1):
+        _, kinds = KINDS.get(".".join(path[:depth]), ("", {}))
+        fields = [section.model_fields[part] for section in sections if part in section.model_fields]
+        sections = list(kinds.values()) or [section for field in fields for section in _sections_in(field)]
+    return list(dict.fromkeys(name for section in sections for name in section.model_fields))
+
+
+def _sections_in(field: FieldInfo) -> list[type[Section]]:
+    """The sections that a field may hold."""
+    kinds = get_args(field.annotation) or (field.annotation,)
+    return [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section)]
 
 
 def to_toml(config: RunConfig, *, comments: bool = True) -> str:
@@ -143,7 +147,7 @@ def _section_lines(section: Section, path: list[str], comments: bool) -> list[st
             continue
         explanation = f"  # {field.description}" if comments and field.description else ""
         if value is None:
-            lines += [f"# {name} ={explanation}"] if comments and name != "label" else []
+            lines += [f"# {name} ={explanation}"] if comments and name != "label" and not _sections_in(field) else []
         else:
             lines.append(f"{name} = {_written(value)}{explanation}")
     return lines + nested

@@ -54,37 +54,123 @@ class TowerConfig(Section):
         None, gt=0, le=_FASTEST, description="where this tower's differs from the optimizer's"
     )
 
+    def reading(self) -> "list[TextTower]":
+        """The settings of whatever in it reads texts."""
+        return []
+
 
 class TextTower(TowerConfig):
     """A tower that reads texts."""
 
+    def reading(self) -> "list[TextTower]":
+        return [self]
+
     start: str = Field("all-MiniLM-L6-v2", description="a Hugging Face model by name or folder")
-    random_weights: bool = Field(
-        False, description="start from random weights; `start` then gives the shape and the vocabulary"
-    )
     max_length: int = Field(128, ge=1, description="tokens kept of a text")
-    residual: bool = Field(False, description="labels: a learned vector each, added to the text's")
+
+
+_RANDOM = Field(False, description="start from random weights; `start` then gives the shape and the vocabulary")
+_POOLED = "mean of the tokens, or the first one"
+_LAYERS = Field(None, ge=1, description="keep the first so many layers; without it, all")
 
 
 class StaticTower(TextTower):
-    kind: Literal["static"] = Field("static", description="a bag of word pieces, for CPUs; or transformer")
+    kind: Literal["static"] = Field("static", description="a bag of word pieces; or frozen, transformer, sum, concat")
+    random_weights: bool = _RANDOM
     dimension: int | None = Field(None, ge=1, description="numbers in a vector; without it, the token table's")
     bigrams: int = Field(0, ge=0, description="hash buckets for pairs of neighbouring word pieces; 0 for none")
     idf: bool = Field(True, description="start the weight of a word piece at its inverse document frequency")
 
 
 class TransformerTower(TextTower):
-    kind: Literal["transformer"] = Field("transformer", description="any Hugging Face encoder; or static, for CPUs")
-    pooling: Literal["mean", "first"] = Field("mean", description="mean of the tokens, or the first one")
+    kind: Literal["transformer"] = Field("transformer", description="any Hugging Face encoder, trained")
+    random_weights: bool = _RANDOM
+    pooling: Literal["mean", "first"] = Field("mean", description=_POOLED)
+    layers: int | None = _LAYERS
+    trained_layers: int | None = Field(None, ge=1, description="train the last so many only; without it, everything")
     projection: int | None = Field(None, ge=1, description="a linear map to this many dimensions")
     precision: Literal["float32", "bfloat16", "float16"] = Field("float32", description="autocast precision")
     hidden_dropout: float | None = Field(None, ge=0, lt=1, description="overrides the model's own rates")
+
+
+class FrozenTower(TextTower):
+    kind: Literal["frozen"] = Field(
+        "frozen", description="a Hugging Face encoder that is not trained, each text encoded once; a map on top learns"
+    )
+    pooling: Literal["mean", "first"] = Field("mean", description=_POOLED)
+    layers: int | None = _LAYERS
+    dimension: int | None = Field(None, ge=1, description="numbers in a vector; without it, the encoder's")
+    hidden: int = Field(0, ge=0, description="units of a hidden layer beside the linear map; 0 for none")
 
 
 class TableTower(TowerConfig):
     kind: Literal["table"] = Field("table", description="for labels: a learned vector each, and no text")
     start_from_text: bool = Field(
         False, description="start from the query tower's vectors of the labels' texts, not at random"
+    )
+
+
+class PartConfig(Section):
+    """What every part of a tower has besides."""
+
+    weight: float = Field(1.0, gt=0, description="of a sum: at the start; of a concatenation: of the part's score")
+    skip: float = Field(0.0, ge=0, lt=1, description="share of the texts of a step that go without this part")
+
+
+class StaticPart(PartConfig, StaticTower):
+    pass
+
+
+class FrozenPart(PartConfig, FrozenTower):
+    pass
+
+
+class TransformerPart(PartConfig, TransformerTower):
+    pass
+
+
+class TablePart(PartConfig, TowerConfig):
+    """A residual for each label: it starts at zero, and has whatever length it learns."""
+
+    kind: Literal["table"] = Field("table", description="for labels: a learned vector each, added to the text's")
+    normalise: bool = Field(False, description="vectors of length 1")
+
+
+class PartsTower(TowerConfig):
+    """Several encoders of the same text, each with its own settings in a section of its name."""
+
+    static: StaticPart | None = None
+    frozen: FrozenPart | None = None
+    transformer: TransformerPart | None = None
+    table: TablePart | None = None
+
+    @property
+    def parts(self) -> dict[str, TowerConfig]:
+        """The settings of those that there are, by kind."""
+        given = {name: getattr(self, name) for name in PARTS}
+        return {name: part for name, part in given.items() if part is not None}
+
+    def reading(self) -> list[TextTower]:
+        return [reader for part in self.parts.values() for reader in part.reading()]
+
+    @model_validator(mode="after")
+    def _has_parts(self) -> "PartsTower":
+        if not set(self.parts) - {"table"}:
+            names = ", ".join(PARTS[:-1])
+            raise ValueError(f'kind = "{self.kind}" needs parts that read texts: a section for each of {names}')
+        return self
+
+
+PARTS = ("static", "frozen", "transformer", "table")
+
+
+class SumTower(PartsTower):
+    kind: Literal["sum"] = Field("sum", description="the vectors of several encoders added up, their weights learned")
+
+
+class ConcatTower(PartsTower):
+    kind: Literal["concat"] = Field(
+        "concat", description="several encoders trained beside each other, whose scores are added up"
     )
 
 
@@ -105,13 +191,41 @@ def chosen_by(key: str, table: dict[str, type[Section]], usual: str) -> BeforeVa
     return BeforeValidator(choose)
 
 
-TOWERS: dict[str, type[Section]] = {"static": StaticTower, "transformer": TransformerTower, "table": TableTower}
+TOWERS: dict[str, type[Section]] = {
+    "static": StaticTower,
+    "frozen": FrozenTower,
+    "transformer": TransformerTower,
+    "sum": SumTower,
+    "concat": ConcatTower,
+    "table": TableTower,
+}
 _ByKind = chosen_by("kind", TOWERS, "static")
+
+
+def _over(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """Settings on top of others, section by section."""
+    both = under | over
+    for key, value in over.items():
+        if isinstance(value, dict) and isinstance(under.get(key), dict):
+            both[key] = _over(under[key], value)
+    return both
+
+
+def _as_of_queries(query: dict[str, Any], kind: str, label: dict[str, Any]) -> dict[str, Any]:
+    """What a label tower has in common with the queries': of a part, with the part or the tower of that kind."""
+    own = str(label.get("kind", kind))
+    if own in PARTS and isinstance(query.get(own), dict):
+        query = query[own]
+    known = TOWERS.get(own, TowerConfig).model_fields
+    found = {key: value for key, value in query.items() if key in known}
+    if kind in PARTS and isinstance(label.get(kind), dict):
+        found |= {kind: {key: value for key, value in query.items() if key in TOWERS[kind].model_fields}}
+    return found
 
 
 class EncoderConfig(Section):
     towers: Literal["shared", "separate"] = Field("separate", description="shared is the paper's setting")
-    query: Annotated[SerializeAsAny[TextTower], _ByKind] = StaticTower()
+    query: Annotated[SerializeAsAny[TowerConfig], _ByKind] = StaticTower()
     label: Annotated[SerializeAsAny[TowerConfig], _ByKind] | None = Field(
         None, description="only for separate towers; what it leaves out is as in [encoder.query]"
     )
@@ -123,12 +237,11 @@ class EncoderConfig(Section):
         if not isinstance(query, dict):
             return given
         kind = query.get("kind", "static")
-        if isinstance(kind, str) and kind in TOWERS and not issubclass(TOWERS[kind], TextTower):
-            raise ValueError(f'kind = "{kind}" is for labels, which are known in advance: set it in [encoder.label]')
+        if kind == "table" or query.get("table") is not None:
+            raise ValueError('"table" is for labels, which are known in advance: set it in [encoder.label]')
         if not isinstance(label, dict):
             return given
-        known = TOWERS.get(str(label.get("kind", kind)), TowerConfig).model_fields
-        return {**given, "label": {**{key: value for key, value in query.items() if key in known}, **label}}
+        return {**given, "label": _over(_as_of_queries(query, kind, label), label)}
 
     @model_validator(mode="after")
     def _one_tower_has_one_setting(self) -> "EncoderConfig":
@@ -137,9 +250,11 @@ class EncoderConfig(Section):
         return self
 
     @model_validator(mode="after")
-    def _only_labels_have_rows(self) -> "EncoderConfig":
-        if self.query.residual:
-            raise ValueError("residual = true is for labels, which are known in advance: set it in [encoder.label]")
+    def _scores_of_parts_add_up(self) -> "EncoderConfig":
+        query, label = self.query, self.label_tower
+        names = [list(side.parts) if isinstance(side, ConcatTower) else None for side in (query, label)]
+        if names[0] != names[1] or "table" in (names[0] or ()):
+            raise ValueError('"concat" adds up the scores of like parts: give both towers the same ones, and no table')
         return self
 
     @property

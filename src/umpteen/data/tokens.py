@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import pad
 
 from umpteen.data.prepared import cache_folder
 from umpteen.data.texts import Texts
@@ -59,21 +60,6 @@ class TokenTable:
         """These rows in this order; shares the ids."""
         return TokenTable(self.ids, self.starts[rows], self.ends[rows])
 
-    def preceded_by(self, firsts: NDArray[np.int64]) -> "TokenTable":
-        """Each row with one more id before its own."""
-        lengths = self.lengths
-        ids = np.empty(int(lengths.sum()) + len(self), dtype=np.int32)
-        ends = np.cumsum(lengths + 1)
-        is_first = np.zeros(len(ids), dtype=bool)
-        is_first[ends - lengths - 1] = True
-        ids[is_first] = firsts
-        ids[~is_first] = self._gather(np.arange(len(self)))[0]
-        return TokenTable(ids, ends - lengths - 1, ends)
-
-    def without_firsts(self) -> "TokenTable":
-        """The rows that `preceded_by` was given; shares the ids."""
-        return TokenTable(self.ids, self.starts + 1, self.ends)
-
     def batch(self, rows: NDArray[Any]) -> tuple[Tensor, Tensor]:
         """The rows' ids one after the other, int64 [T], and where each begins and ends, int64 [n + 1]."""
         ids, offsets = self._gather(rows)
@@ -93,6 +79,59 @@ class TokenTable:
         offsets = np.zeros(len(starts) + 1, dtype=np.int64)
         np.cumsum(ends - starts, out=offsets[1:])
         return self.ids[np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], ends - starts)], offsets
+
+
+class JoinedTokens(TokenTable):
+    """Several tables of the same texts as one: a row is the lengths of all its segments but the last, then these."""
+
+    def __init__(self, parts: Sequence[TokenTable]) -> None:
+        self.parts = list(parts)
+
+    def __len__(self) -> int:
+        return len(self.parts[0])
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        return sum((part.lengths for part in self.parts), np.full(len(self), len(self.parts) - 1))
+
+    def take(self, rows: NDArray[Any]) -> "JoinedTokens":
+        return JoinedTokens([part.take(rows) for part in self.parts])
+
+    def batch(self, rows: NDArray[Any]) -> tuple[Tensor, Tensor]:
+        batches = [part.batch(rows) for part in self.parts]
+        lengths = [offsets.diff() for _, offsets in batches]
+        headers = len(batches) - 1
+        offsets = pad((torch.stack(lengths).sum(0) + headers).cumsum(0), (1, 0))
+        ids = torch.empty(int(offsets[-1]), dtype=torch.int64)
+        start = offsets[:-1] + headers
+        for number, ((segment, begins), length) in enumerate(zip(batches, lengths, strict=True)):
+            if number < headers:
+                ids[offsets[:-1] + number] = length
+            ids[places(start - begins[:-1], length)] = segment
+            start = start + length
+        return ids, offsets
+
+    def distinct(self) -> tuple[TokenTable, NDArray[np.int64]]:
+        positions = np.stack([part.distinct()[1] for part in self.parts], 1)
+        _, at, group = np.unique(positions, axis=0, return_index=True, return_inverse=True)
+        firsts, places = np.unique(at[group.ravel()], return_inverse=True)
+        return self.take(firsts), places.astype(np.int64)
+
+
+def segments(ids: Tensor, offsets: Tensor, count: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """The batches that a batch of so many joined tables was made of."""
+    headers = count - 1
+    start, left = offsets[:-1] + headers, offsets.diff() - headers
+    for number in range(count):
+        length = ids[offsets[:-1] + number] if number < headers else left
+        begins = pad(length.cumsum(0), (1, 0))
+        yield ids[places(start - begins[:-1], length)], begins
+        start, left = start + length, left - length
+
+
+def places(shifts: Tensor, lengths: Tensor) -> Tensor:
+    """Running numbers, those of row r shifted by shifts[r]."""
+    return torch.arange(int(lengths.sum()), device=lengths.device) + torch.repeat_interleave(shifts, lengths)
 
 
 def id_type(vocabulary_size: int) -> np.dtype[Any]:

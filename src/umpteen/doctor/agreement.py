@@ -12,14 +12,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from umpteen.config.settings import RunConfig, StaticTower, TowerConfig, TransformerTower
+from umpteen.config.settings import PartsTower, RunConfig, StaticTower, TowerConfig, TransformerTower
 from umpteen.data.batches import EpochSampler
 from umpteen.data.dataset import Dataset, Split
 from umpteen.data.labels import Relevance
-from umpteen.data.texts import Texts
 from umpteen.data.tokens import TokenTable
 from umpteen.doctor.checks import Failed, Skipped, available_memory
-from umpteen.encoders.encoder import Encoder, label_tokens
+from umpteen.encoders.encoder import Encoder, tokens_now
 from umpteen.encoders.rows import row_tables
 from umpteen.encoders.static import StaticEncoder
 from umpteen.encoders.towers import Towers
@@ -60,14 +59,14 @@ def draw_sample(dataset: Dataset, towers: Towers, *, seed: int, at_least: int) -
     """
     static = isinstance(towers.query, StaticEncoder) and isinstance(towers.label, StaticEncoder)
     tokens = STATIC_TOKENS if static else TOKENS
-    split, texts, tokenizer = dataset.train, dataset.labels.texts, towers.query.tokenizer
+    split, texts = dataset.train, dataset.labels.texts
     rows = EpochSampler(split.relevance.without(split.filtered), QUERIES, seed=seed).rows(0, 0)
-    queries = TokenTable.of(tokenizer([split.texts[row] for row in rows]), tokenizer.vocabulary_size)
+    queries = tokens_now(towers.query, [split.texts[row] for row in rows])
     kept = max(1, _fitting(queries, tokens // 2))
     queries, some = queries.take(np.arange(kept)), split.take(rows[:kept])
 
     candidates = _wanted_labels(some, max(LABELS, at_least), seed)
-    labels = label_tokens(towers.label, Texts.of(texts[row] for row in candidates), candidates)
+    labels = tokens_now(towers.label, [texts[row] for row in candidates], candidates)
     count = max(at_least, _fitting(labels, tokens - int(queries.lengths.sum())))
     order = np.argsort(candidates[:count])
     chosen = candidates[:count][order]
@@ -153,6 +152,8 @@ def exact_towers(config: RunConfig, sample: Sample) -> Towers:
             return tower.model_copy(update={"precision": "float32"})
         if isinstance(tower, StaticTower):
             return tower.model_copy(update={"bigrams": min(tower.bigrams, BUCKETS)})
+        if isinstance(tower, PartsTower):
+            return tower.model_copy(update={name: exact(part) for name, part in tower.parts.items()})
         return tower
 
     encoder = config.encoder
@@ -181,10 +182,13 @@ def by_step(config: RunConfig, towers: Towers, sample: Sample, world: World) -> 
 def by_formula(config: RunConfig, towers: Towers, sample: Sample) -> Outcome:
     """As the paper writes it, over all scores in one graph."""
     data, objective, rng = sample.data, config.objective, np.random.default_rng([config.seed, 0])
-    scores = _unpadded(towers.query, data.queries) @ _unpadded(towers.label, data.labels).T / objective.temperature
-    rows, positives = np.arange(len(scores)), objective.positives_per_query
-    targets, filtered = data.targets(rows, positives, objective.over_positives(), rng, device=scores.device)
-    loss = formula(objective.name)(scores, targets, filtered, **objective.arguments())
+    queries, labels = _unpadded(towers.query, data.queries), _unpadded(towers.label, data.labels)
+    rows, positives = np.arange(len(queries)), objective.positives_per_query
+    targets, filtered = data.targets(rows, positives, objective.over_positives(), rng, device=queries.device)
+    loss = queries.new_zeros(())
+    for columns, of_score in towers.query.shares:
+        scores = queries[:, columns] @ labels[:, columns].T / (objective.temperature * of_score)
+        loss = loss + formula(objective.name)(scores, targets, filtered, **objective.arguments())
     loss.backward()  # type: ignore[no-untyped-call]
     return Outcome(float(loss.detach()), _taken_gradients(towers))
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from functools import cached_property, partial
 
-from umpteen.config.settings import RunConfig, TextTower, TransformerTower
+from umpteen.config.settings import RunConfig, TransformerTower
 from umpteen.data.dataset import Dataset, open_dataset
 from umpteen.doctor import agreement, checks
 from umpteen.doctor.checks import Check, Skipped, look
@@ -60,11 +60,10 @@ class Examination:
 
     def start_model(self) -> str:
         encoder, found = self._config.encoder, dict[str, None]()
-        for tower in (encoder.query, encoder.label_tower):
-            if not isinstance(tower, TextTower):
-                continue
-            folder = locate(tower.start, weights=not tower.random_weights)
-            verified = tower.start.removeprefix("sentence-transformers/") == DEFAULT_MODEL and not tower.random_weights
+        for tower in (*encoder.query.reading(), *encoder.label_tower.reading()):
+            random_weights = getattr(tower, "random_weights", False)
+            folder = locate(tower.start, weights=not random_weights)
+            verified = tower.start.removeprefix("sentence-transformers/") == DEFAULT_MODEL and not random_weights
             found[f"{tower.start} in {folder}{', checksum right' if verified else ''}"] = None
         labels = Shard(World(), len(self._dataset.labels) if self._dataset else 0)
         self._towers = Towers.build(encoder, self._config.seed, labels)
@@ -72,9 +71,10 @@ class Examination:
 
     def token_table(self) -> str:
         texts, tower = self.sample.label_texts, self.towers.label
-        if tower.reading(self.sample.data.labels) is None:
+        leaves = tower.leaves(self.sample.data.labels)
+        if not leaves:
             raise Skipped("labels have a vector each, and no texts")
-        return checks.token_table(texts, tower.tokenizer)
+        return checks.token_table(texts, leaves[0][0].tokenizer)
 
     def compare(self, comparison: Callable[[RunConfig, agreement.Sample], str]) -> str:
         agreement.require_memory(self.towers)

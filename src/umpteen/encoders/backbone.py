@@ -150,10 +150,18 @@ ADAPTER_FILE = "adapter_config.json"
 
 
 def load_backbone(
-    folder: Path, *, random_weights: bool = False, hidden_dropout: float | None = None
+    folder: Path, *, random_weights: bool = False, hidden_dropout: float | None = None, layers: int | None = None
 ) -> PreTrainedModel:
-    """A float32 model from its folder; `random_weights` takes its shape only, drawn from torch's generator."""
+    """A float32 model from its folder; `random_weights` takes its shape only, drawn from torch's generator.
+
+    `layers` keeps the first so many of them.
+    """
     config = _config(folder)
+    if layers is not None:
+        there = getattr(config, "num_hidden_layers", 0)
+        if layers > there:
+            raise BadConfig(f"layers = {layers}: this {config.model_type} has {there}; give {there} or fewer")
+        config.num_hidden_layers = layers
     if hidden_dropout is not None:
         _override_dropout(config, hidden_dropout)
     settings = {"attn_implementation": "sdpa", "dtype": torch.float32, "trust_remote_code": False}
@@ -176,6 +184,17 @@ def load_backbone(
         raise BadInput(f"{folder}: the weights lack {len(gaps)} of the model's tensors, such as {gaps[0]}")
     loaded: PreTrainedModel = model.train()
     return loaded
+
+
+def train_last_layers(model: PreTrainedModel, count: int) -> None:
+    """Only the last so many layers learn; no gradient is computed below them."""
+    there = model.config.num_hidden_layers
+    stacks = [part for part in model.modules() if isinstance(part, nn.ModuleList) and len(part) == there]
+    if count > there or len(stacks) != 1:
+        raise BadConfig(f"trained_layers = {count}: this {model.config.model_type} has {there} layers; give fewer")
+    model.requires_grad_(False)
+    for layer in stacks[0][there - count :]:
+        layer.requires_grad_(True)
 
 
 def check_sizes(model: PreTrainedModel, max_length: int, vocabulary_size: int) -> None:

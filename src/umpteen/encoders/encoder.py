@@ -5,10 +5,9 @@ Longest first, in micro-batches of like length, so that padding stays small.
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -49,8 +48,24 @@ def checked_dropout(rate: float) -> float:
 
 
 NEW = -1  # in place of the row of a label that the tower was not trained with
-Tokens = Callable[[], TokenTable]
+Read = Callable[["Encoder"], TokenTable]  # the texts at hand, as an encoder that reads texts takes them
 SMALLEST_NORM = 1e-12  # as sentence-transformers' Normalize: shorter vectors have no direction
+
+
+class Reader(Protocol):
+    """A transformer that is not trained, for whoever reads with it."""
+
+    @property
+    def encoder(self) -> "Encoder": ...
+    @property
+    def made_by(self) -> tuple[str, dict[str, Any]] | None: ...
+
+
+class Share(NamedTuple):
+    """Numbers of a vector that have a score of their own, and how much of the whole score that is."""
+
+    columns: slice
+    of_score: float
 
 
 class Encoder(nn.Module):
@@ -67,13 +82,31 @@ class Encoder(nn.Module):
     def rearrange(self, rows: Tensor, labels: Shard, seed: int) -> None:
         """Label j has the vector of what was row rows[j] from now on; where that is NEW, it starts anew."""
 
-    def label_tokens(self, rows: NDArray[np.int64], tokens: Tokens) -> TokenTable:
-        """What the tower takes for labels of these rows (NEW: it was not trained with it) and of these texts."""
-        return tokens()
+    def takes(self, read: Read, rows: NDArray[np.int64]) -> TokenTable:
+        """What the encoder takes for the texts at hand, of labels of these rows (NEW: it was not trained with it)."""
+        return read(self)
 
-    def reading(self, tokens: TokenTable) -> "tuple[Encoder, TokenTable] | None":
-        """The encoder that reads the texts behind what `label_tokens` gave, and their tokens."""
-        return self, tokens
+    def tokenise(self, texts: Texts, progress: Advance | None = None) -> TokenTable:
+        """Texts of a dataset, whose tokens are made once and kept in the cache."""
+        return tokenise(texts, self.tokenizer, progress=progress)
+
+    def leaves(self, tokens: TokenTable) -> "list[tuple[Encoder, TokenTable]]":
+        """The encoders that read the texts behind what `takes` gave, each with its own tokens of them."""
+        return [(self, tokens)]
+
+    @property
+    def shares(self) -> list[Share]:
+        """The scores that add up to the score of its vectors; most encoders have one."""
+        return [Share(slice(0, self.dimension), 1.0)]
+
+    def rates(self, settings: Any, usual: float) -> list[tuple[nn.Module, float]]:
+        """The learning rate of each part of the encoder, as its settings have it."""
+        return [(self, settings.learning_rate or usual)]
+
+    @property
+    def readers(self) -> "list[Reader]":
+        """The transformers it reads with and does not train."""
+        return []
 
     def settle(self) -> None:
         """Brings the weights into the form in which they are saved: then a saved copy agrees to the bit."""
@@ -93,16 +126,19 @@ class Encoder(nn.Module):
         """ids int64 [T], offsets int64 [n+1] (text i is ids[offsets[i]:offsets[i+1]]) → vectors [n, dimension]."""
 
     @abstractmethod
-    def save(self, folder: Path) -> None:
-        """Writes a folder that sentence-transformers loads; for all-or-nothing, call it in storage.atomic_folder."""
+    def save(self, folder: Path, beside: "Encoder | None" = None) -> None:
+        """Writes a folder that sentence-transformers loads; for all-or-nothing, call it in storage.atomic_folder.
+
+        A transformer it reads with that the tower `beside` it has written already is not written again.
+        """
 
     @abstractmethod
     def describe(self) -> str:
         """One line for people."""
 
     def encode(self, texts: Sequence[str]) -> Tensor:
-        """The vectors of a few texts, without a graph; many texts go through batches of token ids instead."""
-        ids, offsets = self.tokenizer.batch(texts)
+        """The vectors of a few texts, without a graph; many texts go through `encode_texts` instead."""
+        ids, offsets = tokens_now(self, texts).batch(np.arange(len(texts)))
         device = next(self.parameters()).device
         with torch.no_grad():
             return self(ids.to(device), offsets.to(device))
@@ -204,9 +240,20 @@ def _suitable_budget(encoder: Encoder, table: TokenTable) -> int:
     return min(encoder.token_budget, max(_SMALLEST_BUDGET, int(table.lengths.sum()) // 3))
 
 
-def label_tokens(tower: Encoder, texts: Texts, rows: NDArray[np.int64], progress: Advance | None = None) -> TokenTable:
-    """What a label tower takes for labels of these texts and rows; texts are tokenised once, into the cache."""
-    return tower.label_tokens(rows, lambda: tokenise(texts, tower.tokenizer, progress=progress))
+def tokens_for(
+    tower: Encoder, texts: Texts, rows: NDArray[np.int64] | None = None, progress: Advance | None = None
+) -> TokenTable:
+    """What a tower takes for texts of a dataset, which are read once, into the cache; of labels, by their rows, too."""
+    return tower.takes(lambda leaf: leaf.tokenise(texts, progress), np.full(len(texts), NEW) if rows is None else rows)
+
+
+def tokens_now(tower: Encoder, texts: Sequence[str], rows: NDArray[np.int64] | None = None) -> TokenTable:
+    """What a tower takes for a few texts, read at once."""
+
+    def read(leaf: Encoder) -> TokenTable:
+        return TokenTable.of(leaf.tokenizer(texts), leaf.tokenizer.vocabulary_size)
+
+    return tower.takes(read, np.full(len(texts), NEW) if rows is None else rows)
 
 
 def encode_texts(
@@ -225,12 +272,8 @@ def encode_texts(
     parts = []
     for start in range(0, max(1, len(texts)), _TEXTS_AT_A_TIME):
         some = [texts[row] for row in range(start, min(start + _TEXTS_AT_A_TIME, len(texts)))]
-        table = encoder.label_tokens(rows[start : start + len(some)], partial(_tokens_of, encoder, some))
+        table = tokens_now(encoder, some, rows[start : start + len(some)])
         parts.append(encode_tokens(encoder, table, token_budget))
         if progress is not None:
             progress(start + len(some), len(texts))
     return torch.cat(parts)
-
-
-def _tokens_of(encoder: Encoder, texts: list[str]) -> TokenTable:
-    return TokenTable.of(encoder.tokenizer(texts), encoder.tokenizer.vocabulary_size)

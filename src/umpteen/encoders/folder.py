@@ -93,6 +93,7 @@ WEIGHTS_FILE = "model.safetensors"
 FORMAT = 1
 # These paths resolve in every release since 2.0; newer ones know them as aliases.
 SENTENCE_TRANSFORMERS = "sentence_transformers.models."
+OWN_MODULE = "umpteen.encoders.module.EncoderModule"  # of encoders that sentence-transformers has no modules for
 
 
 # An encoder's folder: sentence-transformers' layout, and one small file of ours beside it.

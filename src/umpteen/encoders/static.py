@@ -112,7 +112,9 @@ class _WeightedMean(torch.autograd.Function):
 
 # How the families call the table that turns token ids into the first layer's input.
 TOKEN_TABLE_NAMES = ("word_embeddings.weight", "embed_tokens.weight", "tok_embeddings.weight", "wte.weight")
-BIGRAMS_MODULE = "umpteen.encoders.static_module.StaticBigrams"
+
+
+WORDS = "0_StaticEmbedding"
 
 
 class StaticEncoder(Encoder):
@@ -215,19 +217,16 @@ class StaticEncoder(Encoder):
             self.table.mul_(self.token_weights[:, None])
             self.token_weights.fill_(1)
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path, beside: Encoder | None = None) -> None:
         tensors = {"embedding.weight": self.table * self.token_weights[:, None]}
-        if self.bigrams is None:
-            kind, place = layout.SENTENCE_TRANSFORMERS + "StaticEmbedding", "0_StaticEmbedding"
-        else:
-            kind, place = BIGRAMS_MODULE, "0_StaticBigrams"
+        if self.bigrams is not None:
             tensors["bigrams.weight"] = self.bigrams
-        layout.write_tensors(folder / place / layout.WEIGHTS_FILE, tensors)
-        self.tokenizer.save(folder / place)
-        modules = [(kind, place)]
+        layout.write_tensors(folder / WORDS / layout.WEIGHTS_FILE, tensors)
+        self.tokenizer.save(folder / WORDS)
+        modules = [(layout.SENTENCE_TRANSFORMERS + "StaticEmbedding", WORDS)]
         if self.normalise:
             modules.append((layout.SENTENCE_TRANSFORMERS + "Normalize", "1_Normalize"))
-        layout.write_modules(folder, modules)
+        layout.write_modules(folder, modules if self.bigrams is None else [(layout.OWN_MODULE, "")])
         settings: dict[str, Any] = {
             "kind": "static",
             "bigrams": 0 if self.bigrams is None else len(self.bigrams),
@@ -240,7 +239,7 @@ class StaticEncoder(Encoder):
     @classmethod
     def read(cls, folder: Path, settings: dict[str, Any]) -> "StaticEncoder":
         """The encoder that `save` wrote."""
-        place = folder / ("0_StaticBigrams" if settings["bigrams"] else "0_StaticEmbedding")
+        place = folder / WORDS
         tensors = layout.read_tensors(place / layout.WEIGHTS_FILE)
         table, bigrams = tensors["embedding.weight"], tensors["bigrams.weight"] if settings["bigrams"] else None
         if bigrams is not None and bigrams.shape != (settings["bigrams"], table.shape[1]):

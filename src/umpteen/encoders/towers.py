@@ -11,14 +11,23 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from umpteen.config.settings import EncoderConfig, StaticTower, TableTower, TextTower, TowerConfig, TransformerTower
+from umpteen.config.settings import (
+    EncoderConfig,
+    FrozenTower,
+    PartsTower,
+    StaticTower,
+    TablePart,
+    TableTower,
+    TowerConfig,
+    TransformerTower,
+)
 from umpteen.data.tokens import TokenTable
 from umpteen.encoders import folder as layout
 from umpteen.encoders.encoder import Encoder
+from umpteen.encoders.parts import PartsEncoder
 from umpteen.encoders.rows import RowTable, row_tables
 from umpteen.encoders.static import StaticEncoder, inverse_document_frequencies
-from umpteen.encoders.table import TEXT_FOLDER, FusedEncoder, LabelTable
-from umpteen.encoders.tokenizer import TextTokenizer
+from umpteen.encoders.table import LabelTable
 from umpteen.errors import BadConfig, BadInput, DamagedModel, known
 from umpteen.parallel.shard import Shard
 from umpteen.parallel.world import World
@@ -29,22 +38,21 @@ class Place(NamedTuple):
 
     seed: int
     labels: Shard  # the rows of this process
-    dimension: int | None = None  # of the query tower, if this one stands beside it
+    beside: Encoder | None = None  # the query tower, if this one stands beside it
 
 
 class Beginning(NamedTuple):
     """What a new tower may start from."""
 
-    tokens: list[TokenTable]  # of all training texts and labels in its own vocabulary
+    leaves: list[tuple[Encoder, TokenTable]]  # whoever reads texts, and all training texts and labels as it does
     vectors: Callable[[], Tensor] | None  # of this process's labels, by the query tower
 
 
 class EncoderKind(NamedTuple):
-    """One kind of tower."""
+    """One kind of tower, or of part of a tower."""
 
     build: Callable[[Any, Place], Encoder]  # from its settings
-    read: Callable[[Path, dict[str, Any]], Encoder]  # from the folder and settings that `save` wrote
-    special_tokens: bool = False
+    read: Callable[[Path, dict[str, Any], Encoder | None], Encoder]  # from what `save` wrote, and the tower beside it
     start: Callable[[Any, Any, Beginning], None] = lambda encoder, settings, beginning: None
 
 
@@ -58,26 +66,45 @@ def _build_static(tower: StaticTower, place: Place) -> Encoder:
 def _start_static(encoder: StaticEncoder, tower: StaticTower, beginning: Beginning) -> None:
     """Each word piece at its inverse document frequency over training queries and labels."""
     if tower.idf:
-        encoder.set_token_weights(inverse_document_frequencies(beginning.tokens, encoder.tokenizer.vocabulary_size))
+        name = encoder.tokenizer.fingerprint
+        alike = [table for leaf, table in beginning.leaves if leaf.tokenizer.fingerprint == name]
+        encoder.set_token_weights(inverse_document_frequencies(alike, encoder.tokenizer.vocabulary_size))
 
 
 def _build_transformer(tower: TransformerTower, place: Place) -> Encoder:
     from umpteen.encoders.transformer import TransformerEncoder
 
     return TransformerEncoder.load(
-        tower.start, **tower.model_dump(exclude={"kind", "start", "learning_rate", "residual"})
+        tower.start, **tower.model_dump(exclude={"kind", "start", "learning_rate", "weight", "skip"})
     )
 
 
-def _read_transformer(folder: Path, settings: dict[str, Any]) -> Encoder:
+def _read_transformer(folder: Path, settings: dict[str, Any], beside: Encoder | None) -> Encoder:
     from umpteen.encoders.transformer import TransformerEncoder
 
     return TransformerEncoder.read(folder, settings)
 
 
+def _build_frozen(tower: FrozenTower, place: Place) -> Encoder:
+    from umpteen.encoders.frozen import FrozenEncoder, FrozenReader
+
+    how = tower.model_dump(include={"pooling", "layers", "max_length"})
+    own = tower.model_dump(include={"dimension", "hidden", "normalise", "dropout"})
+    for reader in [] if place.beside is None else place.beside.readers:
+        if isinstance(reader, FrozenReader) and reader.made_by == (tower.start, how):
+            return FrozenEncoder(reader, **own)
+    return FrozenEncoder.load(tower.start, how, **own)
+
+
+def _read_frozen(folder: Path, settings: dict[str, Any], beside: Encoder | None) -> Encoder:
+    from umpteen.encoders.frozen import FrozenEncoder
+
+    return FrozenEncoder.read(folder, settings, beside)
+
+
 def _build_table(tower: TableTower, place: Place) -> Encoder:
-    assert place.dimension is not None
-    table = RowTable.gaussian(place.labels, place.dimension, place.seed)
+    assert place.beside is not None
+    table = RowTable.gaussian(place.labels, place.beside.dimension, place.seed)
     return LabelTable(table, normalise=tower.normalise, dropout=tower.dropout)
 
 
@@ -86,21 +113,37 @@ def _start_table(encoder: LabelTable, tower: TableTower, beginning: Beginning) -
         encoder.table.weight.data = beginning.vectors()
 
 
-def _build_fused(tower: TextTower, place: Place) -> Encoder:
-    text = KINDS[tower.kind].build(tower, place)
-    return FusedEncoder(text, RowTable.zeros(place.labels, text.dimension), normalise=tower.normalise)
+def _build_parts(tower: PartsTower, place: Place) -> Encoder:
+    parts: dict[str, Encoder] = {}
+    for name, settings in tower.parts.items():
+        if isinstance(settings, TablePart):
+            table = RowTable.zeros(place.labels, next(iter(parts.values())).dimension)
+            parts[name] = LabelTable(table, normalise=settings.normalise, dropout=settings.dropout, optional=True)
+        else:
+            parts[name] = kind_of(name).build(settings, place)
+    given = {name: settings.model_dump(include={"weight", "skip"}) for name, settings in tower.parts.items()}
+    weights, skip = ({name: own[key] for name, own in given.items()} for key in ("weight", "skip"))
+    how = tower.model_dump(include={"normalise", "dropout"})
+    return PartsEncoder(parts, "sum" if tower.kind == "sum" else "concat", weights=weights, skip=skip, **how)
 
 
-def _read_fused(folder: Path, settings: dict[str, Any]) -> Encoder:
-    text = folder / TEXT_FOLDER
-    return FusedEncoder.read(folder, settings, read_encoder(text, layout.read_settings(text)))
+def _read_parts(folder: Path, settings: dict[str, Any], beside: Encoder | None) -> Encoder:
+    return PartsEncoder.read(folder, settings, lambda part, own: read_encoder(part, own, beside))
+
+
+def _start_parts(encoder: PartsEncoder, tower: PartsTower, beginning: Beginning) -> None:
+    for name, settings in tower.parts.items():
+        if name != "table":  # as a part, it starts at zero
+            kind_of(name).start(encoder.encoders[name], settings, beginning)
 
 
 KINDS = {
-    "static": EncoderKind(_build_static, StaticEncoder.read, start=_start_static),
-    "transformer": EncoderKind(_build_transformer, _read_transformer, special_tokens=True),
-    "table": EncoderKind(_build_table, LabelTable.read, start=_start_table),
-    "fused": EncoderKind(_build_fused, _read_fused),  # what a text tower with residual = true becomes
+    "static": EncoderKind(_build_static, lambda folder, own, beside: StaticEncoder.read(folder, own), _start_static),
+    "frozen": EncoderKind(_build_frozen, _read_frozen),
+    "transformer": EncoderKind(_build_transformer, _read_transformer),
+    "table": EncoderKind(_build_table, lambda folder, own, beside: LabelTable.read(folder, own), _start_table),
+    "sum": EncoderKind(_build_parts, _read_parts, _start_parts),
+    "concat": EncoderKind(_build_parts, _read_parts, _start_parts),
 }
 
 
@@ -111,21 +154,15 @@ def kind_of(name: str) -> EncoderKind:
 
 def build_encoder(tower: TowerConfig, place: Place) -> Encoder:
     """The tower of these settings; what starts at random follows from the seed."""
-    fused = isinstance(tower, TextTower) and tower.residual
-    return kind_of("fused" if fused else tower.kind).build(tower, place)
+    return kind_of(tower.kind).build(tower, place)
 
 
-def build_tokenizer(tower: TextTower) -> TextTokenizer:
-    """The tower's tokenizer without the tower, for preparing data."""
-    return TextTokenizer.load(tower.start, tower.max_length, special_tokens=kind_of(tower.kind).special_tokens)
-
-
-def read_encoder(folder: Path, settings: dict[str, Any]) -> Encoder:
-    """The encoder in a folder; whatever is wrong with it is told as damage."""
+def read_encoder(folder: Path, settings: dict[str, Any], beside: Encoder | None = None) -> Encoder:
+    """The encoder in a folder, beside another tower or alone; whatever is wrong with it is told as damage."""
     try:
         if settings["kind"] not in KINDS:
             raise DamagedModel(f"{folder / layout.SETTINGS_FILE}: no encoder of kind {settings['kind']!r} is known")
-        return KINDS[settings["kind"]].read(folder, settings)
+        return KINDS[settings["kind"]].read(folder, settings, beside)
     except KeyError as missing:
         raise DamagedModel(f"{folder}: {missing} is missing; copy or save the model again") from missing
     except BadConfig:  # the folder is whole, but this machine cannot do what it asks for
@@ -168,7 +205,7 @@ class Towers(nn.Module):
             query = build_encoder(config.query, Place(seed, labels))
             if config.towers == "shared":
                 return cls(query)
-            return cls(query, build_encoder(config.label_tower, Place(seed + 1, labels, query.dimension)))
+            return cls(query, build_encoder(config.label_tower, Place(seed + 1, labels, query)))
 
     def start(
         self,
@@ -181,14 +218,10 @@ class Towers(nn.Module):
 
         `vectors` gives those of this process's labels by the query tower, for a tower that starts from them.
         """
-        Side = tuple[TowerConfig, Encoder, tuple[Encoder, TokenTable] | None]
-        sides: list[Side] = [(config.query, self.query, (self.query, queries))]
-        sides.append((config.label_tower, self.label, self.label.reading(labels)))
-        read = [reading for _, _, reading in sides if reading is not None]
-        for settings, tower, reading in sides[: 1 if self.shared else 2]:
-            reader = tower if reading is None else reading[0]
-            tokens = [table for other, table in read if reading and _alike(other, reader)]
-            kind_of(settings.kind).start(reader, settings, Beginning(tokens, vectors))
+        sides = [(config.query, self.query, queries), (config.label_tower, self.label, labels)]
+        leaves = [leaf for _, tower, tokens in sides for leaf in tower.leaves(tokens)]
+        for settings, tower, _ in sides[: 1 if self.shared else 2]:
+            kind_of(settings.kind).start(tower, settings, Beginning(leaves, vectors))
 
     @classmethod
     def separate(cls, encoder: Encoder) -> "Towers":
@@ -214,9 +247,11 @@ class Towers(nn.Module):
         return f"queries ({self.query.describe()}), labels ({self.label.describe()})"
 
     def parameter_counts(self) -> dict[str, int]:
-        """Learned numbers of each tower and in all; those of a label table over all processes."""
+        """Learned numbers of each tower and in all, those of a label table over all processes; and those that stay."""
         query, label = _parameter_count(self.query), _parameter_count(self.label)
-        return {"query": query, "label": label, "total": query if self.shared else query + label}
+        readers = dict.fromkeys([*self.query.readers, *self.label.readers])
+        frozen = sum(weight.numel() for reader in readers for weight in reader.encoder.parameters())
+        return {"query": query, "label": label, "total": query if self.shared else query + label, "frozen": frozen}
 
     def save(self, folder: Path) -> None:
         """Writes a folder that sentence-transformers loads; for all-or-nothing, call it in storage.atomic_folder.
@@ -228,7 +263,7 @@ class Towers(nn.Module):
             self.query.save(folder)
             return
         self.query.save(folder / QUERY_FOLDER)
-        self.label.save(folder / LABEL_FOLDER)
+        self.label.save(folder / LABEL_FOLDER, self.query)
         if self.label.rows is not None:
             layout.write_reference(folder, QUERY_FOLDER)
         else:
@@ -243,18 +278,12 @@ class Towers(nn.Module):
         settings = layout.read_settings(folder)
         if settings.get("kind") != "towers":
             return cls(read_encoder(folder, settings)).eval()
-        query, label = (
-            read_encoder(tower, layout.read_settings(tower)) for tower in (folder / QUERY_FOLDER, folder / LABEL_FOLDER)
-        )
+        query = read_encoder(folder / QUERY_FOLDER, layout.read_settings(folder / QUERY_FOLDER))
+        label = read_encoder(folder / LABEL_FOLDER, layout.read_settings(folder / LABEL_FOLDER), query)
         return cls(query, label).eval()
-
-
-def _alike(one: Encoder, other: Encoder) -> bool:
-    """Whether a token of one is the same token of the other."""
-    return one.tokenizer.fingerprint == other.tokenizer.fingerprint
 
 
 def _parameter_count(tower: Encoder) -> int:
     tables = row_tables(tower)
-    counts = {name: weight.numel() for name, weight in tower.named_parameters()}
+    counts = {name: weight.numel() for name, weight in tower.named_parameters() if weight.requires_grad}
     return sum((counts | {name: table.count * table.dimension for name, table in tables.items()}).values())

@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 
 from umpteen.encoders import backbone as precisions
 from umpteen.encoders import folder as layout
-from umpteen.encoders.backbone import check_sizes, load_backbone, quiet
+from umpteen.encoders.backbone import check_sizes, load_backbone, quiet, train_last_layers
 from umpteen.encoders.encoder import Encoder, checked_dropout, drop, normalised
 from umpteen.encoders.folder import locate
 from umpteen.encoders.tokenizer import TextTokenizer
@@ -34,6 +34,7 @@ class TransformerEncoder(Encoder):
         normalise: bool = True,
         dropout: float = 0.0,
         precision: precisions.Precision = "float32",
+        trained_layers: int | None = None,
     ) -> None:
         super().__init__()
         if pooling not in ("mean", "first"):
@@ -50,6 +51,8 @@ class TransformerEncoder(Encoder):
         self.normalise = normalise
         self.dropout = checked_dropout(dropout)
         self.precision = precisions.checked_precision(precision)
+        if trained_layers is not None:
+            train_last_layers(model, trained_layers)
         # Some models (RoBERTa) count positions from the padding's id, so it has to be the model's.
         padding = model.config.pad_token_id
         self.pad_id: int = tokenizer.pad_id if padding is None else padding
@@ -67,23 +70,27 @@ class TransformerEncoder(Encoder):
         precision: precisions.Precision = "float32",
         random_weights: bool = False,
         hidden_dropout: float | None = None,
+        layers: int | None = None,
+        trained_layers: int | None = None,
     ) -> "TransformerEncoder":
         """A model from a folder or the hub.
 
         `random_weights` takes its shape only, drawn from torch's generator; `hidden_dropout` overrides the rates
-        inside its layers, attention included.
+        inside its layers, attention included; `layers` keeps the first so many, `trained_layers` trains the last so
+        many and nothing below them.
         """
         if hidden_dropout is not None:
             checked_dropout(hidden_dropout)
         folder = locate(source, weights=not random_weights)
         return cls(
             TextTokenizer.load(folder, max_length, special_tokens=True),
-            load_backbone(folder, random_weights=random_weights, hidden_dropout=hidden_dropout),
+            load_backbone(folder, random_weights=random_weights, hidden_dropout=hidden_dropout, layers=layers),
             pooling=pooling,
             projection=projection,
             normalise=normalise,
             dropout=dropout,
             precision=precision,
+            trained_layers=trained_layers,
         )
 
     @property
@@ -124,7 +131,7 @@ class TransformerEncoder(Encoder):
         padded[mask] = ids
         return padded, mask
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path, beside: Encoder | None = None) -> None:
         with quiet():
             self.model.save_pretrained(folder)
         self.tokenizer.save(folder)

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from umpteen.data.dataset import Dataset, Split
-from umpteen.data.tokens import TokenTable, tokenise
-from umpteen.encoders.encoder import Encoder, encode_tokens
+from umpteen.data.tokens import TokenTable
+from umpteen.encoders.encoder import Encoder, encode_tokens, tokens_for
 from umpteen.errors import BadConfig, BadInput
 from umpteen.evaluation.metrics import USUAL, Terms, inverse_propensities, metric_terms
 from umpteen.evaluation.report import USUAL_KS, Report, evaluate, scored_part
@@ -39,7 +39,7 @@ class Evaluator:
         self._counts = train.relevance.label_counts()
         self._train_queries = len(train)
         self._a, self._b, self._as_published = a, b, as_published
-        self._tokens: dict[str, TokenTable] = {}
+        self._tokens: tuple[Encoder, TokenTable] | None = None  # as the last encoder took them
 
     def require(self, metric: str) -> None:
         """Refuses a metric that the reports will not have."""
@@ -70,10 +70,9 @@ class Evaluator:
         With a shard of the labels, processes share the queries to encode and the labels to search.
         A ranker, if there is one, puts the first labels in order.
         """
-        tokenizer = encoder.tokenizer
-        if tokenizer.fingerprint not in self._tokens:
-            self._tokens[tokenizer.fingerprint] = tokenise(self.split.texts, tokenizer)
-        tokens = self._tokens[tokenizer.fingerprint]
+        if self._tokens is None or self._tokens[0] is not encoder:
+            self._tokens = encoder, tokens_for(encoder, self.split.texts)
+        tokens = self._tokens[1]
         queries = Shard(World() if shard is None else shard.world, len(tokens))
         own = tokens if len(queries) == len(tokens) else tokens.take(np.arange(queries.start, queries.stop))
         vectors = queries.gather(encode_tokens(encoder, own, token_budget=token_budget))

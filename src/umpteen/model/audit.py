@@ -14,8 +14,7 @@ from torch import Tensor
 
 from umpteen.data.dataset import Dataset, Split
 from umpteen.data.labels import LabelCatalogue
-from umpteen.data.tokens import tokenise
-from umpteen.encoders.encoder import encode_tokens
+from umpteen.encoders.encoder import encode_tokens, tokens_for
 from umpteen.errors import BadInput
 from umpteen.files.progress import Advance
 from umpteen.model.classifier import Classifier
@@ -108,7 +107,7 @@ def audit_negatives(
     relevant = judged.relevance.without(judged.filtered)
     known = relevant.either(judged.filtered)
     tower = classifier.towers.query
-    tokens = tokenise(judged.texts, tower.tokenizer)
+    tokens = tokens_for(tower, judged.texts)
     everyone = Shard(World(), len(dataset.labels))
     found: list[tuple[NDArray[Any], ...]] = []
     mined = 0

@@ -18,8 +18,8 @@ from umpteen.config.settings import (
 )
 from umpteen.data.batches import EpochSampler
 from umpteen.data.dataset import Dataset, Split, open_dataset
-from umpteen.data.tokens import TokenTable, tokenise
-from umpteen.encoders.encoder import NEW, encode_texts, encode_tokens, label_tokens
+from umpteen.data.tokens import TokenTable
+from umpteen.encoders.encoder import NEW, encode_texts, encode_tokens, tokens_for
 from umpteen.encoders.towers import Towers
 from umpteen.errors import BadConfig, BadInput
 from umpteen.evaluation.evaluate import Evaluator
@@ -116,9 +116,9 @@ def build_run(
         towers = Towers.build(config.encoder, config.seed, shard)
     _refuse_sampled_rows(config, towers)
     with world.first_alone():
-        queries = tokenise(dataset.train.texts, towers.query.tokenizer, progress=named(progress, "tokenising queries"))
+        queries = tokens_for(towers.query, dataset.train.texts, progress=named(progress, "reading queries"))
         every = np.arange(len(dataset.labels))
-        labels = label_tokens(towers.label, dataset.labels.texts, every, progress=named(progress, "tokenising labels"))
+        labels = tokens_for(towers.label, dataset.labels.texts, every, progress=named(progress, "reading labels"))
     if not start:
         own = dataset.labels.texts[shard.rows]
         towers.start(config.encoder, queries, labels, lambda: encode_texts(towers.query, own))
@@ -185,10 +185,8 @@ def _refuse_sampled_rows(config: RunConfig, towers: Towers) -> None:
 
 def build_optimizer(config: RunConfig, towers: Towers) -> AdamW:
     settings = config.optimizer
-    rates = [
-        (towers.query, config.encoder.query.learning_rate or settings.learning_rate),
-        (towers.label, config.encoder.label_tower.learning_rate or settings.learning_rate),
-    ]
+    sides = [(towers.query, config.encoder.query), (towers.label, config.encoder.label_tower)]
+    rates = [rate for tower, own in sides for rate in tower.rates(own, settings.learning_rate)]
     return make_optimizer(
         rates,
         weight_decay=settings.weight_decay,

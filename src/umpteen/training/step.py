@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.optim import AdamW
 
-from umpteen.encoders.encoder import Encoder
+from umpteen.encoders.encoder import Encoder, Share
 from umpteen.encoders.towers import Towers
 from umpteen.errors import BadConfig, Diverged
 from umpteen.files.progress import Notice
@@ -204,12 +204,21 @@ class TrainingStep:
     def _at_vectors(self, encoded: Encoded, targets: Targets, filtered: Pairs | None) -> tuple[float, AtVectors | None]:
         """The objective over all scores, differentiated down to the vectors; None where nothing is to be learnt."""
         queries, labels = encoded.vectors.requires_grad_(), encoded.labels.vectors().requires_grad_()
-        temperature, tile = self._settings.temperature, self._settings.tile
-        scores = Scores(queries, labels, shard=encoded.shard, temperature=temperature, filtered=filtered, tile=tile)
-        loss = self._objective(scores, targets)
+        losses = [
+            self._objective(self._scores(queries, labels, share, encoded.shard, filtered), targets)
+            for share in self._towers.query.shares
+        ]
+        loss = torch.stack(losses).sum() if len(losses) > 1 else losses[0]
         if not loss.requires_grad:
             return float(loss), None
         return float(loss.detach()), AtVectors(*torch.autograd.grad(loss, (queries, labels)))
+
+    def _scores(self, queries: Tensor, labels: Tensor, share: Share, shard: Shard, filtered: Pairs | None) -> Scores:
+        """Those of one share of the vectors; parts whose scores will be added up learn to rank each by itself."""
+        if len(self._towers.query.shares) > 1:
+            queries, labels = queries[:, share.columns], labels[:, share.columns]
+        temperature, tile = self._settings.temperature * share.of_score, self._settings.tile
+        return Scores(queries, labels, shard=shard, temperature=temperature, filtered=filtered, tile=tile)
 
     def _hand_over(self, encoded: Encoded, found: AtVectors, rng: np.random.Generator) -> Thinned | None:
         """Tells the caches which of their vectors has which gradient: all of them, or a sample of the labels'."""

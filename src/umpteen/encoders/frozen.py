@@ -1,0 +1,226 @@
+"""A transformer that is not trained: each text is encoded once, and what learns is a map on top of its vector.
+
+Vectors of a dataset's texts lie in the cache, mapped; the one token of a text is then −1 − its row there. Other texts
+come as tokens, and are encoded on the way.
+"""
+
+import hashlib
+import json
+import shutil
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from umpteen.data.prepared import cache_folder
+from umpteen.data.texts import Texts
+from umpteen.data.tokens import TokenTable, tokenise
+from umpteen.encoders import folder as layout
+from umpteen.encoders.encoder import Encoder, Reader, checked_dropout, drop, encode_tokens, normalised
+from umpteen.encoders.transformer import TransformerEncoder
+from umpteen.errors import BadInput, NotSaved
+from umpteen.files.progress import Advance
+from umpteen.files.storage import locked_file, write_atomically
+
+CACHE_VERSION = 1
+CHUNK = 2_048  # texts between two records: what a kill costs at most
+VECTORS_FILE, RECORD_FILE, READER = "vectors.npy", "record.json", "reader"
+
+
+class FrozenReader:
+    """A transformer whose weights stay, for whoever reads with it, and the vectors it has made of datasets."""
+
+    def __init__(self, encoder: TransformerEncoder, made_by: tuple[str, dict[str, Any]] | None = None) -> None:
+        self.encoder = encoder.requires_grad_(False).eval()
+        self.made_by = made_by  # which model, and how: another tower that wants the same reads with this one
+        self._kept: dict[str, NDArray[np.float32]] = {}  # mapped, by the name of their folder
+        self._starts: list[int] = [0]  # the first row of each, then where the next will begin
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of everything a vector follows from; the name of the model says nothing."""
+        digest = hashlib.sha256(f"{self.encoder.tokenizer.fingerprint} {self.encoder.pooling}".encode())
+        for name, tensor in sorted(self.encoder.model.state_dict().items()):
+            if "pooler" not in name:
+                digest.update(f"{name} {tuple(tensor.shape)}".encode())
+                digest.update(np.ascontiguousarray(tensor.float().cpu().numpy()).data)
+        return digest.hexdigest()
+
+    def tokenise(self, texts: Texts, progress: Advance | None) -> TokenTable:
+        """One token a text, which says where its vector is; texts without one are encoded now, into the cache."""
+        whole = texts.whole()
+        identity = {"version": CACHE_VERSION, "texts": whole.fingerprint(), "reader": self.fingerprint}
+        name = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
+        if name not in self._kept:
+            self._kept[name] = self._vectors(cache_folder(None) / "vectors" / name, whole, progress)
+            self._starts.append(self._starts[-1] + len(whole))
+        rows = self._starts[list(self._kept).index(name)] + texts.rows_in_whole()
+        return TokenTable.of_lengths((-1 - rows).astype(np.int32), np.ones(len(rows), dtype=np.int64))
+
+    def at(self, rows: NDArray[np.int64]) -> Tensor:
+        """The vectors of these rows, read from where they are mapped."""
+        found = np.empty((len(rows), self.encoder.dimension), dtype=np.float32)
+        for start, kept in zip(self._starts, self._kept.values(), strict=False):
+            here = (rows >= start) & (rows < start + len(kept))
+            if here.all():
+                return torch.from_numpy(kept[rows - start])
+            found[here] = kept[rows[here] - start]
+        return torch.from_numpy(found)
+
+    def _vectors(self, folder: Path, texts: Texts, progress: Advance | None) -> NDArray[np.float32]:
+        try:
+            if not (folder / VECTORS_FILE).exists():
+                folder.parent.mkdir(parents=True, exist_ok=True)
+                with locked_file(folder.with_suffix(".lock"), wait=None):
+                    if not (folder / VECTORS_FILE).exists():  # another process may have made it while we waited
+                        self._write(folder, texts, progress)
+            vectors: NDArray[np.float32] = np.load(folder / VECTORS_FILE, mmap_mode="r")
+        except (OSError, ValueError) as error:
+            raise NotSaved(
+                f"{folder}: the texts' vectors could not be written or read ({error}); free space or set UMPTEEN_CACHE "
+                "to another folder, then run again: what is finished is kept"
+            ) from error
+        if vectors.shape != (len(texts), self.encoder.dimension):
+            raise NotSaved(f"{folder}: holds {vectors.shape} numbers, not the texts' vectors; remove this folder")
+        return vectors
+
+    def _write(self, folder: Path, texts: Texts, progress: Advance | None) -> None:
+        """Goes on from where the record of a partial file stands, then puts the folder in place."""
+        partial, shape = folder.with_suffix(".partial"), (len(texts), self.encoder.dimension)
+        done, file = _recorded(partial), partial / VECTORS_FILE
+        if done is None or not file.exists() or file.stat().st_size < 4 * shape[0] * shape[1]:
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+            done = 0
+            np.lib.format.open_memmap(file, "w+", np.float32, shape)
+        vectors = np.lib.format.open_memmap(file, "r+")
+        tokens = tokenise(texts, self.encoder.tokenizer)
+        while done < len(texts):
+            rows = np.arange(done, min(done + CHUNK, len(texts)))
+            vectors[rows] = encode_tokens(self.encoder, tokens.take(rows)).float().cpu().numpy()
+            vectors.flush()
+            done = int(rows[-1]) + 1
+            write_atomically(partial / RECORD_FILE, json.dumps({"done": done}))
+            if progress is not None:
+                progress(done, len(texts))
+        partial.replace(folder)
+
+    def __deepcopy__(self, memo: dict[int, object]) -> "FrozenReader":
+        return self
+
+
+def _recorded(folder: Path) -> int | None:
+    try:
+        return int(json.loads((folder / RECORD_FILE).read_bytes())["done"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+class FrozenEncoder(Encoder):
+    """vector = W h, plus V·relu(U h) if there is a hidden layer, then dropout, then length 1; h has length 1.
+
+    W starts at the identity (of fewer dimensions: at the first rows of it) and V at zero, so it starts as the reader.
+    """
+
+    def __init__(
+        self,
+        reader: FrozenReader,
+        *,
+        dimension: int | None = None,
+        hidden: int = 0,
+        normalise: bool = True,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        size = reader.encoder.dimension
+        self.reader = reader  # no module of this one: it is neither trained nor kept in checkpoints
+        self.tokenizer = reader.encoder.tokenizer
+        self.dimension = dimension or size
+        self.normalise = normalise
+        self.dropout = checked_dropout(dropout)
+        self.map = nn.Linear(size, self.dimension, bias=False)
+        nn.init.eye_(self.map.weight)
+        self.hidden: nn.Sequential | None = None
+        if hidden:
+            last = nn.Linear(hidden, self.dimension, bias=False)
+            nn.init.zeros_(last.weight)
+            self.hidden = nn.Sequential(nn.Linear(size, hidden), nn.ReLU(), last)
+
+    @classmethod
+    def load(cls, source: str, how: dict[str, Any] | None = None, **own: Any) -> "FrozenEncoder":
+        """A map on a model from a folder or the hub, read with its `pooling`, `layers` and `max_length`."""
+        how = how or {}
+        return cls(FrozenReader(TransformerEncoder.load(source, **how), (source, how)), **own)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> "FrozenEncoder":
+        self.reader.encoder._apply(fn, recurse)  # type: ignore[no-untyped-call]  # it goes along to a device
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return self
+
+    def tokenise(self, texts: Texts, progress: Advance | None = None) -> TokenTable:
+        return self.reader.tokenise(texts, progress)
+
+    @property
+    def pads(self) -> bool:
+        return self.reader.encoder.pads
+
+    @property
+    def token_budget(self) -> int:
+        return self.reader.encoder.token_budget
+
+    def forward(self, ids: Tensor, offsets: Tensor) -> Tensor:
+        if len(ids) and int(ids[0]) < 0:
+            read = self.reader.at((-1 - ids).cpu().numpy()).to(self.map.weight)
+        else:
+            with torch.no_grad():
+                read = self.reader.encoder(ids, offsets).to(self.map.weight)
+        vectors = self.map(read)
+        if self.hidden is not None:
+            vectors = vectors + self.hidden(read)
+        vectors = drop(vectors, self.dropout, self.training)
+        return normalised(vectors) if self.normalise else vectors
+
+    @property
+    def readers(self) -> list[Reader]:
+        return [self.reader]
+
+    def save(self, folder: Path, beside: Encoder | None = None) -> None:
+        has_reader = beside is None or self.reader not in beside.readers
+        if has_reader:
+            self.reader.encoder.save(folder / READER)
+        layout.write_tensors(folder / layout.WEIGHTS_FILE, dict(self.named_parameters()))
+        settings = {
+            "kind": "frozen",
+            "has_reader": has_reader,
+            "hidden": self.hidden is not None,
+            "normalise": self.normalise,
+            "dropout": self.dropout,
+        }
+        layout.write_settings(folder, settings)
+        layout.write_modules(folder, [(layout.OWN_MODULE, "")])
+
+    @classmethod
+    def read(cls, folder: Path, settings: dict[str, Any], beside: Encoder | None = None) -> "FrozenEncoder":
+        """The encoder that `save` wrote; its reader is its own, or that of the tower it stands beside."""
+        if settings["has_reader"]:
+            place = folder / READER
+            reader = FrozenReader(TransformerEncoder.read(place, layout.read_settings(place)))
+        else:
+            found = [] if beside is None else beside.readers
+            if len(found) != 1 or not isinstance(found[0], FrozenReader):
+                raise BadInput(f"{folder}: reads with the transformer of another tower, which is not there")
+            reader = found[0]
+        tensors = layout.read_tensors(folder / layout.WEIGHTS_FILE)
+        known = {name: settings[name] for name in ("normalise", "dropout")}
+        hidden = len(tensors["hidden.0.bias"]) if settings["hidden"] else 0
+        encoder = cls(reader, dimension=len(tensors["map.weight"]), hidden=hidden, **known)
+        encoder.load_state_dict(tensors)
+        return encoder.eval()
+
+    def describe(self) -> str:
+        hidden = "" if self.hidden is None else f" and {self.hidden[0].out_features} hidden units"
+        return f"frozen: {self.reader.encoder.describe()}, a learned map to {self.dimension}{hidden}"

@@ -1,0 +1,159 @@
+"""A tower of several encoders of the same text: their vectors added up, or set side by side.
+
+Added up, they are one vector, and each part has a learned weight. Side by side, the score is the weighted sum of the
+parts' scores: each part is trained to rank by itself, and the weights may still be chosen afterwards.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from umpteen.config.settings import PARTS, PartsTower
+from umpteen.data.tokens import JoinedTokens, TokenTable, segments
+from umpteen.encoders import folder as layout
+from umpteen.encoders.encoder import Encoder, Read, Reader, Share, checked_dropout, drop, normalised
+from umpteen.encoders.rows import RowTable
+from umpteen.errors import BadConfig, DamagedModel
+from umpteen.parallel.shard import Shard
+
+How = Literal["sum", "concat"]
+ReadPart = Callable[[Path, dict[str, Any]], Encoder]
+
+
+class PartsEncoder(Encoder):
+    """sum: length 1 of Σ w_p·v_p, all w but the first learned. concat: √w_p·v_p side by side, w adding up to 1.
+
+    `skip` is, for each part, the share of a step's texts that go without it: a strong part must not drown the others.
+    """
+
+    def __init__(
+        self,
+        parts: Mapping[str, Encoder],
+        how: How,
+        *,
+        weights: Mapping[str, float] | None = None,
+        skip: Mapping[str, float] | None = None,
+        normalise: bool = True,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        sizes = {name: part.dimension for name, part in parts.items()}
+        if how == "sum" and len(set(sizes.values())) > 1:
+            raise BadConfig(f"the parts of a sum have vectors of different sizes ({sizes}); give them one dimension")
+        self.parts = nn.ModuleDict(parts)
+        self.how = how
+        self.skip = {name: checked_dropout((skip or {}).get(name, 0.0)) for name in parts}
+        self.normalise = normalise
+        self.dropout = checked_dropout(dropout)
+        self.dimension = next(iter(sizes.values())) if how == "sum" else sum(sizes.values())
+        start = torch.tensor([(weights or {}).get(name, 1.0) for name in parts])
+        self.weights = nn.Parameter(start, requires_grad=how == "sum")
+        # Only the proportions of a sum matter, and a table's rows have whatever length they learn.
+        self._fixed = [number for number, name in enumerate(parts) if number == 0 or name == "table"]
+
+    @property
+    def encoders(self) -> dict[str, Encoder]:
+        """The parts by kind, in order."""
+        return dict(self.parts.items())  # type: ignore[arg-type]
+
+    @property
+    def rows(self) -> RowTable | None:
+        return next((part.rows for part in self.encoders.values() if part.rows is not None), None)
+
+    def rearrange(self, rows: Tensor, labels: Shard, seed: int) -> None:
+        for part in self.encoders.values():
+            part.rearrange(rows, labels, seed)
+
+    def takes(self, read: Read, rows: NDArray[np.int64]) -> TokenTable:
+        return JoinedTokens([part.takes(read, rows) for part in self.encoders.values()])
+
+    def leaves(self, tokens: TokenTable) -> list[tuple[Encoder, TokenTable]]:
+        assert isinstance(tokens, JoinedTokens)
+        parts = zip(self.encoders.values(), tokens.parts, strict=True)
+        return [leaf for part, own in parts for leaf in part.leaves(own)]
+
+    @property
+    def shares(self) -> list[Share]:
+        if self.how == "sum":
+            return super().shares
+        found, start = [], 0
+        for part, share in zip(self.encoders.values(), self._proportions().tolist(), strict=True):
+            found.append(Share(slice(start, start + part.dimension), share))
+            start += part.dimension
+        return found
+
+    def learned_weights(self) -> Tensor:
+        """Of a sum: the weights, of which the first part's and a table's stay as they are."""
+        return self.weights.index_copy(
+            0, torch.tensor(self._fixed, device=self.weights.device), self.weights.detach()[self._fixed]
+        )
+
+    def _proportions(self) -> Tensor:
+        return self.weights / self.weights.sum()
+
+    def weigh(self, weights: Mapping[str, float]) -> None:
+        """Sets how much each part's score counts from now on."""
+        with torch.no_grad():
+            self.weights.copy_(torch.tensor([weights[name] for name in self.parts]))
+
+    def rates(self, settings: PartsTower, usual: float) -> list[tuple[nn.Module, float]]:
+        usual = settings.learning_rate or usual
+        parts = [rate for name, own in settings.parts.items() for rate in self.encoders[name].rates(own, usual)]
+        return [*parts, (self, usual)]
+
+    @property
+    def pads(self) -> bool:
+        return any(part.pads for part in self.encoders.values())
+
+    @property
+    def token_budget(self) -> int:
+        return min(part.token_budget for part in self.encoders.values())
+
+    def forward(self, ids: Tensor, offsets: Tensor) -> Tensor:
+        parts = zip(self.encoders.items(), segments(ids, offsets, len(self.parts)), strict=True)
+        found = [self._kept(name, part(*segment)) for (name, part), segment in parts]
+        if self.how == "sum":
+            vectors = torch.stack(found, 1).mul(self.learned_weights()[:, None]).sum(1)
+        else:
+            vectors = torch.cat([v * w.sqrt() for v, w in zip(found, self._proportions(), strict=True)], 1)
+        vectors = drop(vectors, self.dropout, self.training)
+        return normalised(vectors) if self.normalise and self.how == "sum" else vectors
+
+    def _kept(self, name: str, vectors: Tensor) -> Tensor:
+        if not self.training or not self.skip[name]:
+            return vectors
+        return vectors * (torch.rand(len(vectors), 1, device=vectors.device) >= self.skip[name])
+
+    @property
+    def readers(self) -> list[Reader]:
+        return list(dict.fromkeys(reader for part in self.encoders.values() for reader in part.readers))
+
+    def save(self, folder: Path, beside: Encoder | None = None) -> None:
+        for name, part in self.encoders.items():
+            part.save(folder / name, beside)
+        layout.write_tensors(folder / layout.WEIGHTS_FILE, {"weights": self.weights})
+        known = {"normalise": self.normalise, "dropout": self.dropout}
+        layout.write_settings(folder, {"kind": self.how, "skip": self.skip, **known})
+        layout.write_modules(folder, [(layout.OWN_MODULE, "")])
+
+    @classmethod
+    def read(cls, folder: Path, settings: dict[str, Any], read_part: ReadPart) -> "PartsEncoder":
+        """The tower that `save` wrote."""
+        skip = {str(name): float(rate) for name, rate in settings["skip"].items()}
+        if not skip or set(skip) - set(PARTS):
+            raise DamagedModel(f"{folder}: has the parts {sorted(skip)}; there is {', '.join(PARTS)}")
+        parts = {name: read_part(folder / name, layout.read_settings(folder / name)) for name in skip}
+        known = {name: settings[name] for name in ("normalise", "dropout")}
+        encoder = cls(parts, "sum" if settings["kind"] == "sum" else "concat", skip=skip, **known)
+        weights = layout.read_tensors(folder / layout.WEIGHTS_FILE)["weights"]
+        encoder.weigh(dict(zip(parts, weights.tolist(), strict=True)))
+        return encoder.eval()
+
+    def describe(self) -> str:
+        parts = "; ".join(part.describe() for part in self.encoders.values())
+        return f"{'sum' if self.how == 'sum' else 'scores added up'} of {len(self.parts)} parts ({parts})"
