@@ -158,3 +158,15 @@ def contains(pairs: csr_array, rows: NDArray[np.int32]) -> NDArray[np.bool_]:
     asked = np.arange(queries, dtype=np.int64)[:, None] * labels + rows
     found: NDArray[np.bool_] = np.isin(asked, stored) & (rows != NO_LABEL)
     return found
+
+
+def values_at(matrix: csr_array, rows: NDArray[np.int32]) -> NDArray[np.float32]:
+    """What `matrix` stores at (query i, label rows[i, j]); 0 where it stores nothing."""
+    matrix = csr_array(matrix)
+    matrix.sum_duplicates()
+    queries, labels = matrix.shape
+    stored = np.repeat(np.arange(queries, dtype=np.int64), np.diff(matrix.indptr)) * labels + matrix.indices
+    asked = np.arange(queries, dtype=np.int64)[:, None] * labels + rows
+    place = np.minimum(np.searchsorted(stored, asked), max(0, len(stored) - 1))
+    found = (stored[place] == asked) & (rows != NO_LABEL) if len(stored) else np.zeros(rows.shape, dtype=bool)
+    return np.where(found, matrix.data[place] if len(stored) else 0, 0).astype(np.float32)
