@@ -39,7 +39,7 @@ class Toy:
         self.samples.keep_matrix("features", csr_array(self.features))
         relevant = csr_array((self.relevance[pairs], pairs[1], starts), shape=(TEXTS, LABELS))
         self.samples.keep_matrix("relevant", relevant)
-        self.samples.keep_candidates(0, self.candidates, None)
+        self.samples.keep_candidates(0, self.candidates)
 
     def negatives(self, label: int) -> NDArray[np.int64]:
         return np.flatnonzero((self.candidates == label).any(1) & ~self.stored[:, label])
@@ -62,9 +62,7 @@ def test_weights_equal_a_dense_solution_of_each_label(toy: Toy) -> None:
         judge = LinearSVC(C=SETTINGS.cost, dual=True, tol=1e-9, max_iter=100_000, random_state=1)
         judge.fit(toy.features[rows].astype(np.float64), signs)
         expected = judge.decision_function(toy.features.astype(np.float64))
-        np.testing.assert_allclose(
-            toy.features @ weights[[label]].toarray()[0] + intercepts[label], expected, atol=1e-5
-        )
+        np.testing.assert_allclose(toy.features @ weights.toarray()[:, label] + intercepts[label], expected, atol=1e-5)
 
 
 def test_a_relevant_pair_is_never_a_negative_even_with_weight_0(toy: Toy) -> None:
@@ -77,8 +75,8 @@ def test_a_relevant_pair_is_never_a_negative_even_with_weight_0(toy: Toy) -> Non
 def test_labels_without_training_texts_or_without_negatives_have_an_answer(toy: Toy) -> None:
     weights, intercepts = fit_weights(toy.samples, LABELS, SETTINGS)
     for label in (UNKNOWN, IGNORED):
-        assert weights[[label]].nnz == 0 and intercepts[label] == 0
-    margins = toy.features @ weights[[LONELY]].toarray()[0] + intercepts[LONELY]
+        assert not weights.toarray()[:, label].any() and intercepts[label] == 0
+    margins = toy.features @ weights.toarray()[:, LONELY] + intercepts[LONELY]
     positives = toy.relevance[:, LONELY] > 0
     assert np.isfinite(margins).all() and margins[positives].mean() > margins[~positives].mean()
     assert intercepts[LONELY] < margins[positives].min()  # the text without words is its only negative
@@ -123,23 +121,10 @@ def test_two_processes_find_what_one_finds(toy: Toy, tmp_path: Path) -> None:
     assert (one != two).nnz == 0
 
 
-def test_the_dense_vector_can_be_a_feature(toy: Toy) -> None:
-    vectors = np.random.default_rng(1).normal(size=(TEXTS, 3)).astype(np.float32)
-    toy.samples.keep_candidates(0, toy.candidates, vectors)
-    weights, intercepts = fit_weights(toy.samples, LABELS, RankerSettings.of(SETTINGS.to_dict() | {"dense": 0.5}))
-    assert weights.shape == (LABELS, FEATURES + 3)
-    rows = np.concatenate([np.flatnonzero(toy.relevance[:, 0]), toy.negatives(0)])
-    both = np.concatenate([toy.features, 0.5 * vectors], 1).astype(np.float64)
-    judge = LinearSVC(C=SETTINGS.cost, dual=True, tol=1e-9, max_iter=100_000, random_state=1)
-    judge.fit(both[rows], np.where(toy.relevance[rows, 0] > 0, 1, -1))
-    margins = both @ weights[[0]].toarray()[0] + intercepts[0]
-    np.testing.assert_allclose(margins, judge.decision_function(both), atol=1e-5)
-
-
 def test_a_label_whose_texts_have_no_known_word_has_no_weights(tmp_path: Path) -> None:
     toy = Toy(tmp_path / "samples")
     rows = np.flatnonzero(toy.relevance[:, LONELY])
     toy.features[rows] = 0
     toy.samples.keep_matrix("features", csr_array(toy.features))
     weights, _ = fit_weights(toy.samples, LABELS, SETTINGS)
-    assert len(rows) and csr_array(weights)[[LONELY]].nnz == 0
+    assert len(rows) and not weights.toarray()[:, LONELY].any()

@@ -50,15 +50,18 @@ def test_a_fitted_model_ranks_as_its_parts_say_and_is_whole(home: Path) -> None:
     assert "## Ranker" in (home / "model" / "README.md").read_text()
 
     best = max(trials, key=lambda trial: trial.mean)
-    assert (ranker.weight, ranker.rare) == (best.weight, best.rare) and trials[0].weight == 0.0
+    chosen = (ranker.weight, ranker.votes, ranker.rare, ranker.settings.neighbours, ranker.settings.similarity)
+    assert chosen == best[:5] and trials[0].weight == 0.0
+    assert {0.0, 1.0} < {trial.votes for trial in trials}  # each alone, and both together
 
     with_it, without = Classifier.load(home / "model"), Classifier.load(home / "model", ranker=False)
     assert with_it.ranker is not None and without.ranker is None
     dense = without.rank(TEXTS, 10)
-    vectors = np.zeros((len(TEXTS), 0), dtype=np.float32)
-    margins = ranker.margins(TEXTS, vectors, dense.rows)
-    np.testing.assert_allclose(with_it.ranker.margins(TEXTS, vectors, dense.rows), margins, rtol=1e-5, atol=1e-6)
-    np.testing.assert_array_equal(with_it.ranker.scores(margins, dense.rows), ranker.scores(margins, dense.rows))
+    vectors = without.towers.query.encode(TEXTS)
+    margins = ranker.margins(TEXTS, dense.rows)
+    np.testing.assert_allclose(with_it.ranker.margins(TEXTS, dense.rows), margins, rtol=1e-5, atol=1e-6)
+    both = [one.scores(margins, margins, dense.rows) for one in (with_it.ranker, ranker)]
+    np.testing.assert_array_equal(*both)
     fused = with_it.rank(TEXTS, 10)
     np.testing.assert_array_equal(fused.rows, ranker.rerank(TEXTS, vectors, dense).rows)
     np.testing.assert_array_equal(fused.rows[:, 7:], dense.rows[:, 7:])  # beyond the candidates
@@ -66,7 +69,7 @@ def test_a_fitted_model_ranks_as_its_parts_say_and_is_whole(home: Path) -> None:
 
 
 def test_a_classifier_saved_again_keeps_its_ranker(home: Path) -> None:
-    fit_ranker(home / "model", data_of(home), RankerSettings(candidates=7, characters=(2, 3), dense=0.5), weight=0.4)
+    fit_ranker(home / "model", data_of(home), RankerSettings(candidates=7, characters=(2, 3)), weight=0.4)
     loaded = Classifier.load(home / "model")
     loaded.save(home / "again")
     again = Classifier.load(home / "again")
@@ -112,7 +115,7 @@ def test_a_killed_fit_leaves_the_model_alone_goes_on_and_ends_the_same(home: Pat
         shutil.copytree(home / "model", home / "other")
         with mock.patch.object(reranking, "encode_texts", wraps=reranking.encode_texts) as encoded:
             resumed, _ = fit_ranker(home / "model", data_of(home), SETTINGS)
-        assert encoded.call_count == 1  # validation only: the candidates were there
+        assert encoded.call_count == 0  # the candidates were there
         straight, _ = fit_ranker(home / "other", data_of(home), SETTINGS)
     assert (resumed.weights != straight.weights).nnz == 0 and resumed.weight == straight.weight
     assert listing(part_of(home / "model", "ranker")) == listing(part_of(home / "other", "ranker"))
@@ -167,7 +170,8 @@ def test_the_command_fits_judges_and_predicts(home: Path) -> None:
     )
     assert outcome.code == 0, outcome.err
     told = json.loads(outcome.out)
-    assert told["candidates"] == 7 and len(told["trials"]) == 1 + len(reranking.WEIGHTS) * len(reranking.RARES)
+    assert told["candidates"] == 7 and len(told["trials"]) > 1 + len(reranking.WEIGHTS) * len(reranking.RARES)
+    assert told["remembered_texts"] == len(data_of(home).with_validation(0.1, 0).train)
     chosen = max(told["trials"], key=lambda trial: sum(trial["metrics"].values()))
     assert told["weight"] == chosen["weight"]
 
@@ -214,3 +218,23 @@ def test_a_model_fitted_on_everything_needs_a_weight(tmp_path: Path) -> None:
     assert isinstance(ranker, Ranker) and ranker.weight == 0.35 and ranker.rare == reranking.USUAL_RARE
     fitted, trials = fit_ranker(model, open_dataset(tmp_path / "data"), SETTINGS, weight=0.35, rare=0.1)
     assert fitted.rare == 0.1 and trials == []
+
+
+@pytest.mark.parametrize("left_out", ["sparse", "memory"])
+def test_n_grams_or_memory_alone_put_labels_in_order(left_out: str, home: Path) -> None:
+    settings = RankerSettings.of({"candidates": 7, left_out: False})
+    fitted, trials = fit_ranker(home / "model", data_of(home), settings)
+    assert verify(home / "model") == []
+    assert {trial.votes for trial in trials} == {1.0 if left_out == "sparse" else 0.0}
+    loaded = Classifier.load(home / "model")
+    assert loaded.ranker is not None and (loaded.ranker.memory is None) == (left_out == "memory")
+    assert (loaded.ranker.weights.nnz == 0) == (left_out == "sparse")
+    dense = Classifier.load(home / "model", ranker=False).rank(TEXTS, 10)
+    expected = fitted.rerank(TEXTS, loaded.towers.query.encode(TEXTS), dense)
+    np.testing.assert_array_equal(loaded.rank(TEXTS, 10).rows, expected.rows)
+    loaded.add_labels({"new": TEXTS[1]})
+    place = {
+        name: [label.key for label in one.predict([TEXTS[1]], k=10)[0]].index("new")
+        for name, one in (("alone", Classifier.load(home / "model", ranker=False)), ("ranked", loaded))
+    }
+    assert place["ranked"] <= 2 * place["alone"]  # nobody votes for it, and it keeps its place

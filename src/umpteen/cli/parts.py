@@ -91,6 +91,7 @@ def ranker() -> None:
 @MODEL
 @DATA_OF_MODEL
 @click.option("--weight", type=click.FloatRange(0, 1), help="Of the ranker's score.  [default: chosen on validation]")
+@click.option("--votes", type=click.FloatRange(0, 1), help="The memory's share of it.  [default: chosen on validation]")
 @click.option("--rare", type=click.FloatRange(0), help="Head start of rare labels.  [default: chosen on validation]")
 @click.option("--candidates", type=click.IntRange(1), help="Labels of a text to put in order.  [default: 100]")
 @settings("A setting, e.g. cost=3 or words=[1,3].")
@@ -120,11 +121,11 @@ def fit(
         course = [trial._asdict() for trial in trials]
         say_json({"model": str(model), "data": dataset.name, **fitted.describe(), "trials": course})
         return
-    for trial in trials:
-        if trial.weight == 0 or (trial.weight, trial.rare) == (fitted.weight, fitted.rare):
-            figures = "  ".join(f"{name} {value:.2f}" for name, value in trial.metrics.items())
-            say(f"validation, weight {trial.weight:g}, rare {trial.rare:g}: {figures}")
-    say(f"{model} has a ranker of {fitted.weights.nnz:,} weights; it counts {fitted.weight:g}")
+    for trial in [trials[0], max(trials, key=lambda trial: trial.mean)] if trials else []:
+        figures = "  ".join(f"{name} {value:.2f}" for name, value in trial.metrics.items())
+        say(f"validation, weight {trial.weight:g}, votes {trial.votes:g}, rare {trial.rare:g}: {figures}")
+    texts = 0 if fitted.memory is None else len(fitted.memory.vectors)
+    say(f"{model} has a ranker of {fitted.weights.nnz:,} weights and {texts:,} texts; it counts {fitted.weight:g}")
 
 
 @ranker.command(name="remove")

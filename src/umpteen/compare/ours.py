@@ -95,7 +95,10 @@ class Ours(Method):
                 shutil.copytree(plain, copy, dirs_exist_ok=True)
         if not clock.exists():
             chosen = RankerSettings(candidates=min(RankerSettings.candidates, len(model.labels)))
-            found = {} if weighed is None else {"weight": weighed.weight, "rare": weighed.rare}
+            found = {}
+            if weighed is not None:
+                chosen = weighed.settings
+                found = {"weight": weighed.weight, "votes": weighed.votes, "rare": weighed.rare}
             began = time.monotonic()
             fit_ranker(ranked, task.dataset, chosen, **found, jobs=cores(), progress=self.progress)
             write_atomically(clock, f"{time.monotonic() - began:.3f}")

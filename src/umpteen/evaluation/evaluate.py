@@ -82,7 +82,7 @@ class Evaluator:
         dense = top_k(vectors, label_vectors, width, shard=shard, excluding=filtered, hidden=hidden)
         if ranker is None:
             return dense
-        return ranker.rerank(self.split.texts, vectors.cpu().numpy(), dense).head(wanted)
+        return ranker.rerank(self.split.texts, vectors, dense).head(wanted)
 
     def report(self, ranking: Ranking, *, bootstrap: int = 1000) -> Report:
         """The metrics of a ranking of the split's queries, with 95 % intervals unless bootstrap is 0."""

@@ -139,8 +139,10 @@ def _train(
     model = train(config, output=folder / "model", resume=True, observer=observer, progress=progress)
     if ranker is None:
         return model
-    weight, rare = ranker.weight, ranker.rare
-    fit_ranker(folder / "model", open_dataset(data), ranker.settings, weight=weight, rare=rare, progress=progress)
+    weight, votes, rare = ranker.weight, ranker.votes, ranker.rare
+    fit_ranker(
+        folder / "model", open_dataset(data), ranker.settings, weight=weight, votes=votes, rare=rare, progress=progress
+    )
     return Classifier.load(folder / "model")
 
 

@@ -249,7 +249,7 @@ class Classifier:
             dense = replace(self.index.search(vectors, width), labels=len(self.labels))
         else:
             dense = top_k(vectors, self.vectors, width, excluding=excluding, hidden=self.hidden)
-        return dense if ranker is None else ranker.rerank(texts, vectors.cpu().numpy(), dense).head(k)
+        return dense if ranker is None else ranker.rerank(texts, vectors, dense).head(k)
 
     def add_labels(self, labels: Mapping[str, str] | Iterable[tuple[str, str]], *, note: str = "") -> int:
         """New labels by key and text, found from now on; returns the new version."""

@@ -31,11 +31,14 @@ class RankerSettings:
     characters: NGrams | None = None  # n-grams of characters within words
     min_texts: int = 1  # an n-gram must occur in so many training texts
     max_features: int = 1_000_000  # the most frequent n-grams of each kind
-    dense: float = 0.0  # the dual encoder's vector of a text as further features, of this length; 0 for none
     cost: float = 1.0  # of a training error, against short weights (liblinear's C)
     threshold: float = 0.05  # weights nearer to 0 are dropped
     tolerance: float = 0.01  # at which liblinear stops
     iterations: int = 100  # after which it stops anyway
+    sparse: bool = True  # weights of n-grams for each label
+    memory: bool = True  # votes of the nearest training texts
+    neighbours: int = 20  # that vote
+    similarity: float = 0.05  # temperature of the softmax over similarities that weighs the votes
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -43,14 +46,18 @@ class RankerSettings:
             if name in ("words", "characters"):
                 fits = _are_lengths(value) or (value is None and name == "characters")
                 rule = "two lengths, the shorter first, for instance [1, 2]"
+            elif isinstance(field.default, bool):
+                fits, rule = isinstance(value, bool), "true or false"
             elif isinstance(field.default, int):
                 fits, rule = _is_count(value), f"a whole number, at least 1 and below {2**31:,}"
             else:
-                is_number, open_ended = isinstance(value, int | float), name in ("cost", "tolerance")
+                is_number, open_ended = isinstance(value, int | float), name in ("cost", "tolerance", "similarity")
                 fits = is_number and not isinstance(value, bool) and (value > 0 or (value == 0 and not open_ended))
                 rule = "a number above 0" if open_ended else "a number, 0 or above"
             if not fits:
                 raise BadConfig(f"{name} = {value!r}: must be {rule}")
+        if not (self.sparse or self.memory):
+            raise BadConfig("sparse and memory are both off; nothing is left to put labels in order by")
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> "RankerSettings":
@@ -100,7 +107,7 @@ class TextFeatures:
     def fit(cls, texts: Iterable[str], settings: RankerSettings) -> "TextFeatures":
         """The most frequent n-grams of these texts, with their inverse document frequencies."""
         vectorizers = {}
-        kinds = {"words": settings.words, "characters": settings.characters}
+        kinds = {"words": settings.words, "characters": settings.characters} if settings.sparse else {}
         for kind, lengths in kinds.items():
             if lengths is None:
                 continue
@@ -129,7 +136,7 @@ class TextFeatures:
 
     def idf(self) -> NDArray[np.float32]:
         """Of all n-grams, in the order of the columns."""
-        return np.concatenate([vectorizer.idf_ for vectorizer in self._vectorizers.values()]).astype(np.float32)
+        return np.concatenate([np.empty(0), *(found.idf_ for found in self._vectorizers.values())]).astype(np.float32)
 
     def save(self, folder: Path) -> None:
         """Writes the n-grams in the order of their columns; `idf` is kept by whoever keeps arrays."""

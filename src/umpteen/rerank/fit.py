@@ -11,7 +11,7 @@ import numpy as np
 from joblib import Parallel, delayed
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save
-from scipy.sparse import csr_array, csr_matrix, hstack, vstack
+from scipy.sparse import csr_array, csr_matrix, vstack
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import LinearSVC
 
@@ -45,20 +45,12 @@ class Samples:
         arrays = tuple(np.load(self.folder / f"{name}.{array}.npy", mmap_mode="r") for array in _ARRAYS)
         return csr_array(arrays, shape=tuple(np.load(self.folder / f"{name}.shape.npy").tolist()))
 
-    def keep_candidates(self, start: int, rows: NDArray[np.int32], vectors: NDArray[np.float32] | None) -> None:
-        """The labels retrieved for the texts from `start` on, and their vectors where these are features, too."""
-        if vectors is not None:
-            _write(self._path("vectors", start), vectors)
-        _write(self._path("candidates", start), rows)  # last: its presence vouches for both
+    def keep_candidates(self, start: int, rows: NDArray[np.int32]) -> None:
+        """The labels retrieved for the texts from `start` on."""
+        _write(self._path(start), rows)
 
     def has_candidates(self, start: int) -> bool:
-        return self._path("candidates", start).exists()
-
-    def vectors(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """The dense vectors of these texts."""
-        block, within = np.divmod(rows, TEXTS_AT_A_TIME)
-        parts = {int(b): np.load(self._path("vectors", int(b) * TEXTS_AT_A_TIME), mmap_mode="r") for b in set(block)}
-        return np.stack([parts[int(b)][w] for b, w in zip(block, within, strict=True)])
+        return self._path(start).exists()
 
     def of_labels(self, start: int, stop: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
         """The rows of positives and of negatives of each label from `start` to `stop`.
@@ -80,8 +72,8 @@ class Samples:
             query, place = np.nonzero((rows >= start) & (rows < stop))
             yield np.stack([query + int(path.stem.rpartition("-")[2]), rows[query, place] - start], 1)
 
-    def _path(self, name: str, start: int) -> Path:
-        return self.folder / f"{name}-{start:012}.npy"
+    def _path(self, start: int) -> Path:
+        return self.folder / f"candidates-{start:012}.npy"
 
 
 def _by_label(pairs: NDArray[np.int64], labels: int) -> list[NDArray[np.int64]]:
@@ -113,7 +105,7 @@ def solve_block(samples: Samples, start: int, stop: int, settings: RankerSetting
     features = samples.matrix("features")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # `iterations` is a choice
-        found = [_solve_label(*rows, features, samples, settings) for rows in samples.of_labels(start, stop)]
+        found = [_solve_label(*rows, features, settings) for rows in samples.of_labels(start, stop)]
     columns, values, intercepts = zip(*found, strict=True)
     return BlockWeights(
         np.array([len(part) for part in columns], dtype=np.int64),
@@ -130,7 +122,6 @@ def _solve_label(
     positives: NDArray[np.int64],
     negatives: NDArray[np.int64],
     features: csr_array,
-    samples: Samples,
     settings: RankerSettings,
 ) -> Solution:
     nothing = np.empty(0, dtype=np.int64), np.empty(0), 0.0
@@ -138,10 +129,6 @@ def _solve_label(
         return nothing
     rows = np.concatenate([positives, negatives])
     matrix, columns = _without_empty_columns(features[rows])
-    if settings.dense:
-        vectors = settings.dense * samples.vectors(rows)
-        matrix = hstack([matrix, csr_matrix(vectors)], format="csr")
-        columns = np.concatenate([columns, features.shape[1] + np.arange(vectors.shape[1])])
     if matrix.shape[1] == 0:  # none of its texts has an n-gram that is known
         return nothing
     signs = np.repeat([1, -1], [len(positives), len(negatives)])
@@ -174,7 +161,7 @@ def fit_weights(
     jobs: int = 1,
     progress: Advance | None = None,
 ) -> tuple[csr_array, NDArray[np.float32]]:
-    """Weights (labels × features) and intercepts; blocks that an earlier call finished are not solved again."""
+    """Weights (features × labels) and intercepts; blocks that an earlier call finished are not solved again."""
     size = max(_SMALLEST_BLOCK, -(-labels // _MOST_BLOCKS))
     blocks = [(start, min(start + size, labels)) for start in range(0, labels, size)]
     waiting = [block for block in blocks if not _path(samples, block).exists()]
@@ -195,9 +182,9 @@ def fit_weights(
     solved = [load_file(_path(samples, block)) for block in blocks]
     whole = {name: np.concatenate([block[name] for block in solved]) for name in BlockWeights._fields}
     starts = np.concatenate([[0], np.cumsum(whole["counts"])])
-    width = samples.vectors(np.zeros(1, dtype=np.int64)).shape[1] if settings.dense else 0
-    shape = (labels, int(samples.matrix("features").shape[1]) + width)
-    return csr_array((whole["values"], whole["columns"], starts), shape=shape), whole["intercepts"]
+    shape = (labels, int(samples.matrix("features").shape[1]))
+    by_label = csr_array((whole["values"], whole["columns"], starts), shape=shape)
+    return csr_array(by_label.T.tocsr()), whole["intercepts"]
 
 
 def _fit_block(folder: Path, block: tuple[int, int], settings: RankerSettings) -> tuple[int, int]:

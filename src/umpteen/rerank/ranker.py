@@ -1,6 +1,7 @@
-"""The ranker of a classifier: what it says of a text's first labels, and its folder.
+"""The ranker of a classifier: what n-grams and training texts say of a text's first labels, and its folder.
 
-ranker.json (settings, weight, rare) · vocabulary.json · weights.safetensors (labels × features, row by row)
+ranker.json (settings, weights) · vocabulary.json · weights.safetensors (features × labels, row by row) ·
+memory.safetensors. What a ranker does without is not there.
 """
 
 import json
@@ -14,15 +15,18 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 from scipy.sparse import csr_array
+from torch import Tensor
 
 from umpteen.errors import BadInput, DamagedModel
 from umpteen.rerank.features import RankerSettings, TextFeatures
-from umpteen.search.ranking import NO_LABEL, Ranking
+from umpteen.rerank.memory import Memory
+from umpteen.search.ranking import NO_LABEL, Ranking, values_at
 
 _NEIGHBOURS = 5  # on either side
 
 
-# One score from two: (1 − weight) · the dual encoder's + weight · the ranker's, which lies between 0 and 1.
+# One score from three: (1 − weight) · the dual encoder's + weight · second, where second is (1 − votes) · what the
+# n-grams say + votes · what the memory says, both between 0 and 1.
 #
 # N texts, k labels each, in the dual encoder's order.
 def squash(margins: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -84,7 +88,7 @@ def fuse(dense: Ranking, second: NDArray[np.float32], weight: float) -> Ranking:
 
 
 LATER = -1  # in place of the number of training texts of a label that was added or renamed since
-_TEXTS_AT_A_TIME = 4096
+_TEXTS_AT_A_TIME = 1024
 _KINDS = {  # of the stored arrays
     "idf": "float32",
     "starts": "int64",
@@ -97,54 +101,46 @@ _KINDS = {  # of the stored arrays
 
 @dataclass(frozen=True)
 class Ranker:
-    """Sparse linear weights for every label, and how much they count beside the dual encoder."""
+    """Sparse linear weights for every label, the votes of training texts, and how much they count."""
 
     features: TextFeatures
-    weights: csr_array  # [labels, features], float32
+    weights: csr_array  # [features, labels], float32: what is asked of it are the few rows of a text's features
     intercepts: NDArray[np.float32]  # [labels]
     texts: NDArray[np.int64]  # [labels], training texts that have the label; nothing is known of those with none
     settings: RankerSettings
-    weight: float = 0.0  # 0: the dual encoder alone, 1: the ranker alone
+    memory: Memory | None = None
+    weight: float = 0.0  # 0: the dual encoder alone, 1: n-grams and memory alone
+    votes: float = 0.0  # of this, the memory's share
     rare: float = 0.0  # the head start of a label with one training text
-    origin: dict[str, Any] = field(default_factory=dict)  # how the two were chosen
+    origin: dict[str, Any] = field(default_factory=dict)  # how these were chosen
 
     def __post_init__(self) -> None:
-        if not 0 <= self.weight <= 1:
-            raise BadInput(f"the ranker's weight is {self.weight}; it must lie between 0 and 1")
+        for name in ("weight", "votes"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise BadInput(f"the ranker's {name} is {getattr(self, name)}; it must lie between 0 and 1")
 
     @property
     def labels(self) -> int:
-        return int(self.weights.shape[0])
+        return len(self.intercepts)
 
-    def margins(
-        self, texts: Sequence[str], vectors: NDArray[np.float32], rows: NDArray[np.int32]
-    ) -> NDArray[np.float32]:
-        """w·x + b for the labels rows[i] of each text i; `vectors` are the dual encoder's of the texts."""
-        if self.settings.dense and len(self.features) + vectors.shape[1] != self.weights.shape[1]:
-            raise DamagedModel(
-                f"the ranker was fitted to vectors of {self.weights.shape[1] - len(self.features):,} numbers, but the "
-                f"encoder gives {vectors.shape[1]:,}; fit it again: `umpteen ranker fit`"
-            )
-        margins = np.empty(rows.shape, dtype=np.float32)
-        query = np.zeros(self.weights.shape[1], dtype=np.float32)  # one text at a time, spread out
-        for first in range(0, len(rows), _TEXTS_AT_A_TIME):
-            some = range(first, min(first + _TEXTS_AT_A_TIME, len(rows)))
-            found = self.features.transform([texts[row] for row in some])
-            for place, row in enumerate(some):
-                start, stop = found.indptr[place : place + 2]
-                columns = found.indices[start:stop]
-                query[columns] = found.data[start:stop]
-                if self.settings.dense:
-                    query[len(self.features) :] = self.settings.dense * vectors[row]
-                margins[row] = self.weights[rows[row]] @ query + self.intercepts[rows[row]]
-                query[columns] = 0
+    def margins(self, texts: Sequence[str], rows: NDArray[np.int32]) -> NDArray[np.float32]:
+        """w·x + b for the labels rows[i] of each text i."""
+        margins = self.intercepts[rows]
+        for first in range(0, len(rows) if self.settings.sparse else 0, _TEXTS_AT_A_TIME):
+            some = slice(first, min(first + _TEXTS_AT_A_TIME, len(rows)))
+            found = self.features.transform([texts[row] for row in range(some.start, some.stop)])
+            margins[some] += values_at(csr_array(found @ self.weights), rows[some])
         return margins
 
-    def scores(self, margins: NDArray[np.float32], rows: NDArray[np.int32]) -> NDArray[np.float32]:
-        """From 0 to 1, for the margins of labels in dense order."""
+    def scores(
+        self, margins: NDArray[np.float32], votes: NDArray[np.float32] | None, rows: NDArray[np.int32]
+    ) -> NDArray[np.float32]:
+        """From 0 to 1, for the margins and the votes of labels in dense order."""
         texts = self.texts[rows]
-        known = fill_unknown(squash(margins + head_start(texts, self.rare)), texts > 0)
-        return keep_place(known, texts == LATER, rows != NO_LABEL)
+        found = squash(margins + head_start(texts, self.rare)) if self.votes < 1 else np.zeros_like(margins)
+        if votes is not None:
+            found = np.float32(1 - self.votes) * found + np.float32(self.votes) * votes
+        return keep_place(fill_unknown(found, texts > 0), texts == LATER, rows != NO_LABEL)
 
     def with_later(self, count: int, changed: NDArray[np.int64]) -> "Ranker":
         """The ranker for so many labels, of which it knows nothing of those beyond its own and of the changed ones."""
@@ -154,36 +150,35 @@ class Ranker:
         texts = np.pad(self.texts, (0, more))
         texts[changed] = LATER
         texts[self.labels :] = LATER
-        starts = np.pad(self.weights.indptr, (0, more), mode="edge")
-        weights = csr_array((self.weights.data, self.weights.indices, starts), shape=(count, self.weights.shape[1]))
-        return replace(self, weights=weights, intercepts=np.pad(self.intercepts, (0, more)), texts=texts)
+        known = self.weights
+        weights = csr_array((known.data, known.indices, known.indptr), shape=(known.shape[0], count))
+        memory = None if self.memory is None else self.memory.with_labels(count)
+        return replace(self, weights=weights, memory=memory, intercepts=np.pad(self.intercepts, (0, more)), texts=texts)
 
-    def rerank(self, texts: Sequence[str], vectors: NDArray[np.float32], dense: Ranking) -> Ranking:
-        """The dense ranking with its first labels put in the order of both scores."""
+    def rerank(self, texts: Sequence[str], vectors: Tensor, dense: Ranking) -> Ranking:
+        """The dense ranking with its first labels put in the order of all scores; `vectors` are the texts'."""
         head = dense.rows[:, : self.settings.candidates]
-        return fuse(dense, self.scores(self.margins(texts, vectors, head), head), self.weight)
+        votes = None if self.memory is None else self.memory.votes(self.memory.nearest(vectors), head)
+        return fuse(dense, self.scores(self.margins(texts, head), votes, head), self.weight)
 
     def describe(self) -> dict[str, Any]:
         """For the manifest and the model card."""
         return {
             "weight": self.weight,
+            "votes": self.votes,
             "rare": self.rare,
             "candidates": self.settings.candidates,
-            "features": int(self.weights.shape[1]),
+            "features": int(self.weights.shape[0]),
             "weights": int(self.weights.nnz),
+            "remembered_texts": 0 if self.memory is None else len(self.memory.vectors),
             **self.origin,
         }
 
     def save(self, folder: Path) -> None:
         """Writes the ranker's files into a new folder."""
         folder.mkdir(exist_ok=True)
-        content = {
-            "weight": self.weight,
-            "rare": self.rare,
-            "settings": self.settings.to_dict(),
-            "dense_dimension": self.weights.shape[1] - len(self.features),
-            "origin": self.origin,
-        }
+        chosen = {"weight": self.weight, "votes": self.votes, "rare": self.rare, "origin": self.origin}
+        content = {**chosen, "settings": self.settings.to_dict()}
         (folder / "ranker.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         self.features.save(folder)
         arrays: dict[str, NDArray[Any]] = {
@@ -195,6 +190,8 @@ class Ranker:
             "texts": self.texts,
         }
         save_file(arrays, folder / "weights.safetensors")
+        if self.memory is not None:
+            self.memory.save(folder)
 
     @classmethod
     def load(cls, folder: Path) -> "Ranker":
@@ -203,21 +200,31 @@ class Ranker:
             content = json.loads((folder / "ranker.json").read_text(encoding="utf-8"))
             arrays = _mapped(folder / "weights.safetensors")
             settings = RankerSettings.of(content["settings"])
-            features = TextFeatures.load(folder, arrays["idf"])
-            width = content["dense_dimension"] if settings.dense else 0
-            shape = (len(arrays["intercepts"]), len(features) + width)
+            features, labels = TextFeatures.load(folder, arrays["idf"]), len(arrays["intercepts"])
             starts = arrays["starts"]
             if starts[-1] != len(arrays["columns"]) or (np.diff(starts) < 0).any():
-                raise ValueError("where labels' weights start is no rising list")
+                raise ValueError("where the features' weights start is no rising list")
             if len(arrays["columns"]) <= np.iinfo(np.int32).max:
                 starts = starts.astype(np.int32)  # as the columns: of two kinds, scipy would copy these
-            weights = csr_array((arrays["values"], arrays["columns"], starts), shape=shape)
+            weights = csr_array((arrays["values"], arrays["columns"], starts), shape=(len(features), labels))
             weights.check_format()  # 20 million weights in 13 ms
-            if len(arrays["texts"]) != len(arrays["intercepts"]):
-                raise ValueError(f"{len(arrays['texts']):,} labels have texts, {shape[0]:,} have weights")
-            chosen = {name: content[name] for name in ("weight", "rare", "origin")}
-            return cls(features, weights, arrays["intercepts"], arrays["texts"], settings, **chosen)
-        except (BadInput, ValueError, LookupError, TypeError, AttributeError, OverflowError, SafetensorError) as error:
+            if len(arrays["texts"]) != labels:
+                raise ValueError(f"{len(arrays['texts']):,} labels have texts, {labels:,} have weights")
+            memory = None
+            if settings.memory:
+                memory = Memory.load(folder, labels, settings.neighbours, settings.similarity)
+            chosen = {name: content[name] for name in ("weight", "votes", "rare", "origin")}
+            return cls(features, weights, arrays["intercepts"], arrays["texts"], settings, memory, **chosen)
+        except (
+            BadInput,
+            OSError,
+            ValueError,
+            LookupError,
+            TypeError,
+            AttributeError,
+            OverflowError,
+            SafetensorError,
+        ) as error:
             raise DamagedModel(f"{folder}: is no ranker ({error}); copy the model again, or fit it again") from error
 
 
