@@ -102,7 +102,8 @@ def _limited(scope: Scope, receive: Receive, settings: ServiceSettings) -> Recei
         nonlocal taken, whole
         if whole:
             return await receive()
-        if taken == 0 and _announced(scope) > most:
+        said = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
+        if said.isdigit() and int(said) > most:
             raise _too_large(most)
         try:
             async with asyncio.timeout_at(deadline):
@@ -117,12 +118,6 @@ def _limited(scope: Scope, receive: Receive, settings: ServiceSettings) -> Recei
         return message
 
     return next_message
-
-
-def _announced(scope: Scope) -> int:
-    """How many bytes the body says it has."""
-    said = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
-    return int(said) if said.isdigit() else 0
 
 
 def _too_large(most: int) -> Refusal:
