@@ -205,3 +205,24 @@ def test_requests_under_way_keep_their_places_and_newcomers_are_told_to_come_bac
 def test_connections_leave_files_for_the_model(monkeypatch: pytest.MonkeyPatch, files: int, most: int) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (files, files))
     assert OpenConnections(ServiceSettings(), Log(on=False)).most == most
+
+
+def test_answers_are_whole_whatever_they_consist_of(shared_model: Path) -> None:
+    with service_on_a_port(shared_model, ServiceSettings()) as connect:
+        careful = connect()  # sends the body once it is asked for it
+        careful.send(ASKED.removesuffix(BODY).replace(b"\r\n\r\n", b"\r\nExpect: 100-continue\r\n\r\n"))
+        assert careful.answer() == (100, None)
+        careful.send(BODY)
+        assert careful.answer()[0] == 200
+        careful.send(b"GET /page/api.js HTTP/1.1\r\nHost: service\r\n\r\n")
+        head = dict(line.split(b": ", 1) for line in iter(careful._stream.readline, b"\r\n") if b": " in line)
+        assert careful._stream.read(int(head[b"content-length"])).startswith(b"/")
+        known = head[b"etag"].strip()
+        careful.send(b"GET /page/api.js HTTP/1.1\r\nHost: service\r\nIf-None-Match: %s\r\n\r\n" % known)
+        assert careful.answer() == (304, None)  # there is no body to wait for
+        careful.send(ASKED + ASKED)
+        assert [careful.answer()[0], careful.answer()[0]] == [200, 200]
+        last = connect()
+        last.send(ASKED.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+        assert last.answer()[0] == 200
+        assert last.answer() == (0, None)

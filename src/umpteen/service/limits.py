@@ -18,13 +18,13 @@ _METHODS = frozenset({"GET", "POST", "PATCH", "DELETE", "PUT", "HEAD", "OPTIONS"
 class Front:
     """An ASGI middleware of its own: Starlette's for functions would double the cost of a small answer.
 
-    `straight` answers one route past the framework, which would otherwise take longer than the answer.
+    It stands before the framework's routes, or before the application of one route, which reads its own body.
     """
 
-    def __init__(self, app: ASGIApp, service: Service, straight: Route | None = None) -> None:
+    def __init__(self, app: ASGIApp, service: Service, route: Route | None = None) -> None:
         self._app = app
         self._service = service
-        self._straight = straight
+        self._route = route
         self._hosts = frozenset(map(_name, service.settings.allowed_hosts))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -43,13 +43,11 @@ class Front:
         try:
             if self._hosts:
                 _check_host(scope, self._hosts)
-            app = self._app
-            straight = self._straight
-            if straight is not None and scope["path"] == straight.path and scope["method"] in (straight.methods or ()):
-                app, scope["route"] = straight.app, straight
+            if self._route is not None:
+                scope["route"] = self._route
             else:
                 scope = _json_whatever_it_is_called(scope)
-            await app(scope, _limited(scope, receive, self._service.settings), noting)
+            await self._app(scope, _limited(scope, receive, self._service.settings), noting)
         except Exception as problem:
             refusal = refusal_of(problem)
             if refusal is None:
@@ -104,7 +102,8 @@ def _limited(scope: Scope, receive: Receive, settings: ServiceSettings) -> Recei
         nonlocal taken, whole
         if whole:
             return await receive()
-        if taken == 0 and _announced(scope) > most:
+        said = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
+        if said.isdigit() and int(said) > most:
             raise _too_large(most)
         try:
             async with asyncio.timeout_at(deadline):
@@ -119,12 +118,6 @@ def _limited(scope: Scope, receive: Receive, settings: ServiceSettings) -> Recei
         return message
 
     return next_message
-
-
-def _announced(scope: Scope) -> int:
-    """How many bytes the body says it has."""
-    said = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
-    return int(said) if said.isdigit() else 0
 
 
 def _too_large(most: int) -> Refusal:

@@ -102,7 +102,7 @@ def add_about(app: FastAPI, service: Service) -> None:
             version=classifier.version,
             calibrated=classifier.calibration is not None,
             ranker=classifier.has_ranker,
-            index=IndexAbout(kind=kind, certificate=_read(classifier, INDEX, CERTIFICATE), away=service.index_away()),
+            index=IndexAbout(kind=kind, certificate=_read(classifier, INDEX, CERTIFICATE), away=classifier.index.away),
             editable=settings.editable,
             limits=asdict(settings.limits),
             timeouts={"answer": settings.timeout, "change": settings.change_timeout},

@@ -1,7 +1,5 @@
 """POST /predict: the one route that has to be fast, so it is documented by FastAPI but answers by itself."""
 
-from typing import NamedTuple
-
 import numpy as np
 import orjson
 from fastapi import FastAPI
@@ -32,11 +30,11 @@ def add_predict(app: FastAPI, service: Service) -> Route:
         scope["umpteen.about"] = {"texts": len(texts), "k": message.k}
         if log_texts:
             scope["umpteen.about"]["asked"] = [text[:_LOGGED] for text in texts]
-        wanted = _wanted(message, service)
+        k, least = _wanted(message, service)
         if len(texts) > 1:
-            _at_most(len(texts) * wanted.k, limits.answers, "texts", "labels in an answer (texts × k)")
-        found = await service.batcher.predict(texts, wanted.k, receive)
-        body = writer.write(found, wanted.least)
+            _at_most(len(texts) * k, limits.answers, "texts", "labels in an answer (texts × k)")
+        found = await service.batcher.predict(texts, k, receive)
+        body = writer.write(found, least)
         headers = [JSON, (b"content-length", b"%d" % len(body))]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
@@ -78,17 +76,11 @@ def _at_most(value: int, limit: int, field: str, what: str) -> None:
         raise Refusal(422, "over_limit", f"{field}: {value:,} {what}, {limit:,} are the most", field=field)
 
 
-class _Wanted(NamedTuple):
+def _wanted(message: PredictRequest, service: Service) -> tuple[int, float]:
     """How many labels of a text, and how probable they have to be."""
-
-    k: int
-    least: float
-
-
-def _wanted(message: PredictRequest, service: Service) -> _Wanted:
     field = next((name for name in ("rule", "precision", "min_probability") if getattr(message, name)), None)
     if field is None:
-        return _Wanted(message.k, 0.0)
+        return message.k, 0.0
     calibration = service.classifier.calibration
     if calibration is None:
         reason = f"{field}: the model gives no probabilities yet; `umpteen calibrate` fits them"
@@ -101,7 +93,7 @@ def _wanted(message: PredictRequest, service: Service) -> _Wanted:
         raise Refusal(409, "unreachable", str(problem), field=field) from problem
     most = line.at_most or message.k
     k = min(most, message.k if "k" in message.model_fields_set else service.settings.limits.k)
-    return _Wanted(k, float(np.float32(line.least)))
+    return k, float(np.float32(line.least))
 
 
 class _AnswerWriter:

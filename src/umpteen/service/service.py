@@ -241,7 +241,7 @@ class Service:
         self.metrics.version.set_function(lambda: classifier.version)
         self.metrics.labels.set_function(lambda: classifier.labels.count())
         self.metrics.waiting.set_function(lambda: batcher.waiting_texts)
-        self.metrics.index_away.set_function(lambda: self.index_away() is not None)
+        self.metrics.index_away.set_function(lambda: classifier.index.away is not None)
 
     async def start(self) -> None:
         """Answers some texts before anybody asks."""
@@ -342,7 +342,3 @@ class Service:
     def _log_labels(self, event: str) -> None:
         served = self.classifier
         self.log.event(event, labels=served.labels.count(), version=served.version, index=served.index.kind)
-
-    def index_away(self) -> str | None:
-        """Why exact search stands in for the index, if it cannot be reached."""
-        return self.classifier.index.away
