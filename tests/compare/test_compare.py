@@ -12,8 +12,7 @@ from stub_peer import calls, make_stub
 
 from miniature import command, refused, write_miniature, write_recipe
 from umpteen.data.dataset import open_dataset
-from umpteen.evaluation.evaluate import Evaluator
-from umpteen.evaluation.report import Report
+from umpteen.evaluation.report import Evaluator, Report
 from umpteen.search.ranking import Ranking
 
 QUICK = ("training.epochs=1", "evaluation.at=[1]")

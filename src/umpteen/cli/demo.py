@@ -24,7 +24,7 @@ def demo(output: Path) -> None:
     from umpteen.data.dataset import open_dataset
     from umpteen.encoders.folder import locate
     from umpteen.evaluation.baselines import popularity, tfidf_neighbours
-    from umpteen.evaluation.evaluate import Evaluator
+    from umpteen.evaluation.report import Evaluator
     from umpteen.model.evaluate import evaluate_model
     from umpteen.model.train import train
 

@@ -20,7 +20,7 @@ from umpteen.compare.methods import Method, Outcome, Task, Unavailable
 from umpteen.compare.page import write_page
 from umpteen.data.dataset import Dataset
 from umpteen.errors import BadFile, BadInput
-from umpteen.evaluation.significance import paired_differences
+from umpteen.evaluation.metrics import paired_differences
 from umpteen.files.progress import Notice, Progress
 from umpteen.files.storage import write_atomically
 from umpteen.search.ranking import Ranking

@@ -17,7 +17,7 @@ import umpteen
 from umpteen.data.dataset import Dataset, Split
 from umpteen.errors import BadInput
 from umpteen.evaluation.baselines import TfidfNeighbours, popularity
-from umpteen.evaluation.evaluate import Evaluator
+from umpteen.evaluation.report import Evaluator
 from umpteen.files.progress import Notice
 from umpteen.search.ranking import Ranking
 from umpteen.training.tune import Candidate, grid

@@ -14,7 +14,7 @@ import numpy as np
 from umpteen.data.dataset import Dataset, Split
 from umpteen.encoders.encode import encode_texts
 from umpteen.errors import BadInput
-from umpteen.evaluation.evaluate import Evaluator
+from umpteen.evaluation.report import Evaluator
 from umpteen.files.progress import Progress, named
 from umpteen.files.storage import open_workspace, write_atomically
 from umpteen.model.card import with_ranker
