@@ -1,17 +1,17 @@
 """`umpteen compare`: ours beside what users run today, on the same data, with the same care."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from umpteen.cli.console import Watch, best_in_bold, differences_table, say, say_json, show, table
-from umpteen.cli.options import DATA, JSON, PATH
+from umpteen.cli.main import DATA, JSON, PATH, Watch, best_in_bold, cli, say, say_json, show_differences, show_table
 
 PEERS = "popularity, tfidf-knn; from umpteen's repository also xr-linear, xr-transformer"
 STATIC = "wordnet-nouns"  # the recipe whose settings also serve data without a recipe of their own
 
 
-@click.command()
+@cli.command()
 @DATA
 @click.option(
     "--recipe",
@@ -26,9 +26,7 @@ STATIC = "wordnet-nouns"  # the recipe whose settings also serve data without a 
 @click.option("--validation", type=click.FloatRange(0, 1, True, True), default=0.1, show_default=True, help="Of train.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the split, the draws, training.")
 @click.option(
-    "--output",
-    type=PATH,
-    help="Keeps trials, models, results.json, index.html.  [default: runs/compare/DATASET]",
+    "--output", type=PATH, help="Keeps trials, models, results.json, index.html.  [default: runs/compare/DATASET]"
 )
 @JSON
 def compare(
@@ -37,11 +35,9 @@ def compare(
     ranker: bool,
     peers: str,
     trials: int,
-    metric: str,
-    validation: float,
-    seed: int,
     output: Path | None,
     as_json: bool,
+    **asked: Any,
 ) -> None:
     """Compare recipes with popularity, tf-idf neighbours and PECOS on DATA; the same command goes on when stopped."""
     from umpteen.compare.comparison import compare as run
@@ -57,25 +53,13 @@ def compare(
         chosen = recipes or ((dataset.name,) if has_own else (STATIC,))
         first = resolve(chosen[0].removesuffix("+ranker"), (), source).evaluation
         propensity = (first.propensity_a, first.propensity_b)
-        task = make_task(source, dataset, metric=metric, seed=seed, fraction=validation, propensity=propensity)
-        ours = our_methods(
-            chosen,
-            ranker=ranker,
-            notice=watch.notice,
-            observer=watch,
-            progress=watch,
-            label=None if recipes or has_own else "static",
-        )
+        task = make_task(source, dataset, propensity=propensity, **asked)
+        label = None if recipes or has_own else "static"
+        ours = our_methods(chosen, ranker=ranker, notice=watch.notice, observer=watch, progress=watch, label=label)
         theirs, skipped = available_peers(wanted, watch.notice)
         folder = output or Path("runs/compare") / dataset.name
         outcome = run(
-            task,
-            [*theirs, *ours],
-            trials=trials,
-            output=folder,
-            notice=watch.notice,
-            progress=watch,
-            skipped=skipped,
+            task, [*theirs, *ours], trials=trials, output=folder, notice=watch.notice, progress=watch, skipped=skipped
         )
     if as_json:
         say_json(outcome)
@@ -89,10 +73,8 @@ def compare(
         "parameters": [short_number(result["parameters"]) for result in results],
     }
     differences = {result["method"]: result["differences"] for result in results if result["differences"]}
-    show(
-        table(columns, title=f"{outcome['dataset']}, test: %, and what it took"),
-        differences_table(differences, title=f"each minus {outcome['reference']}, paired"),
-    )
+    show_table(columns, title=f"{outcome['dataset']}, test: %, and what it took")
+    show_differences(differences, title=f"each minus {outcome['reference']}, paired")
     for skip in outcome["skipped"]:
         say(f"left out: {skip['method']}: {skip['reason']}")
     say(f"{folder / 'index.html'} shows this with figures; {folder / 'results.json'} has every number")

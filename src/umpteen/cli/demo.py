@@ -1,12 +1,23 @@
-"""`umpteen demo`: a real model on real data, beside what one would have used instead, in a few minutes."""
+"""`umpteen demo` and `umpteen doctor`: a first real model in a few minutes, and whether everything is in order here."""
 
 import sys
 from pathlib import Path
 
 import click
 
-from umpteen.cli.console import Watch, metrics_table, say, show
-from umpteen.cli.options import PATH
+from umpteen.cli.main import (
+    DATA_OF_RECIPE,
+    JSON,
+    PATH,
+    Watch,
+    cli,
+    option,
+    say,
+    say_json,
+    settings,
+    show_metrics,
+    show_table,
+)
 
 RECIPE = "wordnet-nouns"
 SAMPLES = (
@@ -16,8 +27,8 @@ SAMPLES = (
 )
 
 
-@click.command()
-@click.option("--output", type=PATH, default=Path("runs/demo"), show_default=True, help="Model folder.")
+@cli.command()
+@option("--output", type=PATH, default=Path("runs/demo"), help="Model folder.")
 def demo(output: Path) -> None:
     """Train on the bundled WordNet nouns, compare on test, and answer three texts."""
     from umpteen.config.recipes import resolve
@@ -49,7 +60,7 @@ def demo(output: Path) -> None:
             "tf-idf neighbours": evaluator.report(neighbours),
             "umpteen": evaluate_model(classifier, dataset)[0],
         }
-    show(metrics_table(reports, title="wordnet-nouns, test, filtered: % ± half the 95 % interval"))
+    show_metrics(reports, title="wordnet-nouns, test, filtered: % ± half the 95 % interval")
     for text, found in zip(SAMPLES, classifier.predict(list(SAMPLES), 5), strict=True):
         say()
         say(text, bold=True)
@@ -59,6 +70,39 @@ def demo(output: Path) -> None:
     say()
     say(f"saved {output}; ask it yourself: {command} predict {output} 'your text'")
     say(f"open its page:  {command} serve {output} --open")
-    say(
-        f"with probabilities (trains three more, a few minutes): {command} calibrate {output} --data {RECIPE} --folds 3"
-    )
+    calibrate = f"{command} calibrate {output} --data {RECIPE} --folds 3"
+    say(f"with probabilities (trains three more, a few minutes): {calibrate}")
+
+
+COLOURS = {"ok": "green", "failed": "bold red", "skipped": "yellow"}
+
+
+@cli.command()
+@click.argument("recipe", default=RECIPE)
+@DATA_OF_RECIPE
+@settings("Override a setting, e.g. objective.name=softmax.")
+@JSON
+def doctor(recipe: str, source: str | None, overrides: tuple[str, ...], as_json: bool) -> None:
+    """Check the installation, this machine, and that RECIPE computes what it should; the demo's if left out.
+
+    Exit code 1 if anything fails.
+    """
+    from umpteen.config.recipes import resolve
+    from umpteen.doctor.examination import examine
+
+    config = resolve(recipe, overrides, source)
+    with Watch(quiet=as_json) as watch:
+        checks = list(examine(config, lambda name, done, total: watch("checking", done, total, name)))
+    failed = [check.name for check in checks if check.status == "failed"]
+    if as_json:
+        say_json({"ok": not failed, "checks": [vars(check) for check in checks]})
+    else:
+        columns = {
+            "": [f"[{COLOURS[check.status]}]{check.status}[/]" for check in checks],
+            "check": [check.name for check in checks],
+            "what was found": [check.detail for check in checks],
+            "s": [f"{check.seconds:.1f}" for check in checks],
+        }
+        show_table(columns, words=("check", "what was found"))
+        say(f"failed: {', '.join(failed)}" if failed else "all is well")
+    sys.exit(1 if failed else 0)

@@ -6,17 +6,32 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from umpteen.cli.console import SHOWN, Watch, differences_table, figures, metrics_table, say, say_json, show, table
-from umpteen.cli.options import DATA, JSON, MODEL, NO_RANKER, PATH
+from umpteen.cli.main import (
+    DATA,
+    JSON,
+    MODEL,
+    NO_RANKER,
+    PATH,
+    SHOWN,
+    Watch,
+    cli,
+    figures,
+    option,
+    say,
+    say_json,
+    show_differences,
+    show_metrics,
+    show_table,
+)
 
 if TYPE_CHECKING:
     from umpteen.evaluation.report import Report
 
 
-@click.command()
+@cli.command()
 @click.argument("models", type=PATH, nargs=-1, required=True, metavar="MODEL...")
 @DATA
-@click.option("--split", type=click.Choice(["test", "validation", "train"]), default="test", show_default=True)
+@option("--split", type=click.Choice(["test", "validation", "train"]), default="test")
 @click.option("--at", multiple=True, type=int, help="A k for P@k and the others; repeat.  [default: 1 3 5 10 100]")
 @click.option("--propensity", nargs=2, type=float, help="A and B of PSP and PSnDCG.  [default: the recipe's, 0.55 1.5]")
 @click.option("--as-published", is_flag=True, help="Keep queries without positives in the means, as pyxclib does.")
@@ -79,8 +94,8 @@ def evaluate(
             pairs = [{"model": name, "minus": names[0], "metrics": pair} for name, pair in found.items()]
             say_json({**about, "results": results, "differences": pairs})
         else:
-            show(metrics_table(dict(zip(names, reports, strict=True)), shown))
-            show(differences_table(found, shown, title=f"minus {names[0]}, paired"))
+            show_metrics(dict(zip(names, reports, strict=True)), shown)
+            show_differences(found, shown, title=f"minus {names[0]}, paired")
         return
     if as_json:
         named = {"ensemble": names} if ensemble else {"model": names[0]}
@@ -95,7 +110,7 @@ def evaluate(
 def _tell(
     name: str, where: str, report: "Report", by_origin: dict[str, dict[str, Any]], shown: tuple[str, ...]
 ) -> None:
-    show(metrics_table({name: report}, shown))
+    show_metrics({name: report}, shown)
     columns = {
         column.replace("_", " "): [
             f"{value:.2f}" if isinstance(value, float) else str(value)
@@ -103,13 +118,13 @@ def _tell(
         ]
         for column in (report.deciles[0] if report.deciles else ())
     }
-    show(table(columns, title="by label frequency (decile 1: the most frequent labels)"))
+    show_table(columns, title="by label frequency (decile 1: the most frequent labels)")
     if groups := list(by_origin.values()):
         metrics = [group["metrics"] for group in groups]
         sizes = {size: [f"{group[size]:,}" for group in groups] for size in ("labels", "queries")}
         there = {metric: figures(metrics, metric) for metric in shown if any(metric in one for one in metrics)}
         title = "by origin (unseen: added or renamed since training; all labels compete)"
-        show(table({"": by_origin, **sizes, **there}, title=title))
+        show_table({"": by_origin, **sizes, **there}, title=title)
     left_out = f"; {report.queries_left_out:,} without positives left out" if report.queries_left_out else ""
     constants = ", ".join(f"{name} {value}" for name, value in report.propensity.items())
     say(f"{where}: {report.queries:,} queries{left_out}; propensity {constants}")
@@ -133,7 +148,7 @@ def _tell_calibration(found: dict[str, Any]) -> None:
         )
 
 
-@click.command()
+@cli.command()
 @MODEL
 def verify(model: Path) -> None:
     """Check every file of MODEL, large arrays too, against its manifest."""
@@ -147,30 +162,16 @@ def verify(model: Path) -> None:
     say(f"{model} is whole")
 
 
-@click.command()
+@cli.command()
 @MODEL
 @DATA
-@click.option("--split", type=click.Choice(["train", "validation", "test"]), default="train", show_default=True)
-@click.option("--shortlist", default=100, show_default=True, help="Labels mined per query.")
-@click.option(
-    "--margin",
-    default=0.0,
-    show_default=True,
-    help="Suspected is what scores above a query's best positive less this.",
-)
-@click.option("--top", default=20, show_default=True, help="Labels in the table.")
+@option("--split", type=click.Choice(["train", "validation", "test"]), default="train")
+@option("--shortlist", default=100, help="Labels mined per query.")
+@option("--margin", default=0.0, help="Suspected is what scores above a query's best positive less this.")
+@option("--top", default=20, help="Labels in the table.")
 @click.option("--output", type=PATH, help="Every suspect as a line of JSON, with its texts.")
 @JSON
-def negatives(
-    model: Path,
-    source: str,
-    split: str,
-    shortlist: int,
-    margin: float,
-    top: int,
-    output: Path | None,
-    as_json: bool,
-) -> None:
+def negatives(model: Path, source: str, split: str, top: int, output: Path | None, as_json: bool, **asked: Any) -> None:
     """Mine hard negatives with MODEL on DATA and list those that are probably unlabelled positives."""
     from umpteen.files.storage import write_atomically
     from umpteen.model.audit import audit_negatives
@@ -179,20 +180,18 @@ def negatives(
     with Watch(quiet=as_json) as watch:
         dataset = watch.open_dataset(source)
         classifier = Classifier.load(model, index=False)
-        found = audit_negatives(
-            classifier, dataset, split, shortlist=shortlist, margin=margin, progress=partial(watch, "mining")
-        )
+        found = audit_negatives(classifier, dataset, split, progress=partial(watch, "mining"), **asked)
     if output is not None:
         write_atomically(output, "".join(f"{line}\n" for line in found.lines()))
     summary, labels = found.summary(), found.most_frequent(top)
     if as_json:
-        given = {"model": str(model), "data": dataset.name, "split": split, "shortlist": shortlist, "margin": margin}
+        given = {"model": str(model), "data": dataset.name, "split": split, **asked}
         say_json({**given, **summary, "labels": labels})
         return
     counts = {name: [f"{label[name]:,}" for label in labels] for name in ("suspected", "given")}
     texts = [f"{label['text']}  [{label['key']}]" for label in labels]
-    show(table({"label": texts, **counts}, title="Labels most often suspected of missing"))
-    less = f" less {margin:g}" if margin else ""
+    show_table({"label": texts, **counts}, title="Labels most often suspected of missing")
+    less = f" less {asked['margin']:g}" if asked["margin"] else ""
     say(
         f"{summary['suspects']:,} of {summary['mined']:,} mined negatives ({summary['suspect_percent']} %) score above "
         f"their query's best positive{less}; {summary['queries_with_suspects']:,} of {summary['queries']:,} queries "

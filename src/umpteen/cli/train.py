@@ -8,8 +8,22 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from umpteen.cli.console import Watch, figures, metrics_table, say, say_json, show, table
-from umpteen.cli.options import DATA_OF_RECIPE, JSON, PATH, settings
+from umpteen.cli.main import (
+    DATA_OF_RECIPE,
+    JSON,
+    PATH,
+    Watch,
+    cli,
+    duration,
+    figures,
+    keep_freed_memory,
+    option,
+    say,
+    say_json,
+    settings,
+    show_metrics,
+    show_table,
+)
 from umpteen.errors import BadFile, BadInput
 
 if TYPE_CHECKING:
@@ -18,7 +32,7 @@ if TYPE_CHECKING:
 LAUNCHED = "TORCHELASTIC_RUN_ID"  # what torch's launcher tells every process it starts
 
 
-@click.command()
+@cli.command()
 @click.argument("recipe")
 @DATA_OF_RECIPE
 @settings("Override a setting, e.g. training.epochs=3.")
@@ -26,12 +40,8 @@ LAUNCHED = "TORCHELASTIC_RUN_ID"  # what torch's launcher tells every process it
 @click.option("--resume", is_flag=True, help="Go on with an interrupted run; starts it where there is none.")
 @click.option("--overwrite", is_flag=True, help="Discard an unfinished run; replace the model when training ends.")
 @click.option("--from", "start_from", metavar="MODEL", help="Start from a trained model, on other data or more labels.")
-@click.option(
-    "--processes", type=click.IntRange(1), default=1, show_default=True, help="Processes of this machine to share it."
-)
-@click.option(
-    "--restarts", type=click.IntRange(0), default=0, show_default=True, help="How often to go on when a process ends."
-)
+@option("--processes", type=click.IntRange(1), default=1, help="Processes of this machine to share it.")
+@option("--restarts", type=click.IntRange(0), default=0, help="How often to go on when a process ends.")
 @click.option("--quiet", is_flag=True, help="No progress; errors only.")
 def train(
     recipe: str,
@@ -71,21 +81,13 @@ def train(
     with join_world(device) as world, Watch(quiet=quiet or not world.is_first) as watch:
         if world.gather_objects(started_by_this_launch(workspace_of(output)))[0]:
             resume, overwrite = True, False  # this process stands in the place of one that ended
-        train_in(
-            world,
-            config,
-            output=output,
-            resume=resume,
-            overwrite=overwrite,
-            start_from=start_from,
-            observer=watch,
-            progress=watch,
-        )
+        how: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "start_from": start_from}
+        train_in(world, config, output=output, observer=watch, progress=watch, **how)
     if quiet or not world.is_first:
         return
     report = Classifier.load(output).report
     if report is not None:
-        show(metrics_table({"validation": report}))
+        show_metrics({"validation": report})
     say(f"saved {output}; try: umpteen predict {output} 'your text'")
 
 
@@ -104,7 +106,7 @@ def _check_launch(processes: int, device: str) -> None:
         say(f"warning: {processes} processes share {cores()} cores, which is slower than as many of each", err=True)
 
 
-@click.command()
+@cli.command()
 @click.argument("recipe")
 @click.option(
     "--try",
@@ -116,7 +118,7 @@ def _check_launch(processes: int, device: str) -> None:
 @DATA_OF_RECIPE
 @settings("Override a setting for all trials.")
 @click.option("--trials", type=click.IntRange(1), help="Draw this many points of the grid instead of all.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Which points are drawn.")
+@option("--seed", type=int, default=0, help="Which points are drawn.")
 @click.option("--output", type=PATH, required=True, help="A .jsonl file: one line a trial, resumable.")
 @click.option("--json", "as_json", is_flag=True, help="Print the trials as one JSON object.")
 def tune(
@@ -150,63 +152,33 @@ def tune(
         "best step": [str(trial["best_step"]) for trial in results],
         "s": [str(trial["seconds"]) for trial in results],
     }
-    show(table(columns))
+    show_table(columns)
 
 
-PART_NAMES = {
-    "encode_queries": "encode queries",
-    "encode_labels": "encode labels",
-    "loss": "loss and its gradient",
-    "replay": "replay",
-    "optimizer": "optimizer",
-}
-
-
-@click.command()
+@cli.command()
 @click.argument("recipe")
-@click.option("--data", "source", help="Dataset folder or bundled name; overrides data.source.")
-@click.option(
-    "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a setting, e.g. training.batch_size=256."
-)
+@DATA_OF_RECIPE
+@settings("Override a setting, e.g. training.batch_size=256.")
 @click.option(
     "--memory",
+    "memory_gb",
     type=click.FloatRange(min=0, min_open=True),
     metavar="GB",
     help="What a process may hold; by default what this machine has available, shared by the processes.",
 )
-@click.option(
-    "--processes", type=click.IntRange(1), default=1, show_default=True, help="Processes that share the labels."
-)
+@option("--processes", type=click.IntRange(1), default=1, help="Processes that share the labels.")
 @click.option("--verify", "verified", is_flag=True, help="Then run 20 steps and compare; nothing is written.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def plan(
-    recipe: str,
-    source: str | None,
-    overrides: tuple[str, ...],
-    memory: float | None,
-    processes: int,
-    verified: bool,
-    as_json: bool,
-) -> None:
+@JSON
+def plan(recipe: str, source: str | None, overrides: tuple[str, ...], as_json: bool, **asked: Any) -> None:
     """Tell what training by RECIPE will cost here, before it starts: memory, time, and where it goes."""
-    import json
-
-    from umpteen.cli.console import keep_freed_memory
     from umpteen.config.recipes import resolve
     from umpteen.plan.plan import make_plan
 
     config = resolve(recipe, overrides, source)
     with Watch(quiet=as_json) as watch:
-        found = make_plan(
-            config,
-            memory_gb=memory,
-            processes=processes,
-            verified=verified,
-            progress=watch,
-            at_start=keep_freed_memory,
-        )
+        found = make_plan(config, **asked, progress=watch, at_start=keep_freed_memory)
     if as_json:
-        click.echo(json.dumps(found.to_dict()))
+        say_json(found.to_dict())
     else:
         _show(found)
     if not found.fits:
@@ -215,31 +187,20 @@ def plan(
 
 
 def _show(plan: "Plan") -> None:
-    from rich.table import Table
-
-    from umpteen.cli.console import duration
-
     prediction, step = plan.prediction, float(plan.prediction.step[0])
     each = "" if plan.processes == 1 else f" in each of {plan.processes} processes, their communication left out"
-    largest = max(prediction.memory, key=lambda phase: prediction.memory[phase])
-    made = Table(title=f"predicted{each}", title_justify="left", show_header=False)
-    made.add_column("", no_wrap=True)
-    made.add_column("", justify="right")
-    made.add_column("")
-    made.add_row(
-        "peak memory", f"{prediction.peak / 1e9:.2f} GB", f"phase: {largest}; {plan.memory / 1e9:.2f} GB there"
-    )
-    made.add_row("a step", f"{step:.3g} s", "", end_section=True)
+    largest = max(prediction.memory, key=prediction.memory.__getitem__)
+    lines = [("peak memory", f"{prediction.peak / 1e9:.2f} GB", f"phase: {largest}; {plan.memory / 1e9:.2f} GB there")]
+    lines.append(("a step", f"{step:.3g} s", ""))
     for part, seconds in prediction.seconds.items():
-        made.add_row(PART_NAMES[part], f"{seconds[0]:.3g} s", f"{seconds[0] / step:.0%}")
-    made.add_section()
-    made.add_row("an epoch", duration(step * plan.steps_per_epoch), f"{plan.steps_per_epoch:,} steps")
+        lines.append((f"  {part.replace('_', ' ')}", f"{seconds[0]:.3g} s", f"{seconds[0] / step:.0%}"))
+    lines.append(("an epoch", duration(step * plan.steps_per_epoch), f"{plan.steps_per_epoch:,} steps"))
     if plan.evaluations:
-        made.add_row(
-            "an evaluation", f"{prediction.evaluation[0]:.3g} s", f"{plan.evaluations:,} of them, one more to save"
-        )
-    made.add_row("the run", duration(plan.seconds_total), f"{plan.steps:,} steps")
-    show(made)
+        evaluation = f"{prediction.evaluation[0]:.3g} s"
+        lines.append(("an evaluation", evaluation, f"{plan.evaluations:,} of them, one more to save"))
+    lines.append(("the run", duration(plan.seconds_total), f"{plan.steps:,} steps"))
+    names, values, notes = zip(*lines, strict=True)
+    show_table({"": names, "cost": values, "of that": notes}, title=f"predicted{each}", words=("", "of that"))
     if plan.measured is not None:
         ratios = plan.ratios()
         say(
@@ -285,10 +246,10 @@ UNITS = {"step": 1, "seconds": 60, "processor_seconds": 60}
 NAMES = {"step": "step", "seconds": "minutes of training", "processor_seconds": "processor minutes of training"}
 
 
-@click.command()
+@cli.command()
 @click.argument("runs", nargs=-1, required=True, type=PATH)
-@click.option("--metric", default="nDCG@5", show_default=True)
-@click.option("--against", "clock", type=click.Choice(list(NAMES)), default="seconds", show_default=True)
+@option("--metric", default="nDCG@5")
+@option("--against", "clock", type=click.Choice(list(NAMES)), default="seconds")
 @click.option("--output", type=PATH, help="Where to draw: writes OUTPUT.svg and OUTPUT.png.")
 @JSON
 def curves(runs: tuple[Path, ...], metric: str, clock: "Clock", output: Path | None, as_json: bool) -> None:
