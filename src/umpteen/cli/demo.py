@@ -88,7 +88,7 @@ def doctor(recipe: str, source: str | None, overrides: tuple[str, ...], as_json:
     Exit code 1 if anything fails.
     """
     from umpteen.config.recipes import resolve
-    from umpteen.doctor.examination import examine
+    from umpteen.doctor.checks import examine
 
     config = resolve(recipe, overrides, source)
     with Watch(quiet=as_json) as watch:

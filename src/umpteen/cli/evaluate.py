@@ -44,19 +44,17 @@ def evaluate(
     source: str,
     split: str,
     at: tuple[int, ...],
-    propensity: tuple[float, float] | None,
-    as_published: bool,
     no_ranker: bool,
     ensemble: bool,
     predictions: Path | None,
     as_json: bool,
+    **asked: Any,
 ) -> None:
     """Evaluate MODEL on DATA: P, nDCG, R, PSP and PSnDCG with 95 % intervals, and by label frequency.
 
     Several models are evaluated beside each other, with the paired differences of each from the first.
     """
     from umpteen.errors import BadInput
-    from umpteen.evaluation.report import USUAL_KS
     from umpteen.model.classifier import Classifier
     from umpteen.model.evaluate import compare_models, evaluate_ensemble, evaluate_model, report_by_origin
 
@@ -68,11 +66,10 @@ def evaluate(
         classifiers = [Classifier.load(model, ranker=not no_ranker, index=False) for model in models]
         labels = classifiers[0].labels.count()
         if at and not 1 <= min(at) <= max(at) <= labels:
-            raise BadInput(
-                f"--at {' --at '.join(map(str, at))}: the model has {labels:,} labels; ask for 1 to {labels}"
-            )
+            given = " --at ".join(map(str, at))
+            raise BadInput(f"--at {given}: the model has {labels:,} labels; ask for 1 to {labels}")
         dataset = watch.open_dataset(source)
-        asked: dict[str, Any] = {"at": at or USUAL_KS, "propensity": propensity, "as_published": as_published}
+        asked |= {"at": at} if at else {}
         if beside:
             reports, differences = compare_models(classifiers, dataset, split, **asked)
         elif ensemble:
@@ -85,14 +82,12 @@ def evaluate(
     about = {"data": dataset.name, "split": split}
     names = [str(model) for model in models]
     if beside:
-        found = {
-            name: {metric: one.to_dict() for metric, one in pair.items()}
-            for name, pair in zip(names[1:], differences, strict=True)
-        }
+        pairs = [{metric: one.to_dict() for metric, one in pair.items()} for pair in differences]
+        found = dict(zip(names[1:], pairs, strict=True))
         if as_json:
             results = [{"model": name, **report.to_dict()} for name, report in zip(names, reports, strict=True)]
-            pairs = [{"model": name, "minus": names[0], "metrics": pair} for name, pair in found.items()]
-            say_json({**about, "results": results, "differences": pairs})
+            paired = [{"model": name, "minus": names[0], "metrics": pair} for name, pair in found.items()]
+            say_json({**about, "results": results, "differences": paired})
         else:
             show_metrics(dict(zip(names, reports, strict=True)), shown)
             show_differences(found, shown, title=f"minus {names[0]}, paired")
@@ -111,13 +106,11 @@ def _tell(
     name: str, where: str, report: "Report", by_origin: dict[str, dict[str, Any]], shown: tuple[str, ...]
 ) -> None:
     show_metrics({name: report}, shown)
-    columns = {
-        column.replace("_", " "): [
-            f"{value:.2f}" if isinstance(value, float) else str(value)
-            for value in (decile[column] for decile in report.deciles)
-        ]
-        for column in (report.deciles[0] if report.deciles else ())
-    }
+    columns: dict[str, list[str]] = {}
+    for decile in report.deciles:
+        for name, value in decile.items():
+            cell = f"{value:.2f}" if isinstance(value, float) else str(value)
+            columns.setdefault(name.replace("_", " "), []).append(cell)
     show_table(columns, title="by label frequency (decile 1: the most frequent labels)")
     if groups := list(by_origin.values()):
         metrics = [group["metrics"] for group in groups]
@@ -137,10 +130,8 @@ def _tell_calibration(found: dict[str, Any]) -> None:
     say(f"calibration error {found['ece']:.4f}, of the raw score {found['ece_raw']:.4f}, over {found['over']}")
     for one in found["precision"]:
         if one["wanted"] == 0.9:
-            say(
-                f"--precision 0.9: {one['given']:,} labels given, {100 * one['reached']:.1f} % of them right, "
-                f"{100 * one['recall']:.1f} % of the right ones"
-            )
+            right = f"{100 * one['reached']:.1f} % of them right, {100 * one['recall']:.1f} % of the right ones"
+            say(f"--precision 0.9: {one['given']:,} labels given, {right}")
     for name, rule in found["rules"].items():
         say(
             f"--rule {name}: {rule['labels_per_text']:.1f} labels a text, micro F1 {100 * rule['micro']:.1f}, macro F1 "

@@ -3,8 +3,9 @@
 import json
 import os
 import sys
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -48,12 +49,10 @@ def train(
     source: str | None,
     overrides: tuple[str, ...],
     output: Path,
-    resume: bool,
-    overwrite: bool,
-    start_from: str | None,
     processes: int,
     restarts: int,
     quiet: bool,
+    **how: Any,
 ) -> None:
     """Train a model by RECIPE: a TOML file, or the name of one that ships with umpteen."""
     from umpteen.parallel.children import end_with_launcher
@@ -72,16 +71,15 @@ def train(
     if processes > 1 or restarts:
         _check_launch(processes, device.type)
         # What stands in the way is told once, not by each process.
-        is_complete(output, is_begun(workspace_of(output), WORK), resume=resume, overwrite=overwrite)
-        flags = {"--resume": resume, "--overwrite": overwrite, "--quiet": quiet}
-        values = [("--data", source), ("--from", start_from), *(("--set", override) for override in overrides)]
+        is_complete(output, is_begun(workspace_of(output), WORK), resume=how["resume"], overwrite=how["overwrite"])
+        flags = {"--resume": how["resume"], "--overwrite": how["overwrite"], "--quiet": quiet}
+        values = [("--data", source), ("--from", how["start_from"]), *(("--set", override) for override in overrides)]
         arguments = ["train", recipe, "--output", str(output), *(flag for flag, given in flags.items() if given)]
         arguments += [part for name, value in values if value is not None for part in (name, value)]
         sys.exit(launch(processes, arguments, restarts=restarts))
     with join_world(device) as world, Watch(quiet=quiet or not world.is_first) as watch:
         if world.gather_objects(started_by_this_launch(workspace_of(output)))[0]:
-            resume, overwrite = True, False  # this process stands in the place of one that ended
-        how: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "start_from": start_from}
+            how |= {"resume": True, "overwrite": False}  # this process stands in the place of one that ended
         train_in(world, config, output=output, observer=watch, progress=watch, **how)
     if quiet or not world.is_first:
         return
@@ -97,9 +95,7 @@ def _check_launch(processes: int, device: str) -> None:
     from umpteen.parallel.world import cores
 
     if LAUNCHED in os.environ:
-        raise BadInput(
-            "--processes and --restarts start processes, and so does torchrun; leave them out under torchrun"
-        )
+        raise BadInput("--processes and --restarts start processes, as torchrun does; leave them out under torchrun")
     if device == "cuda" and processes > torch.cuda.device_count():
         raise BadInput(f"--processes {processes}: this machine has {torch.cuda.device_count()} GPUs, one per process")
     if device == "cpu" and processes > cores():
@@ -120,7 +116,7 @@ def _check_launch(processes: int, device: str) -> None:
 @click.option("--trials", type=click.IntRange(1), help="Draw this many points of the grid instead of all.")
 @option("--seed", type=int, default=0, help="Which points are drawn.")
 @click.option("--output", type=PATH, required=True, help="A .jsonl file: one line a trial, resumable.")
-@click.option("--json", "as_json", is_flag=True, help="Print the trials as one JSON object.")
+@JSON
 def tune(
     recipe: str,
     choices: tuple[str, ...],
@@ -210,74 +206,62 @@ def _show(plan: "Plan") -> None:
         )
 
 
-Clock = Literal["step", "seconds", "processor_seconds"]
-
-
-def validation_course(run: Path, metric: str, clock: Clock) -> list[tuple[float, float]]:
-    """Place and metric at each evaluation of a run, against its steps, its training time or its processor time."""
-    log = _log_of(run)
-    evaluations: list[dict[str, Any]] = []
-    for number, line in enumerate(log.read_text(encoding="utf-8").splitlines(), 1):
-        try:
-            record = json.loads(line)
-        except ValueError:
-            raise BadFile(log, "is not JSON; was the log edited?", line=number) from None
-        if "metrics" in record:
-            evaluations.append(record)
-    if not evaluations:
-        raise BadInput(f"{run} was never evaluated on validation; there is no curve (was it a final fit?)")
-    if metric not in evaluations[0]["metrics"]:
-        raise BadInput(f"{run} has no {metric}; it has {', '.join(evaluations[0]['metrics'])}")
-    return [(record[clock], record["metrics"][metric]) for record in evaluations]
-
-
-def _log_of(run: Path) -> Path:
-    from umpteen.model.folder import MANIFEST, ModelFolder
-
-    trained = ModelFolder(run).trained if (run / MANIFEST).is_file() else run
-    candidates = [folder / "metrics.jsonl" for folder in (Path(f"{run}.training"), trained)]
-    for log in candidates:
-        if log.is_file():
-            return log
-    raise BadInput(f"there is no run at {run}: neither {candidates[0]} nor {candidates[1]} exists")
-
-
-UNITS = {"step": 1, "seconds": 60, "processor_seconds": 60}
-NAMES = {"step": "step", "seconds": "minutes of training", "processor_seconds": "processor minutes of training"}
+CLOCKS = {
+    "step": (1, "step"),
+    "seconds": (60, "minutes of training"),
+    "processor_seconds": (60, "processor minutes of training"),
+}
 
 
 @cli.command()
 @click.argument("runs", nargs=-1, required=True, type=PATH)
 @option("--metric", default="nDCG@5")
-@option("--against", "clock", type=click.Choice(list(NAMES)), default="seconds")
+@option("--against", "clock", type=click.Choice(list(CLOCKS)), default="seconds")
 @click.option("--output", type=PATH, help="Where to draw: writes OUTPUT.svg and OUTPUT.png.")
 @JSON
-def curves(runs: tuple[Path, ...], metric: str, clock: "Clock", output: Path | None, as_json: bool) -> None:
+def curves(runs: tuple[Path, ...], metric: str, clock: str, output: Path | None, as_json: bool) -> None:
     """Show the validation METRIC of RUNS, finished or under way, through their training."""
+    import numpy as np
+
     from umpteen.evaluation.figures import Curve, draw_curves
 
+    unit, against = CLOCKS[clock]
     courses = {
-        run.name: [(place / UNITS[clock], value) for place, value in validation_course(run, metric, clock)]
+        run.name: [(record[clock] / unit, record["metrics"][metric]) for record in _evaluations(run, metric)]
         for run in runs
     }
     if as_json:
         results = [{"run": name, "course": course} for name, course in courses.items()]
-        say_json({"metric": metric, "against": NAMES[clock], "results": results})
+        say_json({"metric": metric, "against": against, "results": results})
     else:
         for name, course in courses.items():
             say(name, bold=True)
             for place, value in course:
-                say(f"  {NAMES[clock]} {place:10,.1f}   {metric} {value:6.2f}")
+                say(f"  {against} {place:10,.1f}   {metric} {value:6.2f}")
     if output is not None:
-        drawn = {
-            name: Curve([place for place, _ in course], [value for _, value in course])
-            for name, course in courses.items()
-        }
-        draw_curves(
-            output,
-            drawn,
-            title=f"{metric} on validation",
-            x=NAMES[clock],
-            y=f"{metric} (%)",
-            notice=lambda message: say(message, err=True),
-        )
+        drawn = {name: Curve(*np.transpose(course)) for name, course in courses.items()}
+        about = {"title": f"{metric} on validation", "x": against, "y": f"{metric} (%)"}
+        draw_curves(output, drawn, notice=partial(say, err=True), **about)
+
+
+def _evaluations(run: Path, metric: str) -> list[dict[str, Any]]:
+    """What a run's log says of each evaluation on validation."""
+    from umpteen.model.folder import MANIFEST, ModelFolder
+
+    trained = ModelFolder(run).trained if (run / MANIFEST).is_file() else run
+    logs = [folder / "metrics.jsonl" for folder in (Path(f"{run}.training"), trained)]
+    log = next(filter(Path.is_file, logs), None)
+    if log is None:
+        raise BadInput(f"there is no run at {run}: neither {logs[0]} nor {logs[1]} exists")
+    records = []
+    for number, line in enumerate(log.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            records.append(json.loads(line))
+        except ValueError:
+            raise BadFile(log, "is not JSON; was the log edited?", line=number) from None
+    evaluations = [record for record in records if "metrics" in record]
+    if not evaluations:
+        raise BadInput(f"{run} was never evaluated on validation; there is no curve (was it a final fit?)")
+    if metric not in evaluations[0]["metrics"]:
+        raise BadInput(f"{run} has no {metric}; it has {', '.join(evaluations[0]['metrics'])}")
+    return evaluations
