@@ -147,7 +147,7 @@ def test_trials_never_see_the_test_split(folder: Path, tmp_path: Path, monkeypat
 
 
 def test_data_without_a_recipe_of_its_own_gets_the_static_one(folder: Path) -> None:
-    from umpteen.compare.ours import our_methods
+    from umpteen.compare.methods import our_methods
     from umpteen.training.observer import Silence
 
     quiet = {"notice": print, "observer": Silence(), "progress": lambda *_: None}

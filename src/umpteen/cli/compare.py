@@ -42,7 +42,7 @@ def compare(
     """Compare recipes with popularity, tf-idf neighbours and PECOS on DATA; the same command goes on when stopped."""
     from umpteen.compare.comparison import compare as run
     from umpteen.compare.comparison import make_task
-    from umpteen.compare.ours import available_peers, our_methods
+    from umpteen.compare.methods import available_peers, our_methods
     from umpteen.compare.page import short_number, shown_metrics
     from umpteen.config.recipes import names, resolve
 
