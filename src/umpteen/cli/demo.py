@@ -1,23 +1,9 @@
-"""`umpteen demo` and `umpteen doctor`: a first real model in a few minutes, and whether everything is in order here."""
+"""`umpteen demo`: a real model on real data, beside what one would have used instead, in a few minutes."""
 
 import sys
 from pathlib import Path
 
-import click
-
-from umpteen.cli.main import (
-    DATA_OF_RECIPE,
-    JSON,
-    PATH,
-    Watch,
-    cli,
-    option,
-    say,
-    say_json,
-    settings,
-    show_metrics,
-    show_table,
-)
+from umpteen.cli.main import PATH, Watch, cli, option, say, show_metrics
 
 RECIPE = "wordnet-nouns"
 SAMPLES = (
@@ -72,37 +58,3 @@ def demo(output: Path) -> None:
     say(f"open its page:  {command} serve {output} --open")
     calibrate = f"{command} calibrate {output} --data {RECIPE} --folds 3"
     say(f"with probabilities (trains three more, a few minutes): {calibrate}")
-
-
-COLOURS = {"ok": "green", "failed": "bold red", "skipped": "yellow"}
-
-
-@cli.command()
-@click.argument("recipe", default=RECIPE)
-@DATA_OF_RECIPE
-@settings("Override a setting, e.g. objective.name=softmax.")
-@JSON
-def doctor(recipe: str, source: str | None, overrides: tuple[str, ...], as_json: bool) -> None:
-    """Check the installation, this machine, and that RECIPE computes what it should; the demo's if left out.
-
-    Exit code 1 if anything fails.
-    """
-    from umpteen.config.recipes import resolve
-    from umpteen.doctor.checks import examine
-
-    config = resolve(recipe, overrides, source)
-    with Watch(quiet=as_json) as watch:
-        checks = list(examine(config, lambda name, done, total: watch("checking", done, total, name)))
-    failed = [check.name for check in checks if check.status == "failed"]
-    if as_json:
-        say_json({"ok": not failed, "checks": [vars(check) for check in checks]})
-    else:
-        columns = {
-            "": [f"[{COLOURS[check.status]}]{check.status}[/]" for check in checks],
-            "check": [check.name for check in checks],
-            "what was found": [check.detail for check in checks],
-            "s": [f"{check.seconds:.1f}" for check in checks],
-        }
-        show_table(columns, words=("check", "what was found"))
-        say(f"failed: {', '.join(failed)}" if failed else "all is well")
-    sys.exit(1 if failed else 0)

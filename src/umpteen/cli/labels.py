@@ -61,29 +61,24 @@ def list_(model: Path, search: str, origin: str | None, retired: bool, start: in
 @labels.command()
 @MODEL
 @click.argument("file", type=PATH, required=False)
-@click.option("--from-version", type=int, help="  [default: the labels in the model's own files]")
-@click.option("--to-version", type=int, help="  [default: now]")
+@click.option("--from-version", "first", type=int, help="  [default: the labels in the model's own files]")
+@click.option("--to-version", "last", type=int, help="  [default: now]")
 @click.option("--retire-missing", is_flag=True, help="With FILE: as `import --retire-missing` would.")
 @JSON
 def diff(
-    model: Path,
-    file: Path | None,
-    from_version: int | None,
-    to_version: int | None,
-    retire_missing: bool,
-    as_json: bool,
+    model: Path, file: Path | None, first: int | None, last: int | None, retire_missing: bool, as_json: bool
 ) -> None:
     """Show what changed between two versions, or what importing FILE would change."""
     from umpteen.model.catalogue import open_labels
 
     if file is not None:
-        if from_version is not None or to_version is not None:
+        if first is not None or last is not None:
             raise click.UsageError("give FILE, or versions; FILE is compared with the labels there are now")
         _show_what_import_would_do(model, file, retire_missing, as_json)
         return
     catalogue = open_labels(model)
-    first = catalogue.start.version if from_version is None else from_version
-    last = catalogue.labels.version if to_version is None else to_version
+    first = catalogue.start.version if first is None else first
+    last = catalogue.labels.version if last is None else last
     steps = catalogue.between(first, last)
     _show(catalogue.at(first), steps, {"from_version": first, "to_version": last}, as_json)
 

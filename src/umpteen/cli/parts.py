@@ -84,13 +84,7 @@ def ranker() -> None:
 @click.option("--jobs", type=click.IntRange(1), help="Processes that fit labels.  [default: one for each core]")
 @JSON
 def fit(
-    model: Path,
-    source: str,
-    candidates: int | None,
-    overrides: tuple[str, ...],
-    jobs: int | None,
-    as_json: bool,
-    **asked: Any,
+    model: Path, source: str, candidates: int | None, overrides: tuple[str, ...], as_json: bool, **asked: Any
 ) -> None:
     """Fit a ranker on what MODEL was trained on and put it into the model folder; a killed fit goes on."""
     from umpteen.config.recipes import with_overrides
@@ -100,9 +94,10 @@ def fit(
 
     width = {} if candidates is None else {"candidates": candidates}
     chosen = RankerSettings.of(with_overrides({}, overrides) | width)
+    asked["jobs"] = asked["jobs"] or cores()
     with Watch(quiet=as_json) as watch:
         dataset = watch.open_dataset(source)
-        fitted, trials = fit_ranker(model, dataset, chosen, **asked, jobs=jobs or cores(), progress=watch)
+        fitted, trials = fit_ranker(model, dataset, chosen, **asked, progress=watch)
     if as_json:
         course = [trial._asdict() for trial in trials]
         say_json({"model": str(model), "data": dataset.name, **fitted.describe(), "trials": course})

@@ -94,13 +94,7 @@ def _answer(model: Path, texts: list[str], wanted: "Wanted", no_ranker: bool, as
 
 
 def _answer_file(
-    model: Path,
-    source: Path,
-    output: Path,
-    wanted: "Wanted",
-    no_ranker: bool,
-    as_json: bool,
-    **how: bool,
+    model: Path, source: Path, output: Path, wanted: "Wanted", no_ranker: bool, as_json: bool, **how: bool
 ) -> None:
     from umpteen.model.batch import bad_rows_of, predict_file
     from umpteen.model.classifier import Classifier

@@ -1,4 +1,4 @@
-"""`umpteen train`, `tune`, `plan` and `curves`: a run, what it will cost, and how it went."""
+"""`umpteen train`, `tune`, `plan`, `doctor` and `curves`: a run, what it will cost, what is wrong, how it went."""
 
 import json
 import os
@@ -204,6 +204,40 @@ def _show(plan: "Plan") -> None:
             f"measured: memory {ratios['memory_ratio']:.2f}, time {ratios['time_ratio']:.2f} "
             f"(processor time {ratios['processor_time_ratio']:.2f})"
         )
+
+
+COLOURS = {"ok": "green", "failed": "bold red", "skipped": "yellow"}
+
+
+@cli.command()
+@click.argument("recipe", default="wordnet-nouns")
+@DATA_OF_RECIPE
+@settings("Override a setting, e.g. objective.name=softmax.")
+@JSON
+def doctor(recipe: str, source: str | None, overrides: tuple[str, ...], as_json: bool) -> None:
+    """Check the installation, this machine, and that RECIPE computes what it should; the demo's if left out.
+
+    Exit code 1 if anything fails.
+    """
+    from umpteen.config.recipes import resolve
+    from umpteen.doctor.checks import examine
+
+    config = resolve(recipe, overrides, source)
+    with Watch(quiet=as_json) as watch:
+        checks = list(examine(config, lambda name, done, total: watch("checking", done, total, name)))
+    failed = [check.name for check in checks if check.status == "failed"]
+    if as_json:
+        say_json({"ok": not failed, "checks": [vars(check) for check in checks]})
+    else:
+        columns = {
+            "": [f"[{COLOURS[check.status]}]{check.status}[/]" for check in checks],
+            "check": [check.name for check in checks],
+            "what was found": [check.detail for check in checks],
+            "s": [f"{check.seconds:.1f}" for check in checks],
+        }
+        show_table(columns, words=("check", "what was found"))
+        say(f"failed: {', '.join(failed)}" if failed else "all is well")
+    sys.exit(1 if failed else 0)
 
 
 CLOCKS = {
