@@ -15,8 +15,7 @@ from torch import Tensor
 from umpteen.data.dataset import Dataset, Split
 from umpteen.data.labels import Relevance
 from umpteen.data.tokens import TokenTable, tokenise
-from umpteen.encoders.encode import encode_tokens
-from umpteen.encoders.encoder import Encoder
+from umpteen.encoders.encoder import Encoder, encode_tokens
 from umpteen.errors import BadConfig, BadInput
 from umpteen.evaluation.metrics import (
     USUAL,
