@@ -6,8 +6,7 @@ from typing import Any
 
 import click
 
-from umpteen.cli.console import say
-from umpteen.cli.main import main
+from umpteen.cli.main import main, say
 
 
 @click.group()
@@ -34,7 +33,7 @@ def losses(labels: int, dimension: int, repeats: int, as_json: bool) -> None:
 def prepare(documents: int, words: int, as_json: bool) -> None:
     """Reading and tokenising generated documents: peak memory, and one kill with resume."""
     from benchmarks.prepare import run
-    from umpteen.cli.console import Watch
+    from umpteen.cli.main import Watch
 
     with Watch(quiet=as_json) as watch:
         outcome = run(documents=documents, words=words, progress=watch)
@@ -50,7 +49,7 @@ def prepare(documents: int, words: int, as_json: bool) -> None:
 def million(labels: tuple[int, ...], steps: int, as_json: bool) -> None:
     """Steps against all of up to 1,305,265 labels: time beside the bare matrix products, memory, evaluation."""
     from benchmarks.million import SIZES, run
-    from umpteen.cli.console import Watch
+    from umpteen.cli.main import Watch
 
     with Watch(quiet=as_json) as watch:
         outcome = run(labels or SIZES, steps=steps, progress=watch)
@@ -65,7 +64,7 @@ def million(labels: tuple[int, ...], steps: int, as_json: bool) -> None:
 def table(labels: int, batch: int, steps: int, as_json: bool) -> None:
     """A learned vector per label, all labels in play: peak memory of a whole run, seconds per step."""
     from benchmarks.table import run
-    from umpteen.cli.console import Watch
+    from umpteen.cli.main import Watch
 
     with Watch(quiet=as_json) as watch:
         outcome = run(labels, batch=batch, steps=steps, progress=watch)
@@ -81,7 +80,7 @@ def table(labels: int, batch: int, steps: int, as_json: bool) -> None:
 def pipeline(texts: int, labels: int | None, batch: int, repeats: int, as_json: bool) -> None:
     """Everything around the loss: tokenising, encoding, whole steps, batching, evaluation."""
     from benchmarks.pipeline import run
-    from umpteen.cli.console import Watch
+    from umpteen.cli.main import Watch
 
     with Watch(quiet=as_json) as watch:
         outcome = run(texts, labels, batch=batch, repeats=repeats, progress=watch)
@@ -115,7 +114,7 @@ def gradient_cache(
 ) -> None:
     """The paper's table of batch × micro-batch: memory and time of a step, beside no gradient cache."""
     from benchmarks.gradient_cache import BATCHES, TOKEN_BUDGETS, run
-    from umpteen.cli.console import Watch
+    from umpteen.cli.main import Watch
 
     if quick:
         labels, steps, batches, budgets = labels // 10, 1, batches or (16, 64), budgets or (512, 2048)
@@ -139,7 +138,7 @@ def gradient_cache(
 def serve(model: Path | None, seconds: float, repeats: int, as_json: bool) -> None:
     """Requests a second beside an empty route's, latency at half that load, what batching brings MiniLM."""
     from benchmarks.serve import run
-    from umpteen.cli.console import Watch
+    from umpteen.cli.main import Watch
 
     with Watch(quiet=as_json) as watch:
         outcome = run(model, seconds=seconds, repeats=repeats, progress=watch)
@@ -153,7 +152,7 @@ def serve(model: Path | None, seconds: float, repeats: int, as_json: bool) -> No
 def soak(minutes: float, model: Path | None, as_json: bool) -> None:
     """A service under load with a label change every second: failures, wrong answers, memory."""
     from benchmarks.soak import run
-    from umpteen.cli.console import Watch
+    from umpteen.cli.main import Watch
 
     with Watch(quiet=as_json) as watch:
         outcome = run(minutes, model, progress=watch)
@@ -167,7 +166,7 @@ def soak(minutes: float, model: Path | None, as_json: bool) -> None:
 def crash(times: int, writers: int, as_json: bool) -> None:
     """kill -9 during label changes: what was acknowledged and lost, what is half done."""
     from benchmarks.crash import run
-    from umpteen.cli.console import Watch
+    from umpteen.cli.main import Watch
 
     with Watch(quiet=as_json) as watch:
         outcome = run(times, progress=watch, writers=writers)
@@ -181,7 +180,7 @@ def crash(times: int, writers: int, as_json: bool) -> None:
 def index(labels: int, recall: float, as_json: bool) -> None:
     """HNSW against exact search, one query at a time on one thread: recall, speed, adding 1,000 labels."""
     from benchmarks.index import run
-    from umpteen.cli.console import Watch
+    from umpteen.cli.main import Watch
 
     with Watch(quiet=as_json) as watch:
         outcome = run(labels=labels, recall=recall, progress=watch)

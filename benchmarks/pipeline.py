@@ -26,7 +26,7 @@ from umpteen.encoders.tokenizer import TOKENIZER_FILE, TextTokenizer
 from umpteen.encoders.towers import Towers
 from umpteen.encoders.transformer import TransformerEncoder
 from umpteen.errors import BadInput
-from umpteen.evaluation.evaluate import Evaluator
+from umpteen.evaluation.report import Evaluator
 from umpteen.files.progress import Progress
 from umpteen.search.exact import top_k
 

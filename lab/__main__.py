@@ -5,8 +5,7 @@ from pathlib import Path
 
 import click
 
-from umpteen.cli.console import say
-from umpteen.cli.main import main
+from umpteen.cli.main import main, say
 
 
 @click.group()
@@ -55,7 +54,7 @@ def run_experiment(
     from lab import named
     from lab.comparison import signed
     from lab.experiment import Setup, run
-    from umpteen.cli.console import Watch
+    from umpteen.cli.main import Watch
 
     begin = named(name)
     parts = (name, Path(source).name if source else None, size, encoder, Path(model).name if model else None)

@@ -3,11 +3,11 @@
 from typing import Any
 
 from lab.comparison import Outcomes, written
+from lab.dots import Dots, Value
 from lab.experiment import Conclusion, Job, Setup, claim_better
 from lab.losses import METRICS
 from lab.negatives import DESIGNS, pool_of
 from lab.training import Workbench
-from umpteen.evaluation.figures import Dots, Value
 
 STALE, OLDER, FRESH = "shortlist, every epoch", "shortlist, every 3 epochs", "cache"
 MINERS = {

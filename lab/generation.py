@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from lab.comparison import Figures, Outcomes, written
 from lab.cutting import cut
+from lab.dots import Dots, Value
 from lab.experiment import Claim, Conclusion, Job, Setup, chosen
 from lab.generation_data import read_vocabulary
 from lab.generation_model import Room, Shape
@@ -27,7 +28,6 @@ from lab.training import DESIGNS as ENCODER_DESIGNS
 from umpteen.config import recipes
 from umpteen.data.dataset import open_dataset
 from umpteen.errors import BadFile, BadInput
-from umpteen.evaluation.figures import Dots, Value
 
 MAIN = "ROUGE-L"
 GENTLE = 2e-5  # learning rate for a language model that comes trained

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from lab.comparison import Figures, over_seeds, verdict
 from umpteen.errors import BadInput
-from umpteen.evaluation.metrics import Terms
-from umpteen.evaluation.significance import bootstrap_intervals, paired_difference
+from umpteen.evaluation.metrics import Terms, bootstrap_intervals, paired_difference
 
 MEASURES = {"ROUGE-1": "rouge1", "ROUGE-3": "rouge3", "ROUGE-L": "rougeL"}
 

@@ -3,10 +3,10 @@
 from typing import Any
 
 from lab.comparison import Outcomes, over_seeds, verdict, written
+from lab.dots import Dots, Value
 from lab.experiment import Claim, Conclusion, Job, Setup, claim_best, claim_better
 from lab.temperatures import TRIED, chosen_temperature
 from lab.training import Workbench
-from umpteen.evaluation.figures import Dots, Value
 
 BCE, SOFTMAX, DECOUPLED, TOP_5, TOP_100 = "BCE", "softmax", "decoupled softmax", "SoftTop-5", "SoftTop-100"
 LOSSES = {

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from lab.bm25 import bm25
 from lab.comparison import Outcomes, verdict, written
 from lab.cutting import with_labels
+from lab.dots import Dots, Value
 from lab.experiment import Claim, Conclusion, Job, Setup
 from lab.training import Steps, Workbench, train
 from umpteen.config.settings import TransformerTower
@@ -24,7 +25,6 @@ from umpteen.data.labels import LabelCatalogue
 from umpteen.encoders.encoder import encode_texts
 from umpteen.encoders.towers import Place, Towers, build_encoder
 from umpteen.errors import BadInput
-from umpteen.evaluation.figures import Dots, Value
 from umpteen.parallel.shard import Shard
 from umpteen.parallel.world import World
 from umpteen.search.exact import top_k

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 
 from lab.comparison import Outcomes, written
+from lab.dots import Dots, Value
 from lab.experiment import Conclusion, Job, Setup, claim_better
 from lab.training import Trained, Workbench, rounded
 from umpteen.config.recipes import to_toml
 from umpteen.data.dataset import open_dataset
 from umpteen.encoders.static import StaticEncoder
-from umpteen.evaluation.figures import Dots, Value
 from umpteen.model.classifier import Classifier
 from umpteen.model.evaluate import evaluate_model
 from umpteen.model.rerank import fit_ranker

@@ -6,10 +6,10 @@ import numpy as np
 from scipy.stats import chi2, t
 
 from lab.comparison import Figures, Outcomes, verdict, written
+from lab.dots import Dots, Value
 from lab.experiment import Claim, Conclusion, Job, Setup, claim_better
 from lab.losses import DECOUPLED, LOSSES, METRICS, SOFTMAX
 from lab.training import Workbench
-from umpteen.evaluation.figures import Dots, Value
 
 NARROW = 0.5  # points of P@1; the paper's are ±0.24 and ±0.13
 PAPER = {

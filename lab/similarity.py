@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from lab.classifiers import CLASSIFIERS, chosen_classifier, on_validation
 from lab.comparison import Outcomes, over_seeds, verdict
+from lab.dots import Dots, Value
 from lab.experiment import Claim, Conclusion, Job, Setup
 from lab.losses import DECOUPLED, LOSSES
 from lab.training import Trained, Workbench
-from umpteen.evaluation.figures import Dots, Value
 from umpteen.search.exact import top_k
 from umpteen.search.ranking import contains
 

@@ -19,8 +19,8 @@ from umpteen.data.dataset import write_native
 from umpteen.encoders.encoder import encode_texts
 from umpteen.encoders.folder import DEFAULT_MODEL
 from umpteen.errors import BadInput
-from umpteen.evaluation.evaluate import Evaluator
 from umpteen.evaluation.figures import Curve, Lines
+from umpteen.evaluation.report import Evaluator
 from umpteen.training.build import Run, build_evaluator, build_run
 
 CLAIM = "decoupled softmax learns that t* in a query means label 0, softmax does not (paper: P@1 100 % against 20 %)"

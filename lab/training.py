@@ -19,7 +19,7 @@ from umpteen.config.settings import RunConfig
 from umpteen.data.dataset import Dataset, open_dataset, write_native
 from umpteen.encoders.encoder import encode_tokens
 from umpteen.errors import BadInput
-from umpteen.evaluation.evaluate import Evaluator
+from umpteen.evaluation.report import Evaluator
 from umpteen.files.progress import Progress
 from umpteen.search.ranking import Ranking
 from umpteen.training.build import Run, build_evaluator, build_run

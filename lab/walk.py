@@ -17,8 +17,7 @@ from typing import Any
 import click
 
 import umpteen
-from umpteen.cli.console import say
-from umpteen.cli.main import cli, main
+from umpteen.cli.main import cli, main, say
 from umpteen.config.recipes import resolve
 from umpteen.training.build import build_run
 

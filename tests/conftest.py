@@ -36,7 +36,6 @@ forkserver.set_forkserver_preload(
     [
         "umpteen.model.train",
         "umpteen.cli.main",
-        "umpteen.cli.console",
         "umpteen.service.app",
         "benchmarks.crash",
         "umpteen.doctor.agreement",

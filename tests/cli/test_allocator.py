@@ -5,7 +5,7 @@ import platform
 
 import pytest
 
-from umpteen.cli.console import keep_freed_memory
+from umpteen.cli.main import keep_freed_memory
 
 
 @pytest.fixture(autouse=True)

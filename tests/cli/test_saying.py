@@ -8,8 +8,7 @@ import pytest
 
 import umpteen.cli
 from miniature import command, refused, write_miniature, write_recipe
-from umpteen.cli.console import visible
-from umpteen.cli.main import cli
+from umpteen.cli.main import cli, visible
 
 ODD = "a\x1b[2Jb\u202ec\td\u2028e\x9bf"
 SHOWN = r"a\x1b[2Jb\u202ec\td\u2028e\x9bf"

@@ -12,8 +12,7 @@ from stub_peer import calls, make_stub
 
 from miniature import command, refused, write_miniature, write_recipe
 from umpteen.data.dataset import open_dataset
-from umpteen.evaluation.evaluate import Evaluator
-from umpteen.evaluation.report import Report
+from umpteen.evaluation.report import Evaluator, Report
 from umpteen.search.ranking import Ranking
 
 QUICK = ("training.epochs=1", "evaluation.at=[1]")
@@ -148,7 +147,7 @@ def test_trials_never_see_the_test_split(folder: Path, tmp_path: Path, monkeypat
 
 
 def test_data_without_a_recipe_of_its_own_gets_the_static_one(folder: Path) -> None:
-    from umpteen.compare.ours import our_methods
+    from umpteen.compare.methods import our_methods
     from umpteen.training.observer import Silence
 
     quiet = {"notice": print, "observer": Silence(), "progress": lambda *_: None}

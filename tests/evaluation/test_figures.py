@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
+from lab.dots import Dots, Value
 
-from umpteen.evaluation.figures import Curve, Dots, Lines, Point, Points, Value, draw
+from umpteen.evaluation.figures import Curve, Lines, Point, Points, draw
 
 ODD = r"$\frac{$ & $x$"
 

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from umpteen.errors import BadInput
-from umpteen.evaluation import significance
-from umpteen.evaluation.metrics import Terms
-from umpteen.evaluation.significance import bootstrap_intervals, paired_difference, paired_differences
+from umpteen.evaluation import metrics
+from umpteen.evaluation.metrics import Terms, bootstrap_intervals, paired_difference, paired_differences
 
 
 def precision(successes: int, queries: int) -> Terms:
@@ -35,7 +34,7 @@ def test_the_same_seed_gives_the_same_interval_in_any_blocks(monkeypatch: pytest
     terms = {"P@1": precision(30, 100), "R@5": precision(60, 100)}
     first = bootstrap_intervals(terms, seed=7)
     assert bootstrap_intervals(terms, seed=8) != first
-    monkeypatch.setattr(significance, "_COUNTS_AT_A_TIME", 1700)
+    monkeypatch.setattr(metrics, "_COUNTS_AT_A_TIME", 1700)
     assert bootstrap_intervals(terms, seed=7) == first
 
 

@@ -22,9 +22,7 @@ UMPTEEN = Path(sys.executable).with_name("umpteen")
 
 # Real processes, forked from one that has imported torch already: starting each anew would take seconds.
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(
-    ["umpteen.model.train", "umpteen.cli.console", "umpteen.cli.main", "umpteen.config.recipes"]
-)
+PROCESSES.set_forkserver_preload(["umpteen.model.train", "umpteen.cli.main", "umpteen.config.recipes"])
 
 STEPS, EVERY = 24, 4
 # Everything random is on: dropout, sampled positives, shuffling. A checkpoint after every step.

@@ -17,7 +17,7 @@ from scipy.special import expit
 
 from umpteen.calibration.curves import BINS, CROSS_FOLDS, Bin, HeldOut, TextCurves, choose, cross_fitted, reliability_of
 from umpteen.errors import BadInput, DamagedModel
-from umpteen.evaluation.metrics import f1_of
+from umpteen.evaluation.metrics import F1, f1_of
 from umpteen.search.ranking import Ranking
 
 FILE = "calibration.json"
@@ -152,10 +152,7 @@ def reliabilities(
     there = held_out.real[:, :depth]
     right, scores = held_out.right[:, :depth][there], held_out.scores[:, :depth][there].astype(np.float64)
     read = np.clip(scores, 0, 1) if raw == "clipped" else expit(scores)
-    return {
-        "calibrated": reliability_of(probabilities[:, :depth][there], right),
-        "raw": reliability_of(read, right),
-    }
+    return {"calibrated": reliability_of(probabilities[:, :depth][there], right), "raw": reliability_of(read, right)}
 
 
 def figures_of(held_out: HeldOut, probabilities: NDArray[np.float32], raw: Reading) -> dict[str, Any]:
@@ -182,32 +179,21 @@ def evaluate_calibration(calibration: Calibration, ranking: Ranking, truth: csr_
     """
     held_out = HeldOut.of(ranking, truth)
     probabilities = calibration.probabilities(ranking.scores)
+
+    def worth(line: Line) -> F1:
+        return f1_of(ranking, line.given(probabilities), truth)
+
     precisions = []
     for wanted in PRECISIONS:
-        try:
+        if wanted <= calibration.steps[-1].precision:  # else it is more than the model can
             line = calibration.line(precision=wanted)
-        except BadInput:
-            continue  # more than the model can
-        found = f1_of(ranking, line.given(probabilities), truth)
-        precisions.append(
-            {
-                "wanted": wanted,
-                "threshold": line.least,
-                "reached": found.precision,
-                "given": round(found.labels_per_text * len(ranking)),
-                "recall": found.recall,
-            }
-        )
-    rules = {
-        name: f1_of(ranking, calibration.line(rule=name).given(probabilities), truth)._asdict()
-        for name in calibration.rules
-    }
-    return {
-        **figures_of(held_out, probabilities, calibration.raw),
-        "precision": precisions,
-        "rules": rules,
-        "held_out": calibration.origin,
-    }
+            found = worth(line)
+            given = round(found.labels_per_text * len(ranking))
+            reached = {"reached": found.precision, "given": given, "recall": found.recall}
+            precisions.append({"wanted": wanted, "threshold": line.least, **reached})
+    rules = {name: worth(calibration.line(rule=name))._asdict() for name in calibration.rules}
+    figures = figures_of(held_out, probabilities, calibration.raw)
+    return {**figures, "precision": precisions, "rules": rules, "held_out": calibration.origin}
 
 
 def fit_calibration(
@@ -229,20 +215,11 @@ def fit_calibration(
     # Scores of vectors of length 1, with a ranker or not, stay within 1; larger ones are taken for logits.
     largest = np.abs(held_out.scores[held_out.real]).max(initial=0)
     raw: Reading = "clipped" if largest <= 1.001 else "sigmoid"
-    rules = {
-        "f1": rule_for_f1(held_out, probabilities),
-        "coverage": rule_for_coverage(held_out, probabilities, coverage),
-    }
-    calibration = Calibration(
-        TextCurves.fit(held_out, choice),
-        precision_steps(held_out, probabilities),
-        rules,
-        held_out.scores.shape[1],
-        raw,
-        origin,
-        {**figures_of(held_out, probabilities, raw), "log_loss_of_curves": tried},
-    )
-    return calibration, probabilities
+    steps, f1 = precision_steps(held_out, probabilities), rule_for_f1(held_out, probabilities)
+    rules = {"f1": f1, "coverage": rule_for_coverage(held_out, probabilities, coverage)}
+    curves, depth = TextCurves.fit(held_out, choice), held_out.scores.shape[1]
+    figures = {**figures_of(held_out, probabilities, raw), "log_loss_of_curves": tried}
+    return Calibration(curves, steps, rules, depth, raw, origin, figures), probabilities
 
 
 def precision_steps(held_out: HeldOut, probabilities: NDArray[np.float32]) -> list[PrecisionStep]:

@@ -5,20 +5,17 @@ from pathlib import Path
 
 import click
 
-from umpteen.cli.console import Watch, say, say_json
-from umpteen.cli.options import DATA, JSON, PATH, settings
+from umpteen.cli.main import DATA, JSON, PATH, Watch, cli, option, say, say_json, settings
 
 
-@click.group()
+@cli.group()
 def data() -> None:
     """Prepare, describe and convert datasets."""
 
 
 @data.command()
 @DATA
-@click.option(
-    "--recipe", "recipe_name", default="wordnet-nouns", show_default=True, help="Whose tokenizers and lengths to use."
-)
+@option("--recipe", "recipe_name", default="wordnet-nouns", help="Whose tokenizers and lengths to use.")
 @settings("Override a setting of the recipe.")
 def prepare(source: str, recipe_name: str, overrides: tuple[str, ...]) -> None:
     """Read DATA and tokenise it once, in parallel; a stopped run goes on where it was."""
@@ -73,7 +70,7 @@ def convert(source: str, folder: Path) -> None:
     say(f"wrote {folder}: {len(dataset.labels):,} labels, {len(dataset.train):,} training queries")
 
 
-@click.group()
+@cli.group()
 def recipe() -> None:
     """List and show recipes."""
 

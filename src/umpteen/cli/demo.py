@@ -3,10 +3,7 @@
 import sys
 from pathlib import Path
 
-import click
-
-from umpteen.cli.console import Watch, metrics_table, say, show
-from umpteen.cli.options import PATH
+from umpteen.cli.main import PATH, Watch, cli, option, say, show_metrics
 
 RECIPE = "wordnet-nouns"
 SAMPLES = (
@@ -16,15 +13,15 @@ SAMPLES = (
 )
 
 
-@click.command()
-@click.option("--output", type=PATH, default=Path("runs/demo"), show_default=True, help="Model folder.")
+@cli.command()
+@option("--output", type=PATH, default=Path("runs/demo"), help="Model folder.")
 def demo(output: Path) -> None:
     """Train on the bundled WordNet nouns, compare on test, and answer three texts."""
     from umpteen.config.recipes import resolve
     from umpteen.data.dataset import open_dataset
     from umpteen.encoders.folder import locate
     from umpteen.evaluation.baselines import popularity, tfidf_neighbours
-    from umpteen.evaluation.evaluate import Evaluator
+    from umpteen.evaluation.report import Evaluator
     from umpteen.model.evaluate import evaluate_model
     from umpteen.model.train import train
 
@@ -49,7 +46,7 @@ def demo(output: Path) -> None:
             "tf-idf neighbours": evaluator.report(neighbours),
             "umpteen": evaluate_model(classifier, dataset)[0],
         }
-    show(metrics_table(reports, title="wordnet-nouns, test, filtered: % ± half the 95 % interval"))
+    show_metrics(reports, title="wordnet-nouns, test, filtered: % ± half the 95 % interval")
     for text, found in zip(SAMPLES, classifier.predict(list(SAMPLES), 5), strict=True):
         say()
         say(text, bold=True)
@@ -59,6 +56,5 @@ def demo(output: Path) -> None:
     say()
     say(f"saved {output}; ask it yourself: {command} predict {output} 'your text'")
     say(f"open its page:  {command} serve {output} --open")
-    say(
-        f"with probabilities (trains three more, a few minutes): {command} calibrate {output} --data {RECIPE} --folds 3"
-    )
+    calibrate = f"{command} calibrate {output} --data {RECIPE} --folds 3"
+    say(f"with probabilities (trains three more, a few minutes): {calibrate}")

@@ -1,4 +1,4 @@
-"""`umpteen evaluate`, `verify` and `negatives`: what a trained model is worth, and whether it is whole."""
+"""`umpteen evaluate`, `compare`, `verify` and `negatives`: what models are worth, and whether one is whole."""
 
 from functools import partial
 from pathlib import Path
@@ -6,17 +6,33 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from umpteen.cli.console import SHOWN, Watch, differences_table, figures, metrics_table, say, say_json, show, table
-from umpteen.cli.options import DATA, JSON, MODEL, NO_RANKER, PATH
+from umpteen.cli.main import (
+    DATA,
+    JSON,
+    MODEL,
+    NO_RANKER,
+    PATH,
+    SHOWN,
+    Watch,
+    best_in_bold,
+    cli,
+    figures,
+    option,
+    say,
+    say_json,
+    show_differences,
+    show_metrics,
+    show_table,
+)
 
 if TYPE_CHECKING:
     from umpteen.evaluation.report import Report
 
 
-@click.command()
+@cli.command()
 @click.argument("models", type=PATH, nargs=-1, required=True, metavar="MODEL...")
 @DATA
-@click.option("--split", type=click.Choice(["test", "validation", "train"]), default="test", show_default=True)
+@option("--split", type=click.Choice(["test", "validation", "train"]), default="test")
 @click.option("--at", multiple=True, type=int, help="A k for P@k and the others; repeat.  [default: 1 3 5 10 100]")
 @click.option("--propensity", nargs=2, type=float, help="A and B of PSP and PSnDCG.  [default: the recipe's, 0.55 1.5]")
 @click.option("--as-published", is_flag=True, help="Keep queries without positives in the means, as pyxclib does.")
@@ -29,19 +45,17 @@ def evaluate(
     source: str,
     split: str,
     at: tuple[int, ...],
-    propensity: tuple[float, float] | None,
-    as_published: bool,
     no_ranker: bool,
     ensemble: bool,
     predictions: Path | None,
     as_json: bool,
+    **asked: Any,
 ) -> None:
     """Evaluate MODEL on DATA: P, nDCG, R, PSP and PSnDCG with 95 % intervals, and by label frequency.
 
     Several models are evaluated beside each other, with the paired differences of each from the first.
     """
     from umpteen.errors import BadInput
-    from umpteen.evaluation.report import USUAL_KS
     from umpteen.model.classifier import Classifier
     from umpteen.model.evaluate import compare_models, evaluate_ensemble, evaluate_model, report_by_origin
 
@@ -53,11 +67,10 @@ def evaluate(
         classifiers = [Classifier.load(model, ranker=not no_ranker, index=False) for model in models]
         labels = classifiers[0].labels.count()
         if at and not 1 <= min(at) <= max(at) <= labels:
-            raise BadInput(
-                f"--at {' --at '.join(map(str, at))}: the model has {labels:,} labels; ask for 1 to {labels}"
-            )
+            given = " --at ".join(map(str, at))
+            raise BadInput(f"--at {given}: the model has {labels:,} labels; ask for 1 to {labels}")
         dataset = watch.open_dataset(source)
-        asked: dict[str, Any] = {"at": at or USUAL_KS, "propensity": propensity, "as_published": as_published}
+        asked |= {"at": at} if at else {}
         if beside:
             reports, differences = compare_models(classifiers, dataset, split, **asked)
         elif ensemble:
@@ -70,17 +83,15 @@ def evaluate(
     about = {"data": dataset.name, "split": split}
     names = [str(model) for model in models]
     if beside:
-        found = {
-            name: {metric: one.to_dict() for metric, one in pair.items()}
-            for name, pair in zip(names[1:], differences, strict=True)
-        }
+        pairs = [{metric: one.to_dict() for metric, one in pair.items()} for pair in differences]
+        found = dict(zip(names[1:], pairs, strict=True))
         if as_json:
             results = [{"model": name, **report.to_dict()} for name, report in zip(names, reports, strict=True)]
-            pairs = [{"model": name, "minus": names[0], "metrics": pair} for name, pair in found.items()]
-            say_json({**about, "results": results, "differences": pairs})
+            paired = [{"model": name, "minus": names[0], "metrics": pair} for name, pair in found.items()]
+            say_json({**about, "results": results, "differences": paired})
         else:
-            show(metrics_table(dict(zip(names, reports, strict=True)), shown))
-            show(differences_table(found, shown, title=f"minus {names[0]}, paired"))
+            show_metrics(dict(zip(names, reports, strict=True)), shown)
+            show_differences(found, shown, title=f"minus {names[0]}, paired")
         return
     if as_json:
         named = {"ensemble": names} if ensemble else {"model": names[0]}
@@ -95,21 +106,19 @@ def evaluate(
 def _tell(
     name: str, where: str, report: "Report", by_origin: dict[str, dict[str, Any]], shown: tuple[str, ...]
 ) -> None:
-    show(metrics_table({name: report}, shown))
-    columns = {
-        column.replace("_", " "): [
-            f"{value:.2f}" if isinstance(value, float) else str(value)
-            for value in (decile[column] for decile in report.deciles)
-        ]
-        for column in (report.deciles[0] if report.deciles else ())
-    }
-    show(table(columns, title="by label frequency (decile 1: the most frequent labels)"))
+    show_metrics({name: report}, shown)
+    columns: dict[str, list[str]] = {}
+    for decile in report.deciles:
+        for name, value in decile.items():
+            cell = f"{value:.2f}" if isinstance(value, float) else str(value)
+            columns.setdefault(name.replace("_", " "), []).append(cell)
+    show_table(columns, title="by label frequency (decile 1: the most frequent labels)")
     if groups := list(by_origin.values()):
         metrics = [group["metrics"] for group in groups]
         sizes = {size: [f"{group[size]:,}" for group in groups] for size in ("labels", "queries")}
         there = {metric: figures(metrics, metric) for metric in shown if any(metric in one for one in metrics)}
         title = "by origin (unseen: added or renamed since training; all labels compete)"
-        show(table({"": by_origin, **sizes, **there}, title=title))
+        show_table({"": by_origin, **sizes, **there}, title=title)
     left_out = f"; {report.queries_left_out:,} without positives left out" if report.queries_left_out else ""
     constants = ", ".join(f"{name} {value}" for name, value in report.propensity.items())
     say(f"{where}: {report.queries:,} queries{left_out}; propensity {constants}")
@@ -122,10 +131,8 @@ def _tell_calibration(found: dict[str, Any]) -> None:
     say(f"calibration error {found['ece']:.4f}, of the raw score {found['ece_raw']:.4f}, over {found['over']}")
     for one in found["precision"]:
         if one["wanted"] == 0.9:
-            say(
-                f"--precision 0.9: {one['given']:,} labels given, {100 * one['reached']:.1f} % of them right, "
-                f"{100 * one['recall']:.1f} % of the right ones"
-            )
+            right = f"{100 * one['reached']:.1f} % of them right, {100 * one['recall']:.1f} % of the right ones"
+            say(f"--precision 0.9: {one['given']:,} labels given, {right}")
     for name, rule in found["rules"].items():
         say(
             f"--rule {name}: {rule['labels_per_text']:.1f} labels a text, micro F1 {100 * rule['micro']:.1f}, macro F1 "
@@ -133,7 +140,80 @@ def _tell_calibration(found: dict[str, Any]) -> None:
         )
 
 
-@click.command()
+PEERS = "popularity, tfidf-knn; from umpteen's repository also xr-linear, xr-transformer"
+STATIC = "wordnet-nouns"  # the recipe whose settings also serve data without a recipe of their own
+
+
+@cli.command()
+@DATA
+@click.option(
+    "--recipe",
+    "recipes",
+    multiple=True,
+    help="Ours: a recipe's name or file, NAME+ranker with a sparse ranker; repeat.  [default: the data's, or static]",
+)
+@click.option("--ranker", is_flag=True, help="Also each recipe with a sparse ranker on top.")
+@option("--peers", default="popularity,tfidf-knn,xr-linear", help=f"Out of {PEERS}; or none.")
+@option("--trials", type=click.IntRange(1), default=4, help="Settings tried a method.")
+@option("--metric", default="nDCG@5", help="Chooses the settings, on validation.")
+@option("--validation", type=click.FloatRange(0, 1, True, True), default=0.1, help="Of train.")
+@option("--seed", type=click.IntRange(0), default=0, help="Of the split, the draws, training.")
+@click.option(
+    "--output", type=PATH, help="Keeps trials, models, results.json, index.html.  [default: runs/compare/DATASET]"
+)
+@JSON
+def compare(
+    source: str,
+    recipes: tuple[str, ...],
+    ranker: bool,
+    peers: str,
+    trials: int,
+    output: Path | None,
+    as_json: bool,
+    **asked: Any,
+) -> None:
+    """Compare recipes with popularity, tf-idf neighbours and PECOS on DATA; the same command goes on when stopped."""
+    from umpteen.compare.comparison import compare as run
+    from umpteen.compare.comparison import make_task
+    from umpteen.compare.methods import available_peers, our_methods
+    from umpteen.compare.page import short_number, shown_metrics
+    from umpteen.config.recipes import names, resolve
+
+    wanted = [] if peers == "none" else [name.strip() for name in peers.split(",") if name.strip()]
+    with Watch(quiet=as_json) as watch:
+        dataset = watch.open_dataset(source)
+        has_own = dataset.name in names()
+        chosen = recipes or ((dataset.name,) if has_own else (STATIC,))
+        first = resolve(chosen[0].removesuffix("+ranker"), (), source).evaluation
+        propensity = (first.propensity_a, first.propensity_b)
+        task = make_task(source, dataset, propensity=propensity, **asked)
+        label = None if recipes or has_own else "static"
+        ours = our_methods(chosen, ranker=ranker, notice=watch.notice, observer=watch, progress=watch, label=label)
+        theirs, skipped = available_peers(wanted, watch.notice)
+        folder = output or Path("runs/compare") / dataset.name
+        outcome = run(
+            task, [*theirs, *ours], trials=trials, output=folder, notice=watch.notice, progress=watch, skipped=skipped
+        )
+    if as_json:
+        say_json(outcome)
+        return
+    results = outcome["results"]
+    metrics = [result["metrics"] for result in results]
+    columns = {
+        "": [result["method"] for result in results],
+        **{metric: best_in_bold(metrics, metric) for metric in shown_metrics(outcome)},
+        "train s": [f"{result['train_seconds']:.1f}" for result in results],
+        "parameters": [short_number(result["parameters"]) for result in results],
+    }
+    differences = {result["method"]: result["differences"] for result in results if result["differences"]}
+    show_table(columns, title=f"{outcome['dataset']}, test: %, and what it took")
+    show_differences(differences, title=f"each minus {outcome['reference']}, paired")
+    for skip in outcome["skipped"]:
+        say(f"left out: {skip['method']}: {skip['reason']}")
+    say(f"{folder / 'index.html'} shows this with figures; {folder / 'results.json'} has every number")
+
+
+@cli.command()
 @MODEL
 def verify(model: Path) -> None:
     """Check every file of MODEL, large arrays too, against its manifest."""
@@ -147,30 +227,16 @@ def verify(model: Path) -> None:
     say(f"{model} is whole")
 
 
-@click.command()
+@cli.command()
 @MODEL
 @DATA
-@click.option("--split", type=click.Choice(["train", "validation", "test"]), default="train", show_default=True)
-@click.option("--shortlist", default=100, show_default=True, help="Labels mined per query.")
-@click.option(
-    "--margin",
-    default=0.0,
-    show_default=True,
-    help="Suspected is what scores above a query's best positive less this.",
-)
-@click.option("--top", default=20, show_default=True, help="Labels in the table.")
+@option("--split", type=click.Choice(["train", "validation", "test"]), default="train")
+@option("--shortlist", default=100, help="Labels mined per query.")
+@option("--margin", default=0.0, help="Suspected is what scores above a query's best positive less this.")
+@option("--top", default=20, help="Labels in the table.")
 @click.option("--output", type=PATH, help="Every suspect as a line of JSON, with its texts.")
 @JSON
-def negatives(
-    model: Path,
-    source: str,
-    split: str,
-    shortlist: int,
-    margin: float,
-    top: int,
-    output: Path | None,
-    as_json: bool,
-) -> None:
+def negatives(model: Path, source: str, split: str, top: int, output: Path | None, as_json: bool, **asked: Any) -> None:
     """Mine hard negatives with MODEL on DATA and list those that are probably unlabelled positives."""
     from umpteen.files.storage import write_atomically
     from umpteen.model.audit import audit_negatives
@@ -179,20 +245,18 @@ def negatives(
     with Watch(quiet=as_json) as watch:
         dataset = watch.open_dataset(source)
         classifier = Classifier.load(model, index=False)
-        found = audit_negatives(
-            classifier, dataset, split, shortlist=shortlist, margin=margin, progress=partial(watch, "mining")
-        )
+        found = audit_negatives(classifier, dataset, split, progress=partial(watch, "mining"), **asked)
     if output is not None:
         write_atomically(output, "".join(f"{line}\n" for line in found.lines()))
     summary, labels = found.summary(), found.most_frequent(top)
     if as_json:
-        given = {"model": str(model), "data": dataset.name, "split": split, "shortlist": shortlist, "margin": margin}
+        given = {"model": str(model), "data": dataset.name, "split": split, **asked}
         say_json({**given, **summary, "labels": labels})
         return
     counts = {name: [f"{label[name]:,}" for label in labels] for name in ("suspected", "given")}
     texts = [f"{label['text']}  [{label['key']}]" for label in labels]
-    show(table({"label": texts, **counts}, title="Labels most often suspected of missing"))
-    less = f" less {margin:g}" if margin else ""
+    show_table({"label": texts, **counts}, title="Labels most often suspected of missing")
+    less = f" less {asked['margin']:g}" if asked["margin"] else ""
     say(
         f"{summary['suspects']:,} of {summary['mined']:,} mined negatives ({summary['suspect_percent']} %) score above "
         f"their query's best positive{less}; {summary['queries_with_suspects']:,} of {summary['queries']:,} queries "

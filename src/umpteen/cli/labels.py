@@ -1,14 +1,13 @@
 """`umpteen labels`: the verbs that look at a model's labels, and those that change them."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from umpteen.cli.console import Watch, say, say_json
-from umpteen.cli.options import JSON, MODEL, PATH
+from umpteen.cli.main import JSON, MODEL, PATH, Watch, cli, option, say, say_json
 
 if TYPE_CHECKING:
     from umpteen.model.catalogue import LiveCatalogue
@@ -21,7 +20,7 @@ _SIGNS = {"add": "+", "revive": "+", "rename": "~", "retire": "-"}
 _COUNTED = ("added", "renamed", "retired")
 
 
-@click.group()
+@cli.group()
 def labels() -> None:
     """Add, rename, retire and list the labels of MODEL without training (docs/how-to/manage-labels.md).
 
@@ -34,8 +33,8 @@ def labels() -> None:
 @click.option("--search", default="", help="Only labels whose key or text holds this, whatever the case.")
 @click.option("--origin", type=click.Choice(["trained", "added", "renamed"]), help="Only labels that came so.")
 @click.option("--retired", is_flag=True, help="Retired labels, too.")
-@click.option("--start", type=click.IntRange(0), default=0, show_default=True, help="Labels to pass over.")
-@click.option("--count", type=click.IntRange(1), default=50, show_default=True, help="Labels to show.")
+@option("--start", type=click.IntRange(0), default=0, help="Labels to pass over.")
+@option("--count", type=click.IntRange(1), default=50, help="Labels to show.")
 @JSON
 def list_(model: Path, search: str, origin: str | None, retired: bool, start: int, count: int, as_json: bool) -> None:
     """List labels: key, text, and what happened to them since training."""
@@ -43,15 +42,11 @@ def list_(model: Path, search: str, origin: str | None, retired: bool, start: in
     from umpteen.model.labels import ORIGINS
 
     labels = open_labels(model).labels
-    rows: Iterator[int] = labels.find_rows(search, retired=retired)
+    rows = list(labels.find_rows(search, retired=retired))
     if origin is not None:
         wanted = labels.origins() == ORIGINS.index(origin)
-        rows = (row for row in rows if wanted[row])
-    total = 0
-    shown = []
-    for total, row in enumerate(rows, 1):
-        if start < total <= start + count:
-            shown.append(labels.entry(row))
+        rows = [row for row in rows if wanted[row]]
+    total, shown = len(rows), [labels.entry(row) for row in rows[start : start + count]]
     if as_json:
         found = [{name: value for name, value in entry._asdict().items() if name != "row"} for entry in shown]
         say_json({"version": labels.version, "total": total, "labels": found})
@@ -66,29 +61,24 @@ def list_(model: Path, search: str, origin: str | None, retired: bool, start: in
 @labels.command()
 @MODEL
 @click.argument("file", type=PATH, required=False)
-@click.option("--from-version", type=int, help="  [default: the labels in the model's own files]")
-@click.option("--to-version", type=int, help="  [default: now]")
+@click.option("--from-version", "first", type=int, help="  [default: the labels in the model's own files]")
+@click.option("--to-version", "last", type=int, help="  [default: now]")
 @click.option("--retire-missing", is_flag=True, help="With FILE: as `import --retire-missing` would.")
 @JSON
 def diff(
-    model: Path,
-    file: Path | None,
-    from_version: int | None,
-    to_version: int | None,
-    retire_missing: bool,
-    as_json: bool,
+    model: Path, file: Path | None, first: int | None, last: int | None, retire_missing: bool, as_json: bool
 ) -> None:
     """Show what changed between two versions, or what importing FILE would change."""
     from umpteen.model.catalogue import open_labels
 
     if file is not None:
-        if from_version is not None or to_version is not None:
+        if first is not None or last is not None:
             raise click.UsageError("give FILE, or versions; FILE is compared with the labels there are now")
         _show_what_import_would_do(model, file, retire_missing, as_json)
         return
     catalogue = open_labels(model)
-    first = catalogue.start.version if from_version is None else from_version
-    last = catalogue.labels.version if to_version is None else to_version
+    first = catalogue.start.version if first is None else first
+    last = catalogue.labels.version if last is None else last
     steps = catalogue.between(first, last)
     _show(catalogue.at(first), steps, {"from_version": first, "to_version": last}, as_json)
 
@@ -119,9 +109,7 @@ def _show(before: "LiveLabels", steps: "Sequence[Step]", about: dict[str, Any], 
 
 @labels.command()
 @MODEL
-@click.option(
-    "--count", type=click.IntRange(1, 1_000_000), default=20, show_default=True, help="Versions to show, newest first."
-)
+@option("--count", type=click.IntRange(1, 1_000_000), default=20, help="Versions to show, newest first.")
 @JSON
 def history(model: Path, count: int, as_json: bool) -> None:
     """List the versions of the labels since the model was written, newest first."""
@@ -152,38 +140,32 @@ def export(model: Path, file: Path, retired: bool) -> None:
     say(f"{count:,} labels in {file}")
 
 
-LABEL = click.argument("label", nargs=-1, metavar="[KEY TEXT]")
-FROM = click.option("--from", "file", type=PATH, help="A .jsonl, .csv or .tsv file with `key` and `text`.")
+def _of_key_and_text(verb: Callable[..., None]) -> click.Command:
+    """A verb for one label, or for all labels of a file."""
+    label = click.argument("label", nargs=-1, metavar="[KEY TEXT]")
+    file = click.option("--from", "file", type=PATH, help="A .jsonl, .csv or .tsv file with `key` and `text`.")
+    return labels.command()(MODEL(label(file(NOTE(JSON(verb))))))
 
 
-@labels.command()
-@MODEL
-@LABEL
-@FROM
-@NOTE
-@JSON
-def add(model: Path, label: tuple[str, ...], file: Path | None, note: str, as_json: bool) -> None:
+@_of_key_and_text
+def add(**given: Any) -> None:
     """Add a label by KEY and TEXT, or all labels of a file; a retired label comes back."""
-    from umpteen.model.changes import Add
-    from umpteen.model.label_files import additions
-
-    _require_one_way(len(label) == (0 if file else 2), "KEY and TEXT")
-    _change(model, partial(additions, file) if file else lambda _: [Add(*label)], note, as_json)
+    _change_by_key_and_text("add", **given)
 
 
-@labels.command()
-@MODEL
-@LABEL
-@FROM
-@NOTE
-@JSON
-def rename(model: Path, label: tuple[str, ...], file: Path | None, note: str, as_json: bool) -> None:
+@_of_key_and_text
+def rename(**given: Any) -> None:
     """Give the label KEY another TEXT, or all labels of a file theirs; keys stay."""
-    from umpteen.model.changes import Rename
-    from umpteen.model.label_files import renamings
+    _change_by_key_and_text("rename", **given)
+
+
+def _change_by_key_and_text(do: str, label: tuple[str, ...], file: Path | None, **asked: Any) -> None:
+    from umpteen.model.changes import Add, Rename
+    from umpteen.model.label_files import additions, renamings
 
     _require_one_way(len(label) == (0 if file else 2), "KEY and TEXT")
-    _change(model, partial(renamings, file) if file else lambda _: [Rename(*label)], note, as_json)
+    read, change = (additions, Add) if do == "add" else (renamings, Rename)
+    _change(changes=partial(read, file) if file else lambda _: [change(*label)], **asked)
 
 
 @labels.command()

@@ -1,15 +1,29 @@
-"""The `umpteen` command. Heavy modules load inside the verbs, so that `umpteen --help` answers at once."""
+"""The `umpteen` command: how it begins and ends, the options its verbs share, and how they speak.
 
+Heavy modules load inside the verbs and functions, so that `umpteen --help` answers at once.
+"""
+
+import ctypes
 import io
+import json
 import os
+import re
 import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from umpteen.cli import compare, data, demo, doctor, evaluate, labels, parts, predict, serve, train
-from umpteen.cli.console import keep_freed_memory, say
 from umpteen.errors import BadInput, LostProcess, Stopped, UmpteenError
+from umpteen.model.changes import UNSEEN
 from umpteen.version import __version__
+
+if TYPE_CHECKING:
+    from umpteen.data.dataset import Dataset
+    from umpteen.evaluation.report import Report
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -33,29 +47,6 @@ def completion(shell: str) -> None:
     click.echo(kind(cli, {}, "umpteen", "_UMPTEEN_COMPLETE").source())
 
 
-for verb in (
-    demo.demo,
-    data.data,
-    train.plan,
-    train.train,
-    train.tune,
-    train.curves,
-    evaluate.evaluate,
-    compare.compare,
-    predict.predict,
-    parts.calibrate,
-    serve.serve,
-    labels.labels,
-    parts.index,
-    evaluate.verify,
-    evaluate.negatives,
-    parts.ranker,
-    data.recipe,
-    doctor.doctor,
-):
-    cli.add_command(verb)
-
-
 def main(command: click.Command = cli, name: str = "umpteen") -> None:
     """Runs a command; an error the user can mend is one line on stderr and exit code 2."""
     keep_freed_memory()
@@ -64,8 +55,7 @@ def main(command: click.Command = cli, name: str = "umpteen") -> None:
         command(prog_name=name, standalone_mode=False)
     except click.ClickException as misuse:
         misuse.show(told := io.StringIO())
-        for line in told.getvalue().splitlines():
-            say(line, err=True)
+        _say_lines(told.getvalue())
         sys.exit(misuse.exit_code)
     except click.Abort:  # Ctrl-C where nothing is there to save
         sys.exit(130)
@@ -74,7 +64,13 @@ def main(command: click.Command = cli, name: str = "umpteen") -> None:
             say(stopped, err=True)
         sys.exit(128 + stopped.signal)
     except (MemoryError, RuntimeError) as problem:
-        _tell_out_of_memory(problem)
+        from umpteen.parallel.world import is_out_of_memory
+
+        if not is_out_of_memory(problem):
+            raise  # any other error is ours, and goes on with its traceback
+        reason = str(problem).partition("\n")[0][:200] or type(problem).__name__
+        advice = "`umpteen plan` tells what a run needs and suggests settings that fit"
+        _tell(f"out of memory ({reason}); {advice}")
         sys.exit(1)
     except UmpteenError as error:
         if not error.told_elsewhere:
@@ -82,27 +78,230 @@ def main(command: click.Command = cli, name: str = "umpteen") -> None:
         sys.exit(1 if isinstance(error, LostProcess) else 2)  # a lost process is nobody's mistake
 
 
-def _tell_out_of_memory(problem: MemoryError | RuntimeError) -> None:
-    """One line if that is what it is; any other error is ours, and goes on with its traceback."""
-    from umpteen.parallel.world import is_out_of_memory
-
-    if not is_out_of_memory(problem):
-        raise problem
-    reason = str(problem).partition("\n")[0][:200] or type(problem).__name__
-    advice = "`umpteen plan` tells what a run needs and suggests settings that fit"
-    _tell(f"out of memory ({reason}); {advice}")
+def _refuse_other_encodings(arguments: list[str]) -> None:
+    """Python stands in surrogates for bytes that are not UTF-8, and no library below can write them."""
+    for argument in arguments:
+        if any("\ud800" <= character <= "\udfff" for character in argument):
+            raise BadInput(f"the argument '{argument[:200]}' is not UTF-8; convert it, or rename the file")
 
 
 def _tell(error: str) -> None:
     rank = os.environ.get("RANK", "0") if os.environ.get("WORLD_SIZE", "1") != "1" else "0"
     speaker = "" if rank == "0" else f"process {rank}: "  # which of torchrun's, unless it is the first
     say("error: ", fg="red", bold=True, nl=False, err=True)
-    for line in f"{speaker}{error}".split("\n"):
+    _say_lines(f"{speaker}{error}")
+
+
+def _say_lines(text: str) -> None:
+    for line in text.rstrip("\n").split("\n"):
         say(line, err=True)
 
 
-def _refuse_other_encodings(arguments: list[str]) -> None:
-    """Python stands in surrogates for bytes that are not UTF-8, and no library below can write them."""
-    for argument in arguments:
-        if any("\ud800" <= character <= "\udfff" for character in argument):
-            raise BadInput(f"the argument '{argument[:200]}' is not UTF-8; convert it, or rename the file")
+TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # mallopt's names for them (malloc.h)
+KEPT = 1 << 30  # bytes that may lie unused at the end of the heap
+LARGEST = 1 << 28  # bytes; what is larger, such as a million labels' vectors, is given back as before
+
+
+def keep_freed_memory() -> bool:
+    """Freed memory stays with the process, ready for the next micro-batch, if this is true.
+
+    It is not without glibc, and not where the environment has settings of its own. glibc gives large blocks back at
+    once, and the kernel hands them out again page by page, zeroed: a quarter of a static training step went into that,
+    and up to a tenth of a transformer's, the more the larger its micro-batches.
+    """
+    if any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ):
+        return False
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError, TypeError):  # not glibc, not Linux
+        return False
+    larger = mallopt(MMAP_THRESHOLD, LARGEST) or mallopt(MMAP_THRESHOLD, LARGEST >> 3)  # older ones allow 32 MB
+    return bool(larger) and bool(mallopt(TRIM_THRESHOLD, KEPT))
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+PATH = click.Path(path_type=Path)
+MODEL = click.argument("model", type=PATH)
+DATA = click.argument("source", metavar="DATA")
+DATA_OF_MODEL = click.option(
+    "--data", "source", required=True, help="The dataset folder or bundled name the model was trained on."
+)
+DATA_OF_RECIPE = click.option("--data", "source", help="Dataset folder or bundled name; overrides data.source.")
+NO_RANKER = click.option("--no-ranker", is_flag=True, help="The dual encoder alone, if the model has a ranker.")
+JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+option = partial(click.option, show_default=True)
+
+
+def settings(text: str) -> Callable[[F], F]:
+    """--set, as often as wanted."""
+    return click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help=text)
+
+
+_UNSEEN = re.compile(rf"[{UNSEEN}\ud800-\udfff]")
+
+
+def visible(text: object) -> str:
+    """The text in one line that a terminal only shows: characters that would steer it stand as escapes."""
+    return _UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode(), str(text))
+
+
+def say(line: object = "", *, err: bool = False, nl: bool = True, **style: Any) -> None:
+    """Prints a line, which may hold anybody's data; JSON for machines needs no such care."""
+    click.secho(visible(line), err=err, nl=nl, **style)
+
+
+def say_json(answer: Mapping[str, Any]) -> None:
+    """Prints what a machine asked for."""
+    click.echo(json.dumps(answer, ensure_ascii=False))
+
+
+def duration(seconds: float) -> str:
+    """For people: hours if there are any, minutes, seconds."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+_SECONDS_BETWEEN_LINES = 10.0
+
+
+class Watch:
+    """Draws every long piece of work of one command; a context manager, and a training observer.
+
+    Bars with ETA on a terminal, a line now and then elsewhere; on stderr, so that stdout can be piped.
+    """
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+        self.console = Console(stderr=True, highlight=False)
+        self._quiet = quiet
+        self._draws = self.console.is_terminal and not quiet
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=10),
+            MofNCompleteColumn(),
+            TextColumn("ETA"),
+            TimeRemainingColumn(compact=True),
+            TextColumn("{task.fields[note]}"),
+            console=self.console,
+            disable=not self._draws,
+        )
+        self._tasks: dict[str, TaskID] = {}
+        self._began: dict[str, tuple[float, int]] = {}
+        self._last_line = time.monotonic()
+        self._steps = 0
+
+    def __enter__(self) -> "Watch":
+        self._progress.start()
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self._progress.stop()
+
+    def __call__(self, name: str, done: int, total: int, note: str = "") -> None:
+        """Progress of a named piece of work."""
+        if self._quiet:
+            return
+        if self._draws:
+            if name not in self._tasks:
+                self._tasks[name] = self._progress.add_task(name, total=total, note=note)
+            self._progress.update(self._tasks[name], completed=done, total=total, note=note)
+            return
+        now = time.monotonic()
+        start, first = self._began.setdefault(name, (now, done))
+        if now - self._last_line >= _SECONDS_BETWEEN_LINES or (done >= total and now - start > 1):
+            self._last_line = now
+            remaining = (now - start) / max(1, done - first) * (total - done)
+            self.notice(f"{name} {done:,}/{total:,}  ETA {duration(remaining)}  {note}".rstrip())
+
+    def open_dataset(self, source: str) -> "Dataset":
+        """The dataset of this folder or name, while people see how far it is read."""
+        from umpteen.data.dataset import open_dataset
+
+        return open_dataset(source, progress=partial(self, "reading"))
+
+    def started(self, step: int, steps: int) -> None:
+        self._steps = steps
+        self._began.pop("training", None)  # a command may train several models, one after the other
+        if "training" in self._tasks:
+            self._progress.reset(self._tasks["training"])
+        self("training", step, steps)
+
+    def stepped(self, record: dict[str, Any]) -> None:
+        note = f"loss {record['loss']:.3f}  {record['queries_per_second']:,.0f} queries/s"
+        self("training", record["step"], self._steps, note)
+
+    def evaluated(self, record: dict[str, Any]) -> None:
+        shown = [name for name in ("P@1", "P@5", "nDCG@5", "PSP@5", "R@100") if name in record["metrics"]]
+        figures = "  ".join(f"{name} {record['metrics'][name]:.2f}" for name in shown)
+        self.notice(f"validation after step {record['step']:,}: {figures}{'  (best)' if record['best'] else ''}")
+
+    def notice(self, message: str) -> None:
+        if not self._quiet:
+            self.console.print(visible(message), markup=False, soft_wrap=True)
+
+
+SHOWN = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@5", "R@10", "R@100")
+
+
+def show_table(
+    columns: Mapping[str, Iterable[str]], *, title: str | None = None, words: Sequence[str] | None = None
+) -> None:
+    """Prints a table: words, which are anybody's data, to the left, figures to the right.
+
+    The first column has words, unless the columns that have are named. A column without a title never breaks.
+    """
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    words = list(columns)[:1] if words is None else words
+    made = Table(title=title and escape(visible(title)), title_justify="left")
+    for name in columns:
+        made.add_column(name, justify="left" if name in words else "right", no_wrap=not name)
+    for row in zip(*columns.values(), strict=True):
+        cells = zip(columns, row, strict=True)
+        made.add_row(*(escape(visible(cell)) if name in words else cell for name, cell in cells))
+    console = Console(file=sys.stdout, highlight=False, soft_wrap=False, width=None if sys.stdout.isatty() else 120)
+    console.print(made)
+
+
+def figures(metrics: Iterable[Mapping[str, float]], name: str) -> list[str]:
+    """One metric of each, a dash where it is missing."""
+    return [f"{one[name]:.2f}" if name in one else "–" for one in metrics]
+
+
+def best_in_bold(metrics: Sequence[Mapping[str, float]], name: str) -> list[str]:
+    """One metric of each, the best of them marked."""
+    best = max(one[name] for one in metrics)
+    return [f"[bold]{one[name]:.2f}[/bold]" if one[name] == best else f"{one[name]:.2f}" for one in metrics]
+
+
+def show_metrics(reports: "Mapping[str, Report]", metrics: Sequence[str] = SHOWN, *, title: str | None = None) -> None:
+    """One row per method, one column per metric, the best of each column in bold, with half its 95 % interval."""
+
+    def column(metric: str) -> Iterable[str]:
+        values = best_in_bold([report.metrics for report in reports.values()], metric)
+        for value, report in zip(values, reports.values(), strict=True):
+            low, high = report.intervals.get(metric, (None, None))
+            yield value if low is None or high is None else f"{value} ±{(high - low) / 2:.2f}"
+
+    there = [metric for metric in metrics if all(metric in report.metrics for report in reports.values())]
+    show_table({"": reports, **{metric: column(metric) for metric in there}}, title=title)
+
+
+def show_differences(
+    found: Mapping[str, Mapping[str, Mapping[str, Any]]], metrics: Sequence[str] = SHOWN, *, title: str
+) -> None:
+    """One row per method: by how many percent points it differs, over the 95 % interval of that."""
+
+    def shown(difference: Mapping[str, Any]) -> str:
+        low, high = difference["interval"]
+        return f"{difference['value']:+.2f}\n{low:+.1f}…{high:+.1f}"
+
+    there = [metric for metric in metrics if all(metric in pair for pair in found.values())]
+    columns = {metric: [shown(pair[metric]) for pair in found.values()] for metric in there}
+    show_table({"": found, **columns}, title=f"{title}: percent points and their 95 % intervals")

@@ -5,14 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from umpteen.cli.console import Watch, say, say_json
-from umpteen.cli.options import DATA_OF_MODEL, JSON, MODEL, PATH, settings
+from umpteen.cli.main import DATA_OF_MODEL, JSON, MODEL, PATH, Watch, cli, option, say, say_json, settings
 
 if TYPE_CHECKING:
     from umpteen.model.index_build import Sample
 
 
-@click.command()
+@cli.command()
 @MODEL
 @DATA_OF_MODEL
 @click.option(
@@ -34,55 +33,43 @@ def calibrate(model: Path, source: str, as_json: bool, **asked: Any) -> None:
     The texts are those that training held out for validation; with --folds, training texts, each scored by a model that
     was trained without it. A killed run with folds goes on when it is started again. Test data is never used.
     """
+    from umpteen.calibration.calibration import PRECISIONS
     from umpteen.model.calibrate import calibrate as fit
 
     with Watch(quiet=as_json) as watch:
         dataset = watch.open_dataset(source)
         found = fit(model, dataset, **asked, observer=watch, progress=watch)
-    rules = {name: rule._asdict() for name, rule in found.rules.items()}
-    steps = [
-        {"wanted": wanted, **step._asdict()}
-        for wanted in (0.5, 0.7, 0.8, 0.9, 0.95)
-        if (step := next((step for step in found.steps if step.precision >= wanted), None)) is not None
-    ]
+    first = {wanted: next((step for step in found.steps if step.precision >= wanted), None) for wanted in PRECISIONS}
+    steps = {wanted: step for wanted, step in first.items() if step is not None}
     if as_json:
-        about = {"model": str(model), "data": dataset.name, "held_out": found.origin}
-        say_json({**about, "figures": found.figures, "precision": steps, "rules": rules})
-    else:
-        _tell_calibration(model, found.origin, found.figures, steps, rules)
-
-
-def _tell_calibration(
-    model: Path,
-    origin: dict[str, Any],
-    figures: dict[str, Any],
-    steps: list[dict[str, float]],
-    rules: dict[str, dict[str, float]],
-) -> None:
-    say(f"calibrated on {origin['said']}")
-    if origin.get("also_chosen_on_them"):
-        say(f"  on the same texts were chosen: {', '.join(origin['also_chosen_on_them'])}")
-    say(f"expected calibration error, Brier score and log loss over {figures['over']}")
-    say("  (each text's probabilities from curves fitted on other texts):")
-    depth = "5" if "5" in figures["by_depth"] else list(figures["by_depth"])[-1]
-    for name, side in (("raw score", "raw"), ("calibrated", "calibrated")):
-        found = figures["by_depth"][depth][side]
-        say(f"  {name:<11} ECE {found['ece']:.4f}  Brier {found['brier']:.4f}  log loss {found['log_loss']:.4f}")
-    for step in steps:
-        say(
-            f"precision {step['wanted']:g}: probability {step['threshold']:.3f} or more, "
-            f"{100 * step['recall']:.1f} % of the right labels"
+        about = {"model": str(model), "data": dataset.name, "held_out": found.origin, "figures": found.figures}
+        precision = [{"wanted": wanted, **step._asdict()} for wanted, step in steps.items()]
+        say_json(
+            {**about, "precision": precision, "rules": {name: rule._asdict() for name, rule in found.rules.items()}}
         )
-    for name, rule in rules.items():
+        return
+    say(f"calibrated on {found.origin['said']}")
+    if found.origin.get("also_chosen_on_them"):
+        say(f"  on the same texts were chosen: {', '.join(found.origin['also_chosen_on_them'])}")
+    say(f"expected calibration error, Brier score and log loss over {found.figures['over']}")
+    say("  (each text's probabilities from curves fitted on other texts):")
+    by_depth = found.figures["by_depth"]
+    sides = by_depth["5"] if "5" in by_depth else list(by_depth.values())[-1]
+    for name, side in (("raw score", sides["raw"]), ("calibrated", sides["calibrated"])):
+        say(f"  {name:<11} ECE {side['ece']:.4f}  Brier {side['brier']:.4f}  log loss {side['log_loss']:.4f}")
+    for wanted, step in steps.items():
+        share = f"{100 * step.recall:.1f} % of the right labels"
+        say(f"precision {wanted:g}: probability {step.threshold:.3f} or more, {share}")
+    for name, rule in found.rules.items():
         say(
-            f"rule {name}: probability {rule['threshold']:.3f} or more, {rule['at_most']:g} labels at most; "
-            f"{rule['labels_per_text']:.1f} a text, micro F1 {100 * rule['micro_f1']:.1f}, "
-            f"precision {100 * rule['precision']:.1f}, recall {100 * rule['recall']:.1f}"
+            f"rule {name}: probability {rule.threshold:.3f} or more, {rule.at_most:g} labels at most; "
+            f"{rule.labels_per_text:.1f} a text, micro F1 {100 * rule.micro_f1:.1f}, "
+            f"precision {100 * rule.precision:.1f}, recall {100 * rule.recall:.1f}"
         )
     say(f"try: umpteen predict {model} 'your text' --precision 0.9")
 
 
-@click.group()
+@cli.group()
 def ranker() -> None:
     """Add a sparse ranker to a trained model, or remove it (docs/how-to/ranker.md)."""
 
@@ -98,13 +85,7 @@ def ranker() -> None:
 @click.option("--jobs", type=click.IntRange(1), help="Processes that fit labels.  [default: one for each core]")
 @JSON
 def fit(
-    model: Path,
-    source: str,
-    candidates: int | None,
-    overrides: tuple[str, ...],
-    jobs: int | None,
-    as_json: bool,
-    **asked: Any,
+    model: Path, source: str, candidates: int | None, overrides: tuple[str, ...], as_json: bool, **asked: Any
 ) -> None:
     """Fit a ranker on what MODEL was trained on and put it into the model folder; a killed fit goes on."""
     from umpteen.config.recipes import with_overrides
@@ -114,9 +95,10 @@ def fit(
 
     width = {} if candidates is None else {"candidates": candidates}
     chosen = RankerSettings.of(with_overrides({}, overrides) | width)
+    asked["jobs"] = asked["jobs"] or cores()
     with Watch(quiet=as_json) as watch:
         dataset = watch.open_dataset(source)
-        fitted, trials = fit_ranker(model, dataset, chosen, **asked, jobs=jobs or cores(), progress=watch)
+        fitted, trials = fit_ranker(model, dataset, chosen, **asked, progress=watch)
     if as_json:
         course = [trial._asdict() for trial in trials]
         say_json({"model": str(model), "data": dataset.name, **fitted.describe(), "trials": course})
@@ -141,12 +123,10 @@ def remove_ranker(model: Path) -> None:
 KINDS = ["exact", "faiss-flat", "faiss-hnsw", "faiss-ivfpq", "faiss-sq", "milvus"]
 QUERIES = click.option("--queries", type=PATH, help="A .txt, .jsonl, .csv or .tsv file of typical texts.")
 TYPICAL = click.option("--data", "source", help="A dataset folder or bundled name whose training texts are typical.")
-SAMPLE = click.option(
-    "--sample", default=1000, show_default=True, type=click.IntRange(2), help="Texts to take: half tune, half certify."
-)
+SAMPLE = option("--sample", default=1000, type=click.IntRange(2), help="Texts to take: half tune, half certify.")
 
 
-@click.group()
+@cli.group()
 def index() -> None:
     """Build, show or remove the index that MODEL finds its labels with (docs/how-to/choose-an-index.md)."""
 
@@ -154,11 +134,10 @@ def index() -> None:
 @index.command()
 @MODEL
 @click.option("--kind", type=click.Choice(KINDS), required=True)
-@click.option(
+@option(
     "--recall",
-    type=click.FloatRange(0, 1, min_open=True),
+    type=click.FloatRange(0, 1, True),
     default=0.99,
-    show_default=True,
     help="The share of the k best labels that must be found.",
 )
 @click.option("--k", type=click.IntRange(1), help="Of how many labels.  [default: 10, or the ranker's candidates]")

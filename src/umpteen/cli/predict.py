@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from umpteen.cli.console import Watch, say, say_json
-from umpteen.cli.options import MODEL, NO_RANKER, PATH
+from umpteen.cli.main import MODEL, NO_RANKER, PATH, Watch, cli, option, say, say_json
 
 if TYPE_CHECKING:
     from umpteen.model.batch import Wanted
 
 
-@click.command()
+@cli.command()
 @MODEL
 @click.argument("texts", nargs=-1, metavar="[TEXT]...")
 @click.option("--k", type=int, help="Labels per text.  [default: 5, or the most that --rule gives]")
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a text.")
 @click.option("--input", "source", type=PATH, help="A .jsonl, .csv, .tsv or .txt file, or .gz.")
 @click.option("--output", type=PATH, help="With --input: a .jsonl file, or a .npz matrix.")
-@click.option("--field", default="text", show_default=True, help="With --input: where a row has its text.")
+@option("--field", default="text", help="With --input: where a row has its text.")
 @click.option("--id-field", help="With --input: a field to name answers by.  [default: the line's number]")
 @click.option("--skip-bad", is_flag=True, help="With --input: list rows without a text in OUTPUT.bad.jsonl and go on.")
 @click.option("--resume", is_flag=True, help="With --input: go on after a kill; starts where there is nothing.")
@@ -95,13 +94,7 @@ def _answer(model: Path, texts: list[str], wanted: "Wanted", no_ranker: bool, as
 
 
 def _answer_file(
-    model: Path,
-    source: Path,
-    output: Path,
-    wanted: "Wanted",
-    no_ranker: bool,
-    as_json: bool,
-    **how: bool,
+    model: Path, source: Path, output: Path, wanted: "Wanted", no_ranker: bool, as_json: bool, **how: bool
 ) -> None:
     from umpteen.model.batch import bad_rows_of, predict_file
     from umpteen.model.classifier import Classifier

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from umpteen.cli.console import keep_freed_memory, say
+from umpteen.cli.main import cli, keep_freed_memory, say
 from umpteen.errors import BadInput
 from umpteen.service.settings import Limits, ServiceSettings, read_token
 
@@ -22,7 +22,7 @@ def _option(flag: str, name: str, about: str, **more: Any) -> Callable[[Command]
 
 
 # Every parameter but four is a setting or a limit, by its name there.
-@click.command()
+@cli.command()
 @click.argument("model", type=click.Path(path_type=Path))
 @_option("--host", "host", "Address to listen on; 0.0.0.0 for all.")
 @_option("--port", "port", "0 takes a free one.", type=click.IntRange(0, 65535))

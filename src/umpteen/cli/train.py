@@ -1,15 +1,30 @@
-"""`umpteen train`, `tune`, `plan` and `curves`: a run, what it will cost, and how it went."""
+"""`umpteen train`, `tune`, `plan`, `doctor` and `curves`: a run, what it will cost, what is wrong, how it went."""
 
 import json
 import os
 import sys
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from umpteen.cli.console import Watch, figures, metrics_table, say, say_json, show, table
-from umpteen.cli.options import DATA_OF_RECIPE, JSON, PATH, settings
+from umpteen.cli.main import (
+    DATA_OF_RECIPE,
+    JSON,
+    PATH,
+    Watch,
+    cli,
+    duration,
+    figures,
+    keep_freed_memory,
+    option,
+    say,
+    say_json,
+    settings,
+    show_metrics,
+    show_table,
+)
 from umpteen.errors import BadFile, BadInput
 
 if TYPE_CHECKING:
@@ -18,7 +33,7 @@ if TYPE_CHECKING:
 LAUNCHED = "TORCHELASTIC_RUN_ID"  # what torch's launcher tells every process it starts
 
 
-@click.command()
+@cli.command()
 @click.argument("recipe")
 @DATA_OF_RECIPE
 @settings("Override a setting, e.g. training.epochs=3.")
@@ -26,24 +41,18 @@ LAUNCHED = "TORCHELASTIC_RUN_ID"  # what torch's launcher tells every process it
 @click.option("--resume", is_flag=True, help="Go on with an interrupted run; starts it where there is none.")
 @click.option("--overwrite", is_flag=True, help="Discard an unfinished run; replace the model when training ends.")
 @click.option("--from", "start_from", metavar="MODEL", help="Start from a trained model, on other data or more labels.")
-@click.option(
-    "--processes", type=click.IntRange(1), default=1, show_default=True, help="Processes of this machine to share it."
-)
-@click.option(
-    "--restarts", type=click.IntRange(0), default=0, show_default=True, help="How often to go on when a process ends."
-)
+@option("--processes", type=click.IntRange(1), default=1, help="Processes of this machine to share it.")
+@option("--restarts", type=click.IntRange(0), default=0, help="How often to go on when a process ends.")
 @click.option("--quiet", is_flag=True, help="No progress; errors only.")
 def train(
     recipe: str,
     source: str | None,
     overrides: tuple[str, ...],
     output: Path,
-    resume: bool,
-    overwrite: bool,
-    start_from: str | None,
     processes: int,
     restarts: int,
     quiet: bool,
+    **how: Any,
 ) -> None:
     """Train a model by RECIPE: a TOML file, or the name of one that ships with umpteen."""
     from umpteen.parallel.children import end_with_launcher
@@ -62,30 +71,21 @@ def train(
     if processes > 1 or restarts:
         _check_launch(processes, device.type)
         # What stands in the way is told once, not by each process.
-        is_complete(output, is_begun(workspace_of(output), WORK), resume=resume, overwrite=overwrite)
-        flags = {"--resume": resume, "--overwrite": overwrite, "--quiet": quiet}
-        values = [("--data", source), ("--from", start_from), *(("--set", override) for override in overrides)]
+        is_complete(output, is_begun(workspace_of(output), WORK), resume=how["resume"], overwrite=how["overwrite"])
+        flags = {"--resume": how["resume"], "--overwrite": how["overwrite"], "--quiet": quiet}
+        values = [("--data", source), ("--from", how["start_from"]), *(("--set", override) for override in overrides)]
         arguments = ["train", recipe, "--output", str(output), *(flag for flag, given in flags.items() if given)]
         arguments += [part for name, value in values if value is not None for part in (name, value)]
         sys.exit(launch(processes, arguments, restarts=restarts))
     with join_world(device) as world, Watch(quiet=quiet or not world.is_first) as watch:
         if world.gather_objects(started_by_this_launch(workspace_of(output)))[0]:
-            resume, overwrite = True, False  # this process stands in the place of one that ended
-        train_in(
-            world,
-            config,
-            output=output,
-            resume=resume,
-            overwrite=overwrite,
-            start_from=start_from,
-            observer=watch,
-            progress=watch,
-        )
+            how |= {"resume": True, "overwrite": False}  # this process stands in the place of one that ended
+        train_in(world, config, output=output, observer=watch, progress=watch, **how)
     if quiet or not world.is_first:
         return
     report = Classifier.load(output).report
     if report is not None:
-        show(metrics_table({"validation": report}))
+        show_metrics({"validation": report})
     say(f"saved {output}; try: umpteen predict {output} 'your text'")
 
 
@@ -95,16 +95,14 @@ def _check_launch(processes: int, device: str) -> None:
     from umpteen.parallel.world import cores
 
     if LAUNCHED in os.environ:
-        raise BadInput(
-            "--processes and --restarts start processes, and so does torchrun; leave them out under torchrun"
-        )
+        raise BadInput("--processes and --restarts start processes, as torchrun does; leave them out under torchrun")
     if device == "cuda" and processes > torch.cuda.device_count():
         raise BadInput(f"--processes {processes}: this machine has {torch.cuda.device_count()} GPUs, one per process")
     if device == "cpu" and processes > cores():
         say(f"warning: {processes} processes share {cores()} cores, which is slower than as many of each", err=True)
 
 
-@click.command()
+@cli.command()
 @click.argument("recipe")
 @click.option(
     "--try",
@@ -116,9 +114,9 @@ def _check_launch(processes: int, device: str) -> None:
 @DATA_OF_RECIPE
 @settings("Override a setting for all trials.")
 @click.option("--trials", type=click.IntRange(1), help="Draw this many points of the grid instead of all.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Which points are drawn.")
+@option("--seed", type=int, default=0, help="Which points are drawn.")
 @click.option("--output", type=PATH, required=True, help="A .jsonl file: one line a trial, resumable.")
-@click.option("--json", "as_json", is_flag=True, help="Print the trials as one JSON object.")
+@JSON
 def tune(
     recipe: str,
     choices: tuple[str, ...],
@@ -150,63 +148,33 @@ def tune(
         "best step": [str(trial["best_step"]) for trial in results],
         "s": [str(trial["seconds"]) for trial in results],
     }
-    show(table(columns))
+    show_table(columns)
 
 
-PART_NAMES = {
-    "encode_queries": "encode queries",
-    "encode_labels": "encode labels",
-    "loss": "loss and its gradient",
-    "replay": "replay",
-    "optimizer": "optimizer",
-}
-
-
-@click.command()
+@cli.command()
 @click.argument("recipe")
-@click.option("--data", "source", help="Dataset folder or bundled name; overrides data.source.")
-@click.option(
-    "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a setting, e.g. training.batch_size=256."
-)
+@DATA_OF_RECIPE
+@settings("Override a setting, e.g. training.batch_size=256.")
 @click.option(
     "--memory",
+    "memory_gb",
     type=click.FloatRange(min=0, min_open=True),
     metavar="GB",
     help="What a process may hold; by default what this machine has available, shared by the processes.",
 )
-@click.option(
-    "--processes", type=click.IntRange(1), default=1, show_default=True, help="Processes that share the labels."
-)
+@option("--processes", type=click.IntRange(1), default=1, help="Processes that share the labels.")
 @click.option("--verify", "verified", is_flag=True, help="Then run 20 steps and compare; nothing is written.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def plan(
-    recipe: str,
-    source: str | None,
-    overrides: tuple[str, ...],
-    memory: float | None,
-    processes: int,
-    verified: bool,
-    as_json: bool,
-) -> None:
+@JSON
+def plan(recipe: str, source: str | None, overrides: tuple[str, ...], as_json: bool, **asked: Any) -> None:
     """Tell what training by RECIPE will cost here, before it starts: memory, time, and where it goes."""
-    import json
-
-    from umpteen.cli.console import keep_freed_memory
     from umpteen.config.recipes import resolve
     from umpteen.plan.plan import make_plan
 
     config = resolve(recipe, overrides, source)
     with Watch(quiet=as_json) as watch:
-        found = make_plan(
-            config,
-            memory_gb=memory,
-            processes=processes,
-            verified=verified,
-            progress=watch,
-            at_start=keep_freed_memory,
-        )
+        found = make_plan(config, **asked, progress=watch, at_start=keep_freed_memory)
     if as_json:
-        click.echo(json.dumps(found.to_dict()))
+        say_json(found.to_dict())
     else:
         _show(found)
     if not found.fits:
@@ -215,31 +183,20 @@ def plan(
 
 
 def _show(plan: "Plan") -> None:
-    from rich.table import Table
-
-    from umpteen.cli.console import duration
-
     prediction, step = plan.prediction, float(plan.prediction.step[0])
     each = "" if plan.processes == 1 else f" in each of {plan.processes} processes, their communication left out"
-    largest = max(prediction.memory, key=lambda phase: prediction.memory[phase])
-    made = Table(title=f"predicted{each}", title_justify="left", show_header=False)
-    made.add_column("", no_wrap=True)
-    made.add_column("", justify="right")
-    made.add_column("")
-    made.add_row(
-        "peak memory", f"{prediction.peak / 1e9:.2f} GB", f"phase: {largest}; {plan.memory / 1e9:.2f} GB there"
-    )
-    made.add_row("a step", f"{step:.3g} s", "", end_section=True)
+    largest = max(prediction.memory, key=prediction.memory.__getitem__)
+    lines = [("peak memory", f"{prediction.peak / 1e9:.2f} GB", f"phase: {largest}; {plan.memory / 1e9:.2f} GB there")]
+    lines.append(("a step", f"{step:.3g} s", ""))
     for part, seconds in prediction.seconds.items():
-        made.add_row(PART_NAMES[part], f"{seconds[0]:.3g} s", f"{seconds[0] / step:.0%}")
-    made.add_section()
-    made.add_row("an epoch", duration(step * plan.steps_per_epoch), f"{plan.steps_per_epoch:,} steps")
+        lines.append((f"  {part.replace('_', ' ')}", f"{seconds[0]:.3g} s", f"{seconds[0] / step:.0%}"))
+    lines.append(("an epoch", duration(step * plan.steps_per_epoch), f"{plan.steps_per_epoch:,} steps"))
     if plan.evaluations:
-        made.add_row(
-            "an evaluation", f"{prediction.evaluation[0]:.3g} s", f"{plan.evaluations:,} of them, one more to save"
-        )
-    made.add_row("the run", duration(plan.seconds_total), f"{plan.steps:,} steps")
-    show(made)
+        evaluation = f"{prediction.evaluation[0]:.3g} s"
+        lines.append(("an evaluation", evaluation, f"{plan.evaluations:,} of them, one more to save"))
+    lines.append(("the run", duration(plan.seconds_total), f"{plan.steps:,} steps"))
+    names, values, notes = zip(*lines, strict=True)
+    show_table({"": names, "cost": values, "of that": notes}, title=f"predicted{each}", words=("", "of that"))
     if plan.measured is not None:
         ratios = plan.ratios()
         say(
@@ -249,74 +206,96 @@ def _show(plan: "Plan") -> None:
         )
 
 
-Clock = Literal["step", "seconds", "processor_seconds"]
+COLOURS = {"ok": "green", "failed": "bold red", "skipped": "yellow"}
 
 
-def validation_course(run: Path, metric: str, clock: Clock) -> list[tuple[float, float]]:
-    """Place and metric at each evaluation of a run, against its steps, its training time or its processor time."""
-    log = _log_of(run)
-    evaluations: list[dict[str, Any]] = []
-    for number, line in enumerate(log.read_text(encoding="utf-8").splitlines(), 1):
-        try:
-            record = json.loads(line)
-        except ValueError:
-            raise BadFile(log, "is not JSON; was the log edited?", line=number) from None
-        if "metrics" in record:
-            evaluations.append(record)
-    if not evaluations:
-        raise BadInput(f"{run} was never evaluated on validation; there is no curve (was it a final fit?)")
-    if metric not in evaluations[0]["metrics"]:
-        raise BadInput(f"{run} has no {metric}; it has {', '.join(evaluations[0]['metrics'])}")
-    return [(record[clock], record["metrics"][metric]) for record in evaluations]
+@cli.command()
+@click.argument("recipe", default="wordnet-nouns")
+@DATA_OF_RECIPE
+@settings("Override a setting, e.g. objective.name=softmax.")
+@JSON
+def doctor(recipe: str, source: str | None, overrides: tuple[str, ...], as_json: bool) -> None:
+    """Check the installation, this machine, and that RECIPE computes what it should; the demo's if left out.
+
+    Exit code 1 if anything fails.
+    """
+    from umpteen.config.recipes import resolve
+    from umpteen.doctor.checks import examine
+
+    config = resolve(recipe, overrides, source)
+    with Watch(quiet=as_json) as watch:
+        checks = list(examine(config, lambda name, done, total: watch("checking", done, total, name)))
+    failed = [check.name for check in checks if check.status == "failed"]
+    if as_json:
+        say_json({"ok": not failed, "checks": [vars(check) for check in checks]})
+    else:
+        columns = {
+            "": [f"[{COLOURS[check.status]}]{check.status}[/]" for check in checks],
+            "check": [check.name for check in checks],
+            "what was found": [check.detail for check in checks],
+            "s": [f"{check.seconds:.1f}" for check in checks],
+        }
+        show_table(columns, words=("check", "what was found"))
+        say(f"failed: {', '.join(failed)}" if failed else "all is well")
+    sys.exit(1 if failed else 0)
 
 
-def _log_of(run: Path) -> Path:
-    from umpteen.model.folder import MANIFEST, ModelFolder
-
-    trained = ModelFolder(run).trained if (run / MANIFEST).is_file() else run
-    candidates = [folder / "metrics.jsonl" for folder in (Path(f"{run}.training"), trained)]
-    for log in candidates:
-        if log.is_file():
-            return log
-    raise BadInput(f"there is no run at {run}: neither {candidates[0]} nor {candidates[1]} exists")
+CLOCKS = {
+    "step": (1, "step"),
+    "seconds": (60, "minutes of training"),
+    "processor_seconds": (60, "processor minutes of training"),
+}
 
 
-UNITS = {"step": 1, "seconds": 60, "processor_seconds": 60}
-NAMES = {"step": "step", "seconds": "minutes of training", "processor_seconds": "processor minutes of training"}
-
-
-@click.command()
+@cli.command()
 @click.argument("runs", nargs=-1, required=True, type=PATH)
-@click.option("--metric", default="nDCG@5", show_default=True)
-@click.option("--against", "clock", type=click.Choice(list(NAMES)), default="seconds", show_default=True)
+@option("--metric", default="nDCG@5")
+@option("--against", "clock", type=click.Choice(list(CLOCKS)), default="seconds")
 @click.option("--output", type=PATH, help="Where to draw: writes OUTPUT.svg and OUTPUT.png.")
 @JSON
-def curves(runs: tuple[Path, ...], metric: str, clock: "Clock", output: Path | None, as_json: bool) -> None:
+def curves(runs: tuple[Path, ...], metric: str, clock: str, output: Path | None, as_json: bool) -> None:
     """Show the validation METRIC of RUNS, finished or under way, through their training."""
+    import numpy as np
+
     from umpteen.evaluation.figures import Curve, draw_curves
 
+    unit, against = CLOCKS[clock]
     courses = {
-        run.name: [(place / UNITS[clock], value) for place, value in validation_course(run, metric, clock)]
+        run.name: [(record[clock] / unit, record["metrics"][metric]) for record in _evaluations(run, metric)]
         for run in runs
     }
     if as_json:
         results = [{"run": name, "course": course} for name, course in courses.items()]
-        say_json({"metric": metric, "against": NAMES[clock], "results": results})
+        say_json({"metric": metric, "against": against, "results": results})
     else:
         for name, course in courses.items():
             say(name, bold=True)
             for place, value in course:
-                say(f"  {NAMES[clock]} {place:10,.1f}   {metric} {value:6.2f}")
+                say(f"  {against} {place:10,.1f}   {metric} {value:6.2f}")
     if output is not None:
-        drawn = {
-            name: Curve([place for place, _ in course], [value for _, value in course])
-            for name, course in courses.items()
-        }
-        draw_curves(
-            output,
-            drawn,
-            title=f"{metric} on validation",
-            x=NAMES[clock],
-            y=f"{metric} (%)",
-            notice=lambda message: say(message, err=True),
-        )
+        drawn = {name: Curve(*np.transpose(course)) for name, course in courses.items()}
+        about = {"title": f"{metric} on validation", "x": against, "y": f"{metric} (%)"}
+        draw_curves(output, drawn, notice=partial(say, err=True), **about)
+
+
+def _evaluations(run: Path, metric: str) -> list[dict[str, Any]]:
+    """What a run's log says of each evaluation on validation."""
+    from umpteen.model.folder import MANIFEST, ModelFolder
+
+    trained = ModelFolder(run).trained if (run / MANIFEST).is_file() else run
+    logs = [folder / "metrics.jsonl" for folder in (Path(f"{run}.training"), trained)]
+    log = next(filter(Path.is_file, logs), None)
+    if log is None:
+        raise BadInput(f"there is no run at {run}: neither {logs[0]} nor {logs[1]} exists")
+    records = []
+    for number, line in enumerate(log.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            records.append(json.loads(line))
+        except ValueError:
+            raise BadFile(log, "is not JSON; was the log edited?", line=number) from None
+    evaluations = [record for record in records if "metrics" in record]
+    if not evaluations:
+        raise BadInput(f"{run} was never evaluated on validation; there is no curve (was it a final fit?)")
+    if metric not in evaluations[0]["metrics"]:
+        raise BadInput(f"{run} has no {metric}; it has {', '.join(evaluations[0]['metrics'])}")
+    return evaluations

@@ -20,7 +20,7 @@ from umpteen.compare.methods import Method, Outcome, Task, Unavailable
 from umpteen.compare.page import write_page
 from umpteen.data.dataset import Dataset
 from umpteen.errors import BadFile, BadInput
-from umpteen.evaluation.significance import paired_differences
+from umpteen.evaluation.metrics import paired_differences
 from umpteen.files.progress import Notice, Progress
 from umpteen.files.storage import write_atomically
 from umpteen.search.ranking import Ranking
@@ -28,11 +28,11 @@ from umpteen.training.tune import Candidate, search
 
 
 def make_task(
-    source: str, dataset: Dataset, *, metric: str, seed: int, fraction: float, propensity: tuple[float, float]
+    source: str, dataset: Dataset, *, metric: str, seed: int, validation: float, propensity: tuple[float, float]
 ) -> Task:
     """The dataset with one validation split for all methods; what is wrong with it is said before anything runs."""
-    held_out = replace(dataset.with_validation(fraction, seed), test=None)
-    task = Task(source, dataset, held_out, metric, seed, fraction, propensity)
+    held_out = replace(dataset.with_validation(validation, seed), test=None)
+    task = Task(source, dataset, held_out, metric, seed, validation, propensity)
     evaluator = task.evaluator_of_validation()
     evaluator.require(metric)
     evaluator.require_positives()

@@ -17,7 +17,7 @@ from umpteen.data.batches import EpochSampler
 from umpteen.data.dataset import Dataset, Split
 from umpteen.data.labels import Relevance
 from umpteen.data.tokens import TokenTable
-from umpteen.doctor.checks import Failed, Skipped, available_memory
+from umpteen.doctor import Failed, Skipped, available_memory
 from umpteen.encoders.encoder import Encoder, tokens_now
 from umpteen.encoders.rows import row_tables
 from umpteen.encoders.static import StaticEncoder

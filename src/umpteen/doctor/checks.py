@@ -1,17 +1,15 @@
-"""One look at one thing, told in a line: the installation, the machine, and what is kept on disk."""
+"""All checks of one recipe, in order, each told in a line: later ones use what earlier ones found, or are skipped."""
 
 import copy
 import os
 import platform
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import cached_property, partial
 from importlib import metadata
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal
 
 import numpy as np
 import torch
@@ -19,51 +17,103 @@ from packaging.requirements import Requirement
 from torch import Tensor
 from torch.optim import AdamW
 
-from umpteen.config.settings import RunConfig
+from umpteen.config.settings import RunConfig, TransformerTower
+from umpteen.data.dataset import Dataset, open_dataset
 from umpteen.data.prepared import cache_folder
 from umpteen.data.texts import Texts
 from umpteen.data.tokens import TokenTable, tokenise
+from umpteen.doctor import Check, Failed, Skipped, agreement, available_memory, look
 from umpteen.encoders.backbone import Precision, require
+from umpteen.encoders.folder import DEFAULT_MODEL, locate
 from umpteen.encoders.rows import row_tables
 from umpteen.encoders.tokenizer import TextTokenizer
 from umpteen.encoders.towers import Towers
-from umpteen.errors import BadConfig, BadInput, UmpteenError
-from umpteen.parallel.meter import Meter
-from umpteen.parallel.world import cores
-from umpteen.training.build import build_optimizer
+from umpteen.errors import BadConfig
+from umpteen.files.progress import Progress
+from umpteen.parallel.shard import Shard
+from umpteen.parallel.world import World, cores
+from umpteen.training.build import build_optimizer, pick_device
 from umpteen.training.checkpoint import TrainState, load_checkpoint, save_checkpoint, weights_of
 from umpteen.version import __version__
 
-
-@dataclass(frozen=True)
-class Check:
-    name: str
-    status: Literal["ok", "failed", "skipped"]
-    detail: str
-    seconds: float
+SPARE_LABELS = 32  # beyond the k of SoftTop-k: some may be filtered
 
 
-class Failed(Exception):
-    """Something is not as it should be; the message says what, and what to do."""
+def examine(config: RunConfig, progress: Progress = lambda name, done, total: None) -> Iterator[Check]:
+    """Every check in order, as soon as it is made; progress hears the name of each before."""
+    patient = Examination(config)
+    every: dict[str, Callable[[], str]] = {
+        "versions": versions,
+        "devices": lambda: devices(pick_device(config.training.device)),
+        "memory": memory,
+        "cache folder": cache,
+        "bfloat16": partial(patient.half_precision, "bfloat16"),
+        "float16": partial(patient.half_precision, "float16"),
+        "data": patient.open_data,
+        "start model": patient.start_model,
+        "token table": patient.token_table,
+        "checkpoint": lambda: checkpoint(config, patient.towers),
+        "naive formula": lambda: patient.compare(agreement.with_naive_formula),
+        "processes meet": agreement.processes_meet,
+        "two processes": lambda: patient.compare(agreement.on_two_processes),
+    }
+    for number, (name, check) in enumerate(every.items()):
+        progress(name, number, len(every))
+        yield look(name, check)
 
 
-class Skipped(Exception):
-    """The check cannot be made here; the message says why."""
+class Examination:
+    """What was found so far of a recipe."""
 
+    def __init__(self, config: RunConfig) -> None:
+        self._config = config
+        self._dataset: Dataset | None = None
+        self._towers: Towers | None = None
 
-def look(name: str, check: Callable[[], str]) -> Check:
-    """Makes the check, which returns what it saw or raises; whatever it raises is part of the finding."""
-    began = time.monotonic()
-    status: Literal["ok", "failed", "skipped"] = "ok"
-    try:
-        detail = check()
-    except Skipped as reason:
-        status, detail = "skipped", str(reason)
-    except (Failed, UmpteenError) as problem:
-        status, detail = "failed", str(problem)
-    except Exception as problem:  # a doctor is for what nobody has foreseen
-        status, detail = "failed", f"{type(problem).__name__}: {problem}"
-    return Check(name, status, detail, round(time.monotonic() - began, 2))
+    def half_precision(self, precision: Precision) -> str:
+        sides = (self._config.encoder.query, self._config.encoder.label_tower)
+        asked_for = any(isinstance(tower, TransformerTower) and tower.precision == precision for tower in sides)
+        return half_precision(precision, pick_device(self._config.training.device).type, asked_for=asked_for)
+
+    def open_data(self) -> str:
+        dataset = self._dataset = open_dataset(self._config.data.source)
+        return f"{dataset.name}: {len(dataset.train):,} training queries, {len(dataset.labels):,} labels"
+
+    def start_model(self) -> str:
+        encoder, found = self._config.encoder, dict[str, None]()
+        for tower in (*encoder.query.reading(), *encoder.label_tower.reading()):
+            random_weights = getattr(tower, "random_weights", False)
+            folder = locate(tower.start, weights=not random_weights)
+            verified = tower.start.removeprefix("sentence-transformers/") == DEFAULT_MODEL and not random_weights
+            found[f"{tower.start} in {folder}{', checksum right' if verified else ''}"] = None
+        labels = Shard(World(), len(self._dataset.labels) if self._dataset else 0)
+        self._towers = Towers.build(encoder, self._config.seed, labels)
+        return f"{'; '.join(found)}; gives {self._towers.describe()}"
+
+    def token_table(self) -> str:
+        texts, tower = self.sample.label_texts, self.towers.label
+        leaves = tower.leaves(self.sample.data.labels)
+        if not leaves:
+            raise Skipped("labels have a vector each, and no texts")
+        return token_table(texts, leaves[0][0].tokenizer)
+
+    def compare(self, comparison: Callable[[RunConfig, agreement.Sample], str]) -> str:
+        agreement.require_memory(self.towers)
+        return comparison(self._config, self.sample)
+
+    @property
+    def towers(self) -> Towers:
+        if self._towers is None:
+            raise Skipped("there is no start model to do it with")
+        return self._towers
+
+    @cached_property
+    def sample(self) -> agreement.Sample:
+        if self._dataset is None:
+            raise Skipped("there is no data to do it with")
+        k = self._config.objective.arguments().get("k", 0)
+        at_least = SPARE_LABELS + (k if isinstance(k, int) else 0)
+        return agreement.draw_sample(self._dataset, self.towers, seed=self._config.seed, at_least=at_least)
 
 
 SHOWN = ("torch", "transformers", "tokenizers", "numpy")
@@ -119,14 +169,6 @@ def devices(chosen: torch.device) -> str:
 def memory() -> str:
     available = available_memory()
     return "this system does not say how much is left" if available is None else f"{available / 1e9:.1f} GB available"
-
-
-def available_memory() -> int | None:
-    """Bytes that this process could come to hold, where the system says so."""
-    try:
-        return Meter(torch.device("cpu")).available()
-    except BadInput:
-        return None
 
 
 def half_precision(precision: Precision, device: str, *, asked_for: bool) -> str:

@@ -1,6 +1,7 @@
 """What users would otherwise run: the most frequent labels, and the labels of the most similar training texts."""
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -23,10 +24,10 @@ def popularity(train: csr_array, queries: int, k: int, *, excluding: csr_array |
     labels = train.shape[1]
     _check_k(k, labels)
     counts = np.bincount(train.indices, minlength=labels)
-    most_excluded = 0 if excluding is None else int(np.diff(excluding.indptr).max(initial=0))
-    best = np.argsort(-counts, kind="stable")[: k + most_excluded].astype(np.int32)
+    excluding = csr_array((queries, labels)) if excluding is None else excluding
+    best = np.argsort(-counts, kind="stable")[: k + _most(excluding)].astype(np.int32)
     every = Ranking(np.tile(best, (queries, 1)), np.tile(counts[best].astype(np.float32), (queries, 1)), labels)
-    return every.head(k) if excluding is None else every.without(excluding).head(k)
+    return every.without(excluding).head(k)
 
 
 class TfidfNeighbours:
@@ -68,9 +69,8 @@ class TfidfNeighbours:
             nearest = Ranking.from_csr(csr_array(words @ self._known), neighbours).to_csr()
             nearest.data **= _POWER
             votes = csr_array(nearest @ self._relevant)
-            most_excluded = 0 if excluding is None else int(np.diff(excluding[start:stop].indptr).max(initial=0))
-            found = Ranking.from_csr(votes, k + most_excluded)
-            parts.append(found.head(k) if excluding is None else found.without(excluding[start:stop]).head(k))
+            excluded = csr_array((stop - start, labels)) if excluding is None else excluding[start:stop]
+            parts.append(Ranking.from_csr(votes, k + _most(excluded)).without(excluded).head(k))
             if progress is not None:
                 progress(stop, len(texts))
         rows = np.concatenate([part.rows for part in parts]) if parts else np.full((0, k), NO_LABEL, dtype=np.int32)
@@ -79,19 +79,14 @@ class TfidfNeighbours:
 
 
 def tfidf_neighbours(
-    train_texts: Iterable[str],
-    train: csr_array,
-    texts: Sequence[str],
-    k: int,
-    *,
-    excluding: csr_array | None = None,
-    neighbours: int = NEIGHBOURS,
-    progress: Advance | None = None,
+    train_texts: Iterable[str], train: csr_array, texts: Sequence[str], k: int, **asked: Any
 ) -> Ranking:
-    """Nearest neighbours among the training texts, fitted and asked at once."""
-    _check_k(k, train.shape[1])
-    known = TfidfNeighbours(train_texts, train)
-    return known.rank(texts, k, excluding=excluding, neighbours=neighbours, progress=progress)
+    """Nearest neighbours among the training texts, fitted and asked at once, with what `TfidfNeighbours.rank` takes."""
+    return TfidfNeighbours(train_texts, train).rank(texts, k, **asked)
+
+
+def _most(excluding: csr_array) -> int:
+    return int(np.diff(excluding.indptr).max(initial=0))
 
 
 def _check_k(k: int, labels: int) -> None:

@@ -1,4 +1,4 @@
-"""Figures of curves and of values with intervals, as SVG and PNG; without matplotlib there are none.
+"""Figures of curves and of named points, as SVG and PNG; without matplotlib there are none.
 
 A figure is one or more panels. Everything is drawn on a canvas of its own, so that the backend of the calling program
 is left alone, and the same numbers give the same bytes.
@@ -11,7 +11,7 @@ from functools import partial
 from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -33,13 +33,6 @@ class Curve(NamedTuple):
     colour: int | None = None  # which of COLOURS; the curve's number if left out
     dashed: bool = False
     marker: str = "o"
-
-
-class Value(NamedTuple):
-    """A mean and, where there are several seeds, its interval."""
-
-    mean: float
-    interval: Sequence[float] | None = None
 
 
 class Point(NamedTuple):
@@ -64,11 +57,11 @@ class Lines:
     log_x: bool = False
     whole_x: bool = False  # only whole numbers along x
     marks: bool = True
-    height = 3.4  # inches
+    height = 3.4
 
     def draw_on(self, axes: Any) -> None:
         for number, (name, curve) in enumerate(self.curves.items()):
-            colour = _colour(number if curve.colour is None else curve.colour)
+            colour = colour_of(number if curve.colour is None else curve.colour)
             values = np.atleast_2d(np.asarray(curve.values, dtype=np.float64))
             if len(values) > 1:
                 axes.fill_between(curve.places, values.min(0), values.max(0), color=colour, alpha=0.18, linewidth=0)
@@ -83,33 +76,6 @@ class Lines:
             axes.set_xscale("log")
         else:
             axes.locator_params(axis="x", nbins=8, integer=self.whole_x)
-
-
-@dataclass(frozen=True)
-class Dots:
-    """One row per name: a dot at the mean, a line over the interval, and the number beside it."""
-
-    values: Mapping[str, Value]
-    x: str
-    title: str = ""
-    digits: int = 1
-
-    @property
-    def height(self) -> float:
-        return 0.9 + 0.32 * len(self.values)
-
-    def draw_on(self, axes: Any) -> None:
-        places = np.arange(len(self.values))[::-1]
-        for number, (place, value) in enumerate(zip(places, self.values.values(), strict=True)):
-            if value.interval is not None:
-                axes.hlines(place, *value.interval, color=_colour(number), linewidth=2.2, alpha=0.55)
-            axes.plot([value.mean], [place], marker="o", markersize=6, color=_colour(number))
-            shown = f"{value.mean:.{self.digits}f}"
-            axes.annotate(shown, (value.mean, place), (0, 6), textcoords="offset points", ha="center", fontsize=8)
-        axes.set(title=self.title, xlabel=self.x, ylim=(-0.6, len(self.values) - 0.25))
-        axes.set_yticks(places, list(self.values))
-        axes.tick_params(axis="y", length=0)
-        axes.margins(x=0.12)
 
 
 # Where a name may stand beside its point, the usual place first: alignment, and points to the right and up.
@@ -129,7 +95,7 @@ class Points:
 
     def draw_on(self, axes: Any) -> None:
         for name, x, y, number, interval in self.points:
-            colour = _colour(number)
+            colour = colour_of(number)
             if interval is not None:
                 axes.plot([x, x], interval, color=colour, linewidth=2.2, alpha=0.55)
             axes.plot([x], [y], marker="o", markersize=5, color=colour)
@@ -155,7 +121,13 @@ class Points:
             taken.append(name.get_window_extent())
 
 
-Panel = Lines | Dots | Points
+class Panel(Protocol):
+    """What a figure is made of."""
+
+    @property
+    def height(self) -> float: ...  # inches
+
+    def draw_on(self, axes: Any) -> None: ...
 
 
 def render(panels: Sequence[Panel], *, title: str = "", kinds: Sequence[str] = ("svg", "png")) -> dict[str, bytes]:
@@ -209,9 +181,9 @@ def _figure(panels: Sequence[Panel], title: str) -> Any:
     one_legend = len({tuple(panel.curves) for panel in panels if isinstance(panel, Lines)}) == 1
     for number, panel in enumerate(panels):
         axes = figure.add_subplot(grid[number])
-        panel.draw_on(axes)
-        axes.grid(color="#dddddd", linewidth=0.6, axis="x" if isinstance(panel, Dots) else "both")
+        axes.grid(color="#dddddd", linewidth=0.6)
         axes.set_axisbelow(True)
+        panel.draw_on(axes)
         axes.spines[["top", "right"]].set_visible(False)
         if isinstance(panel, Lines) and not one_legend:
             axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2, frameon=False, fontsize=8)
@@ -232,5 +204,5 @@ def _figure(panels: Sequence[Panel], title: str) -> Any:
     return figure
 
 
-def _colour(number: int) -> str:
+def colour_of(number: int) -> str:
     return COLOURS[number % len(COLOURS)]

@@ -1,4 +1,7 @@
-"""One ranking evaluated: metrics in percent, their 95 % intervals, and by label frequency."""
+"""A model or a ranking evaluated on a split: metrics in percent, their 95 % intervals, and by label frequency.
+
+The same code evaluates validation during training and test at the end.
+"""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -7,14 +10,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
+from torch import Tensor
 
+from umpteen.data.dataset import Dataset, Split
 from umpteen.data.labels import Relevance
-from umpteen.errors import BadInput
-from umpteen.evaluation.metrics import USUAL, check_ranking, inverse_propensities, metric_terms
-from umpteen.evaluation.significance import bootstrap_intervals
+from umpteen.data.tokens import TokenTable
+from umpteen.encoders.encoder import Encoder, encode_tokens, tokens_for
+from umpteen.errors import BadConfig, BadInput
+from umpteen.evaluation.metrics import (
+    USUAL,
+    Terms,
+    bootstrap_intervals,
+    check_ranking,
+    inverse_propensities,
+    metric_terms,
+)
+from umpteen.parallel.shard import Shard
+from umpteen.parallel.world import World
+from umpteen.rerank.ranker import Ranker
+from umpteen.search.exact import top_k
 from umpteen.search.ranking import Ranking, contains
 
-DECILES = 10
+USUAL_KS = (1, 3, 5, 10, 100)
+DECILES, DECILES_AT = 10, (1, 5)
 
 
 def frequency_deciles(label_counts: NDArray[np.integer]) -> NDArray[np.int64]:
@@ -32,23 +50,15 @@ def precision_by_decile(
     """What each decile's labels contribute to P@k, in percent: the contributions of all ten add up to it."""
     deciles = frequency_deciles(label_counts)
     hits = contains(truth, ranking.rows)
-    contributions = {
-        f"P@{k}": np.bincount(deciles[ranking.rows[:, :k][hits[:, :k]]], minlength=DECILES) * (100 / (k * len(ranking)))
-        for k in ks
-    }
+    found = {k: np.bincount(deciles[ranking.rows[:, :k][hits[:, :k]]], minlength=DECILES) for k in ks}
     table: list[dict[str, int | float]] = []
     for decile in range(DECILES):
         counts = label_counts[deciles == decile]
-        row: dict[str, int | float] = {"decile": decile + 1, "labels": len(counts)}
-        row["most_queries"] = int(counts.max(initial=0))
-        row["fewest_queries"] = int(counts.min()) if len(counts) else 0
-        row.update({name: float(values[decile]) for name, values in contributions.items()})
-        table.append(row)
+        fewest = int(counts.min()) if len(counts) else 0
+        sizes = {"labels": len(counts), "most_queries": int(counts.max(initial=0)), "fewest_queries": fewest}
+        shares = {f"P@{k}": float(found[k][decile]) * 100 / (k * len(ranking)) for k in ks}
+        table.append({"decile": decile + 1, **sizes, **shares})
     return table
-
-
-DECILES_AT = (1, 5)
-USUAL_KS = (1, 3, 5, 10, 100)
 
 
 @dataclass(frozen=True)
@@ -138,3 +148,89 @@ def scored_part(
     if len(ranking) == 0:
         raise BadInput(f"none of {left_out:,} queries has a positive label; there is nothing to score")
     return ranking, truth, left_out
+
+
+class Evaluator:
+    """One split, and what its metrics are computed with: the k, the propensities, the training set's counts."""
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        split: Split,
+        *,
+        at: tuple[int, ...] = USUAL_KS,
+        a: float = USUAL[0],
+        b: float = USUAL[1],
+        as_published: bool = False,
+    ) -> None:
+        # Propensities and deciles count the training set as it was before validation was taken from it.
+        train = (dataset.with_validation_in_train() if dataset.validation_was_taken else dataset).train
+        self.split = split
+        self.at = tuple(k for k in at if k <= len(dataset.labels)) or (1,)
+        self._counts = train.relevance.label_counts()
+        self._train_queries = len(train)
+        self._a, self._b, self._as_published = a, b, as_published
+        self._tokens: tuple[Encoder, TokenTable] | None = None  # as the last encoder took them
+
+    def require(self, metric: str) -> None:
+        """Refuses a metric that the reports will not have."""
+        there = [f"{name}@{k}" for name in ("P", "nDCG", "R", "PSP", "PSnDCG") for k in self.at]
+        if metric not in there:
+            raise BadConfig(f"evaluation.metric = {metric!r}: there is {', '.join(there)}")
+
+    def require_positives(self) -> None:
+        """Refuses a split in which there is nothing to find."""
+        if self.split.relevance.without(self.split.filtered).pairs == 0:
+            raise BadInput(f"none of the {len(self.split):,} validation queries has a label; hold out more of train")
+
+    def rank(
+        self,
+        encoder: Encoder,
+        label_vectors: Tensor,
+        *,
+        token_budget: int | None = None,
+        shard: Shard | None = None,
+        ranker: Ranker | None = None,
+        hidden: NDArray[np.int64] | None = None,
+        at_least: int = 1,
+    ) -> Ranking:
+        """The best labels of each query of the split, filtered pairs and hidden label rows left out.
+
+        As many as the largest k, or `at_least` if that is more. With a shard of the labels, processes share the
+        queries to encode and the labels to search. A ranker, if there is one, puts the first labels in order.
+        """
+        if self._tokens is None or self._tokens[0] is not encoder:
+            self._tokens = encoder, tokens_for(encoder, self.split.texts)
+        tokens = self._tokens[1]
+        queries = Shard(World() if shard is None else shard.world, len(tokens))
+        own = tokens if len(queries) == len(tokens) else tokens.take(np.arange(queries.start, queries.stop))
+        vectors = queries.gather(encode_tokens(encoder, own, token_budget=token_budget))
+        wanted = max(*self.at, at_least)
+        width = max(wanted, ranker.settings.candidates if ranker else 1)
+        filtered = self.split.filtered.matrix
+        dense = top_k(vectors, label_vectors, width, shard=shard, excluding=filtered, hidden=hidden)
+        if ranker is None:
+            return dense
+        return ranker.rerank(self.split.texts, vectors, dense).head(wanted)
+
+    def report(self, ranking: Ranking, *, bootstrap: int = 1000) -> Report:
+        """The metrics of a ranking of the split's queries, with 95 % intervals unless bootstrap is 0."""
+        return evaluate(
+            ranking,
+            self.split.relevance.matrix,
+            filtered=self.split.filtered.matrix,
+            label_counts=self._counts,
+            train_queries=self._train_queries,
+            ks=self.at,
+            a=self._a,
+            b=self._b,
+            bootstrap=bootstrap,
+            as_published=self._as_published,
+        )
+
+    def terms(self, ranking: Ranking) -> dict[str, Terms]:
+        """The metrics of a ranking query by query, for paired comparisons with another ranking of the split."""
+        relevant, filtered = self.split.relevance.matrix, self.split.filtered.matrix
+        scored, truth, _ = scored_part(ranking, relevant, filtered, as_published=self._as_published)
+        inverse = inverse_propensities(self._counts, self._train_queries, self._a, self._b)
+        return metric_terms(scored, truth, inverse, self.at)

@@ -16,10 +16,8 @@ from umpteen.data.dataset import Dataset, Split
 from umpteen.data.labels import Relevance
 from umpteen.encoders.encoder import encode_texts
 from umpteen.errors import BadInput
-from umpteen.evaluation.evaluate import Evaluator
-from umpteen.evaluation.metrics import USUAL
-from umpteen.evaluation.report import USUAL_KS, Report
-from umpteen.evaluation.significance import Difference, paired_differences
+from umpteen.evaluation.metrics import USUAL, Difference, paired_differences
+from umpteen.evaluation.report import USUAL_KS, Evaluator, Report
 from umpteen.model.classifier import Classifier
 from umpteen.model.labels import TRAINED
 from umpteen.search.exact import top_k

@@ -17,7 +17,7 @@ from torch import Tensor
 from umpteen.data.dataset import Dataset, Split
 from umpteen.encoders.encoder import encode_texts, encode_tokens, tokens_for
 from umpteen.errors import BadInput
-from umpteen.evaluation.evaluate import Evaluator
+from umpteen.evaluation.report import Evaluator
 from umpteen.files.progress import Advance, Progress, named
 from umpteen.files.storage import open_workspace, write_atomically
 from umpteen.model.card import with_ranker

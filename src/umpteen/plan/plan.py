@@ -2,6 +2,7 @@
 
 import math
 import os
+from bisect import bisect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -16,17 +17,7 @@ from umpteen.files.progress import Progress
 from umpteen.objectives.scores import even_tile
 from umpteen.parallel.meter import Meter, Seconds
 from umpteen.parallel.world import cores
-from umpteen.plan.measure import (
-    COPIES,
-    PARTS,
-    PHASES,
-    Costs,
-    Measured,
-    largest_micro_batch,
-    measure,
-    on_line,
-    verify,
-)
+from umpteen.plan.measure import COPIES, PARTS, PHASES, Costs, Measured, largest_micro_batch, measure, on_line, verify
 from umpteen.training.build import build_run, loop_settings, pick_device
 
 BATCHES = 8  # that are measured
@@ -100,18 +91,14 @@ def largest_that_fit(
     which has a micro-batch of its own anyway. `usual_tile` is the one that is chosen where none is set.
     """
     smallest = min(longest, sizes.token_budget)
+    budgets = range(smallest, sizes.token_budget + 1)
     for batch_size in _halves(sizes.batch_size, 1):
         found = []
         for tile in (sizes.tile, *_halves((sizes.tile or usual_tile) // 2, SMALLEST_TILE)):
-            low, high = smallest, sizes.token_budget + 1  # the largest budget that fits lies from low to below high
-            if peak(Sizes(batch_size, low, tile)) > memory:
-                continue
-            if peak(Sizes(batch_size, sizes.token_budget, tile)) <= memory:
-                low = sizes.token_budget
-            while high - low > 1:
-                middle = (low + high) // 2
-                low, high = (middle, high) if peak(Sizes(batch_size, middle, tile)) <= memory else (low, middle)
-            found.append(Sizes(batch_size, low, tile))
+            least = Sizes(batch_size, smallest, tile)
+            if peak(least) <= memory:
+                with_budget = [least._replace(token_budget=budget) for budget in budgets]
+                found.append(with_budget[bisect(with_budget, memory, key=peak) - 1])
         if found:
             return max(found, key=lambda each: each.token_budget)  # of equals the first, with the largest tile
     return None
@@ -252,13 +239,11 @@ def make_plan(
         return predicted(sizes).peak
 
     sizes = Sizes(config.training.batch_size, config.training.token_budget, config.training.tile)
-    prediction = predicted(sizes)
-    suggestion: Sizes | None = sizes
-    if prediction.peak > limit:
-        longest_text = int(max(lengths.max(initial=1), run.data.labels.lengths.max(initial=1)))
-        usual = even_tile(sizes.batch_size, -(-labels // processes))
-        suggestion = largest_that_fit(sizes, peak, limit, usual_tile=usual, longest=longest_text)
-    loop = loop_settings(config, run.sampler.batches_per_epoch)
+    prediction, loop = predicted(sizes), loop_settings(config, run.sampler.batches_per_epoch)
+    longest_text = int(max(lengths.max(initial=1), run.data.labels.lengths.max(initial=1)))
+    usual = even_tile(sizes.batch_size, -(-labels // processes))
+    fits = prediction.peak <= limit
+    suggestion = sizes if fits else largest_that_fit(sizes, peak, limit, usual_tile=usual, longest=longest_text)
     steps = loop.steps
     if loop.seconds is not None:
         steps = min(steps, math.ceil(loop.seconds / float(prediction.step[0])))

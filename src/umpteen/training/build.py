@@ -22,7 +22,7 @@ from umpteen.data.tokens import TokenTable
 from umpteen.encoders.encoder import NEW, encode_texts, encode_tokens, tokens_for
 from umpteen.encoders.towers import Towers
 from umpteen.errors import BadConfig, BadInput
-from umpteen.evaluation.evaluate import Evaluator
+from umpteen.evaluation.report import Evaluator
 from umpteen.files.progress import Progress, named
 from umpteen.objectives.losses import Objective, build_objective, objective_kind
 from umpteen.parallel.shard import Shard
