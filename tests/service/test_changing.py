@@ -13,8 +13,8 @@ from service_cases import AUTHORISED, PATIENCE, TOKEN, Running, error_of, in_ser
 
 from umpteen.encoders.encoder import Encoder
 from umpteen.model import classifier as classifier_module
+from umpteen.model.changes import Store
 from umpteen.model.folder import ModelFolder
-from umpteen.model.store import Store
 from umpteen.service.schemas import Refusal
 from umpteen.service.settings import Limits, ServiceSettings
 

@@ -17,8 +17,7 @@ from umpteen.evaluation.report import USUAL_KS, Report, evaluate, scored_part
 from umpteen.parallel.shard import Shard
 from umpteen.parallel.world import World
 from umpteen.rerank.ranker import Ranker
-from umpteen.search.exact import top_k
-from umpteen.search.ranking import Ranking
+from umpteen.search.ranking import Ranking, top_k
 
 
 class Evaluator:

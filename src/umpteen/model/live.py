@@ -10,15 +10,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from torch import Tensor
 
 from umpteen.calibration.calibration import Calibration
 from umpteen.data.labels import LabelCatalogue
 from umpteen.encoders.towers import Towers
-from umpteen.errors import BadInput
+from umpteen.errors import BadInput, DamagedModel
 from umpteen.evaluation.report import Report
 from umpteen.model.catalogue import LiveCatalogue
-from umpteen.model.changes import VersionSummary
+from umpteen.model.changes import Part, Replaced, VersionSummary
 from umpteen.model.folder import (
     CALIBRATION,
     INDEX,
@@ -32,12 +33,11 @@ from umpteen.model.folder import (
     read_plainly,
     refuse_links,
 )
-from umpteen.model.index import open_index
 from umpteen.model.labels import LiveLabels
-from umpteen.model.store import Part, Replaced
 from umpteen.rerank.ranker import Ranker
-from umpteen.search.exact import ExactIndex
-from umpteen.search.index import LabelIndex, try_out
+from umpteen.search.engine import LabelIndex, try_out
+from umpteen.search.index import ExactIndex
+from umpteen.search.kinds import engine_of
 
 _UNTIL_NEXT_PART = 5.0  # seconds, to use a part that could not be used: it may be somebody else's for now
 
@@ -62,7 +62,7 @@ class LiveModel:
         labels: LabelCatalogue | LiveLabels,
         vectors: Tensor,
         *,
-        report: Report | None = None,
+        report: Report | dict[str, Any] | None = None,
         recipe: str | None = None,
         data: dict[str, Any] | None = None,
         training: dict[str, Any] | None = None,
@@ -81,7 +81,7 @@ class LiveModel:
             raise BadInput(f"the ranker knows {ranker.labels:,} labels, the model {len(labels):,}; fit it again")
         self.catalogue = catalogue or LiveCatalogue(LiveLabels.of(labels), vectors)
         self.towers = towers
-        self.report = report  # on validation, as training ended
+        self._report = report  # as it was read, until somebody asks for it
         self.recipe = recipe  # what the model was trained by, as TOML
         self.data = data or {}  # what it was trained on
         self.training = training or {}  # steps, seconds and parameters
@@ -113,7 +113,7 @@ class LiveModel:
                 Towers.load(folder.trained / "encoder"),
                 catalogue.start,
                 catalogue.base,
-                report=Report.from_dict(json.loads(report.read_text(encoding="utf-8"))) if report.exists() else None,
+                report=json.loads(report.read_text(encoding="utf-8")) if report.exists() else None,
                 recipe=recipe.read_text(encoding="utf-8") if recipe.exists() else None,
                 data=folder.manifest["settings"]["data"],
                 training=folder.manifest["settings"]["training"],
@@ -129,6 +129,16 @@ class LiveModel:
         assert loaded.folder is not None
         verified.keep(loaded.folder.store)
         return loaded
+
+    @property
+    def report(self) -> Report | None:
+        """On validation, as training ended."""
+        if self._report is not None and not isinstance(self._report, Report):
+            try:
+                self._report = Report.from_dict(self._report)
+            except BadInput as error:
+                raise DamagedModel(f"{self.path}: cannot be used although its files are whole: {error}") from error
+        return self._report
 
     @property
     def labels(self) -> LiveLabels:
@@ -256,7 +266,15 @@ class LiveModel:
         old, version = self.index, self.version
         new: LabelIndex = ExactIndex.of(self.catalogue.vectors)
         if part is not None:
-            new = open_index(self.folder.part_path(part), part, self.catalogue)
+            where = self.folder.part_path(part)
+            engine = engine_of(str(part.about.get("kind")))
+            try:
+                new = engine.open(where, part.about, self.catalogue.indexed(part.labels_version))
+            except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
+                raise DamagedModel(
+                    f"{where}: cannot be opened although its files are whole ({error}); "
+                    "`umpteen index build` makes it again, `umpteen index remove` goes back to exact search"
+                ) from error
             try:
                 version = self._told(new, part.labels_version)
                 if try_it:

@@ -21,6 +21,7 @@ from umpteen.evaluation.report import Report
 from umpteen.files.storage import atomic_folder, can_hold, flush_to_disk, hidden_sibling, write_atomically
 from umpteen.model.card import model_card, with_labels, with_ranker
 from umpteen.model.catalogue import VECTORS
+from umpteen.model.changes import Part, Store, write_part
 from umpteen.model.folder import (
     CARD,
     FORMAT,
@@ -39,9 +40,8 @@ from umpteen.model.folder import (
     remove_if_ours,
 )
 from umpteen.model.labels import LiveLabels, write_labels
-from umpteen.model.store import Part, Store, write_part
 from umpteen.rerank.ranker import Ranker
-from umpteen.search.index import require_finite
+from umpteen.search.ranking import require_finite
 from umpteen.version import __version__
 
 Standing = tuple[str, int]  # a model, and the version of its labels
