@@ -146,7 +146,7 @@ class Classifier:
 
     def history(self) -> list[VersionSummary]:
         """What happened to the labels since the model was written, oldest first."""
-        return self._live.history()
+        return self._live.catalogue.history()
 
     def predict(
         self,
@@ -289,8 +289,8 @@ class Classifier:
             raise
         old, self._live, self._damaged = self._live, new, None
         old.index.close()
-        if old.follows_index:
-            new.follow_index()
+        if INDEX in old.follows:
+            new.follows += (INDEX,)
             with suppress(UmpteenError, OSError, Replaced):  # the next `refresh` tells why it cannot be used
                 new.look()
 

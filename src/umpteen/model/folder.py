@@ -13,9 +13,10 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from io import BufferedReader
 from pathlib import Path, PurePosixPath
 from sqlite3 import Connection
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, TypeVar
 
 from safetensors import SafetensorError, safe_open
 
@@ -424,5 +425,5 @@ def read_plainly(path: Path) -> bytes:
         return file.read()
 
 
-def _opened_plainly(path: Path) -> BinaryIO:
+def _opened_plainly(path: Path) -> BufferedReader:
     return os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb")

@@ -19,7 +19,7 @@ from umpteen.encoders.towers import Towers
 from umpteen.errors import BadInput, DamagedModel
 from umpteen.evaluation.report import Report
 from umpteen.model.catalogue import LiveCatalogue
-from umpteen.model.changes import Part, Replaced, VersionSummary
+from umpteen.model.changes import Part, Replaced
 from umpteen.model.folder import (
     CALIBRATION,
     INDEX,
@@ -90,7 +90,7 @@ class LiveModel:
         self.parts: dict[str, Part] = {}  # what was added to the trained model and is in use, by name
         self.index: LabelIndex = ExactIndex.of(self.catalogue.vectors)  # what finds the best labels of a vector
         self._index_version = self.version
-        self._follows = tuple(follows)
+        self.follows = tuple(follows)  # the parts that it uses as soon as they are there and can be opened
         self._fitted_ranker = ranker
         self._current_ranker: tuple[int, Ranker] | None = None  # for which version
         self.troubles: dict[str, _Trouble] = {}  # by part, when it was last tried
@@ -150,10 +150,6 @@ class LiveModel:
         """Of the labels: 0 as trained, one more with each change."""
         return self.catalogue.labels.version
 
-    def history(self) -> list[VersionSummary]:
-        """What happened to the labels since the model was written, oldest first."""
-        return self.catalogue.history()
-
     @property
     def vectors(self) -> Tensor:
         """The labels' vectors, retired rows included; mapped while no label has changed, else held in memory."""
@@ -201,15 +197,6 @@ class LiveModel:
         with self.folder.store.reading() as connection:
             return self.take_in(connection)
 
-    def follow_index(self) -> None:
-        """Searches with the folder's index from now on, as soon as that can be opened; `look` tells why not."""
-        self._follows += (INDEX,)
-
-    @property
-    def follows_index(self) -> bool:
-        """Whether it searches with the folder's index."""
-        return INDEX in self._follows
-
     def take_in(self, connection: Connection) -> bool:
         """What others have changed since, labels and parts; a part that cannot be used is tried again later."""
         assert self.folder is not None
@@ -237,7 +224,7 @@ class LiveModel:
     @property
     def is_whole(self) -> bool:
         """False if it was loaded without its ranker."""
-        return self.folder is None or RANKER in self._follows
+        return self.folder is None or RANKER in self.follows
 
     def tell_index(self) -> None:
         """The index hears of the labels that have changed since it last did."""
@@ -245,7 +232,7 @@ class LiveModel:
 
     def _wanted(self, parts: Mapping[str, Part]) -> Iterable[str]:
         """The names of the parts that are followed; a calibration holds for the ranker's scores, if there is one."""
-        return (name for name in self._follows if name != CALIBRATION or self.is_whole or RANKER not in parts)
+        return (name for name in self.follows if name != CALIBRATION or self.is_whole or RANKER not in parts)
 
     def _use(self, name: str, part: Part | None, *, try_it: bool) -> None:
         """The part counts from now on; an index that is to be tried has answered a query by then."""

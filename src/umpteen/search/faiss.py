@@ -266,11 +266,9 @@ class FaissIndex:
 
     @property
     def labels(self) -> LiveVectors:
-        """All there is to find now."""
         return self._state.overlay.labels
 
     def efforts(self, k: int) -> list[Effort]:
-        """What can be tried, the least first."""
         return self._structure.efforts(k)
 
     def save(self, folder: Path) -> dict[str, Any]:

@@ -116,8 +116,7 @@ class MilvusConnection:
 
     def call(self, work: Callable[[Any], Result]) -> Result:
         """What the work gives with the client of pymilvus; a failed call closes the connection."""
-        if self._refused is not None:
-            raise MilvusAway(f"Milvus at {self.uri}: {self._refused}")
+        self._require_believed()
         _library()
         from grpc import FutureTimeoutError, RpcError  # type: ignore[import-untyped]
         from pymilvus.exceptions import MilvusException
@@ -132,8 +131,7 @@ class MilvusConnection:
 
     def own(self) -> None:
         """Keeps other processes from the embedded engine, without opening it."""
-        if self._refused is not None:
-            raise MilvusAway(f"Milvus at {self.uri}: {self._refused}")
+        self._require_believed()
         with self._opening:
             self._own()
 
@@ -145,6 +143,10 @@ class MilvusConnection:
         self._drop(self._client)
         if owned:
             release(self.uri)
+
+    def _require_believed(self) -> None:
+        if self._refused is not None:
+            raise MilvusAway(f"Milvus at {self.uri}: {self._refused}")
 
     def _connected(self) -> Any:
         with self._opening:
@@ -218,17 +220,6 @@ class MilvusCollection:
         cls, connection: MilvusConnection, name: str, dimension: int, structure: str, lists: int
     ) -> "MilvusCollection":
         """A new, empty collection; an embedded engine that does not have the structure takes what it has."""
-        try:
-            return cls._create(connection, name, dimension, structure, lists)
-        except MilvusAway:
-            if not connection.embedded:
-                raise
-            return cls._create(connection, name, dimension, AUTO, lists)
-
-    @classmethod
-    def _create(
-        cls, connection: MilvusConnection, name: str, dimension: int, structure: str, lists: int
-    ) -> "MilvusCollection":
         from pymilvus import DataType, MilvusClient
 
         schema = MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)
@@ -246,7 +237,12 @@ class MilvusCollection:
                 client.drop_collection(name)
             client.create_collection(name, schema=schema, index_params=index)
 
-        connection.call(make)
+        try:
+            connection.call(make)
+        except MilvusAway:
+            if structure == AUTO or not connection.embedded:
+                raise
+            return cls.create(connection, name, dimension, AUTO, lists)
         return cls(connection, name, structure)
 
     def write(self, rows: Rows, labels: LiveVectors, catalogue: NamedRows) -> None:

@@ -235,19 +235,16 @@ class FallbackIndex:
         self._ending = Event()
 
     def search(self, queries: Tensor, k: int) -> Ranking:
+        found = None
         if self.absence is None:
             try:
                 found = self.milvus.search(queries, k)
             except MilvusAway as away:
                 self.absence = Absence(time.time(), str(away))
-            else:
-                if not self._searched:
-                    self._searched = True
-                    self._keep()
-                return found
-        self._searched = True
-        self._keep()
-        return exact_search(queries, self.milvus.labels, k)
+        if found is None or not self._searched:
+            self._searched = True
+            self._keep()
+        return exact_search(queries, self.milvus.labels, k) if found is None else found
 
     def add(self, rows: NDArray[np.int64], vectors: NDArray[np.float32]) -> None:
         self.milvus.add(rows, vectors)
@@ -273,11 +270,9 @@ class FallbackIndex:
 
     @property
     def labels(self) -> LiveVectors:
-        """All there is to find now."""
         return self.milvus.labels
 
     def waiting(self) -> int:
-        """How many rows Milvus has not heard of yet."""
         return self.milvus.waiting()
 
     def close(self) -> None:
