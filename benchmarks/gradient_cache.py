@@ -22,7 +22,7 @@ from benchmarks.formulas import Loss, Step, fit
 from benchmarks.sides import Measure, Side
 from umpteen.data.labels import Relevance
 from umpteen.data.tokens import TokenTable
-from umpteen.encoders.encode import micro_batches
+from umpteen.encoders.encoder import micro_batches
 from umpteen.encoders.towers import Towers
 from umpteen.encoders.transformer import TransformerEncoder
 from umpteen.errors import BadInput

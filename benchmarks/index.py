@@ -20,7 +20,7 @@ from torch import Tensor
 from benchmarks.turns import Turns
 from umpteen.data.dataset import open_dataset
 from umpteen.data.labels import LabelCatalogue
-from umpteen.encoders.encode import encode_texts
+from umpteen.encoders.encoder import encode_texts
 from umpteen.encoders.static import StaticEncoder
 from umpteen.errors import BadInput
 from umpteen.files.progress import Progress

@@ -19,7 +19,7 @@ from benchmarks.turns import Turns
 from umpteen.data.dataset import Dataset, open_dataset
 from umpteen.data.tokens import TokenTable, tokenise
 from umpteen.encoders.backbone import quiet
-from umpteen.encoders.encode import encode_texts, encode_tokens
+from umpteen.encoders.encoder import encode_texts, encode_tokens
 from umpteen.encoders.folder import locate
 from umpteen.encoders.static import StaticEncoder
 from umpteen.encoders.tokenizer import TOKENIZER_FILE, TextTokenizer

@@ -15,8 +15,7 @@ from umpteen.data.batches import EpochSampler, draw_positives
 from umpteen.data.dataset import Dataset
 from umpteen.data.labels import Relevance
 from umpteen.data.tokens import tokenise
-from umpteen.encoders.encode import micro_batches
-from umpteen.encoders.encoder import Encoder
+from umpteen.encoders.encoder import Encoder, micro_batches
 from umpteen.encoders.towers import Towers
 from umpteen.objectives.losses import decoupled_softmax
 from umpteen.training.inputs import TextsInPlay, TrainingData

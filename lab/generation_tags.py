@@ -16,7 +16,7 @@ from lab.generation_data import Nouns, Vocabulary, folds
 from lab.training import Steps, Trained, train
 from umpteen.config import recipes
 from umpteen.data.dataset import write_native
-from umpteen.encoders.encode import encode_texts
+from umpteen.encoders.encoder import encode_texts
 from umpteen.files.progress import Progress
 from umpteen.files.storage import write_atomically
 from umpteen.search.ranking import top_k

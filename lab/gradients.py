@@ -17,7 +17,7 @@ from lab.experiment import Conclusion, Job, Setup, claim_better
 from lab.losses import DECOUPLED, LOSSES, SOFTMAX
 from lab.training import Steps, Workbench, train
 from umpteen.data.dataset import Dataset, open_dataset
-from umpteen.encoders.encode import encode_tokens
+from umpteen.encoders.encoder import encode_tokens
 from umpteen.errors import BadInput
 from umpteen.evaluation.figures import Curve, Lines
 from umpteen.files.progress import Progress

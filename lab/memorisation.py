@@ -17,7 +17,7 @@ from lab.token_star_data import whole_words
 from lab.training import Steps
 from umpteen.config.recipes import checked
 from umpteen.config.settings import RunConfig
-from umpteen.encoders.encode import encode_tokens
+from umpteen.encoders.encoder import encode_tokens
 from umpteen.encoders.folder import DEFAULT_MODEL
 from umpteen.errors import BadInput
 from umpteen.evaluation.figures import Curve, Lines

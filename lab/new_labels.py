@@ -21,7 +21,7 @@ from lab.training import Steps, Workbench, train
 from umpteen.config.settings import TransformerTower
 from umpteen.data.dataset import Dataset, Split, open_dataset, write_native
 from umpteen.data.labels import LabelCatalogue
-from umpteen.encoders.encode import encode_texts
+from umpteen.encoders.encoder import encode_texts
 from umpteen.encoders.towers import Place, Towers, build_encoder
 from umpteen.errors import BadInput
 from umpteen.evaluation.figures import Dots, Value

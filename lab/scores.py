@@ -13,7 +13,7 @@ from lab.losses import DECOUPLED, LOSSES, SOFTMAX, TOP_5
 from lab.training import Workbench
 from umpteen.data.dataset import Split
 from umpteen.data.labels import Relevance
-from umpteen.encoders.encode import encode_texts
+from umpteen.encoders.encoder import encode_texts
 from umpteen.evaluation.figures import Curve, Dots, Lines, Value
 
 COMPARED = (DECOUPLED, SOFTMAX, TOP_5)

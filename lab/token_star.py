@@ -16,7 +16,7 @@ from lab.token_star_data import Sizes, make_dataset, whole_words
 from lab.training import Steps
 from umpteen.config.recipes import checked
 from umpteen.data.dataset import write_native
-from umpteen.encoders.encode import encode_texts
+from umpteen.encoders.encoder import encode_texts
 from umpteen.encoders.folder import DEFAULT_MODEL
 from umpteen.errors import BadInput
 from umpteen.evaluation.evaluate import Evaluator

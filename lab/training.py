@@ -17,7 +17,7 @@ from lab.experiment import Setup, chosen
 from umpteen.config import recipes
 from umpteen.config.settings import RunConfig
 from umpteen.data.dataset import Dataset, open_dataset, write_native
-from umpteen.encoders.encode import encode_tokens
+from umpteen.encoders.encoder import encode_tokens
 from umpteen.errors import BadInput
 from umpteen.evaluation.evaluate import Evaluator
 from umpteen.files.progress import Progress

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from tiny import tiny_tokenizer, tiny_transformer
 from umpteen.data.tokens import TokenTable
-from umpteen.encoders.encode import encode_texts, encode_tokens, micro_batches
-from umpteen.encoders.encoder import Encoder
+from umpteen.encoders.encoder import Encoder, encode_texts, encode_tokens, micro_batches
 from umpteen.encoders.static import StaticEncoder
 from umpteen.encoders.transformer import TransformerEncoder
 
@@ -90,7 +89,7 @@ def test_a_failure_in_one_thread_ends_the_others(encoder: Encoder, monkeypatch: 
 
 def test_many_texts_are_tokenised_in_parts(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = encode_texts(encoder, TEXTS)
-    monkeypatch.setattr("umpteen.encoders.encode._TEXTS_AT_A_TIME", 3)
+    monkeypatch.setattr("umpteen.encoders.encoder._TEXTS_AT_A_TIME", 3)
     torch.testing.assert_close(encode_texts(encoder, TEXTS), whole, rtol=0, atol=1e-12)
 
 

@@ -13,8 +13,7 @@ from miniature import files_of
 from tiny import tiny_tokenizer, tiny_transformer
 from umpteen.data.labels import LabelCatalogue
 from umpteen.data.texts import Texts
-from umpteen.encoders.encode import NEW, encode_texts, encode_tokens, label_tokens
-from umpteen.encoders.encoder import Encoder
+from umpteen.encoders.encoder import NEW, Encoder, encode_texts, encode_tokens, label_tokens
 from umpteen.encoders.rows import RowTable
 from umpteen.encoders.static import StaticEncoder
 from umpteen.encoders.table import FusedEncoder, LabelTable

@@ -9,7 +9,7 @@ import scipy.sparse
 
 from miniature import LABELS, command, refused, trained, write_miniature, write_recipe
 from umpteen.data.dataset import open_dataset
-from umpteen.encoders.encode import encode_texts
+from umpteen.encoders.encoder import encode_texts
 from umpteen.model.classifier import Classifier
 from umpteen.model.evaluate import compare_models, evaluate_ensemble, evaluate_model
 

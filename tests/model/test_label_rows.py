@@ -9,7 +9,7 @@ import torch
 from miniature import KEYS, LABELS, command, refused, trained, write_miniature, write_recipe
 from umpteen.config.recipes import read_config
 from umpteen.data.labels import LabelCatalogue
-from umpteen.encoders.encode import encode_texts
+from umpteen.encoders.encoder import encode_texts
 from umpteen.encoders.table import FusedEncoder, LabelTable
 from umpteen.errors import BadInput
 from umpteen.model.classifier import Classifier

@@ -15,8 +15,7 @@ from umpteen.data.batches import draw_positives
 from umpteen.data.labels import Relevance
 from umpteen.data.texts import Texts
 from umpteen.data.tokens import TokenTable
-from umpteen.encoders.encode import label_tokens
-from umpteen.encoders.encoder import Encoder
+from umpteen.encoders.encoder import Encoder, label_tokens
 from umpteen.encoders.rows import RowTable, row_tables
 from umpteen.encoders.static import StaticEncoder
 from umpteen.encoders.table import FusedEncoder, LabelTable

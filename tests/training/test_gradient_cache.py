@@ -88,7 +88,7 @@ def test_seeding_a_micro_batch_leaves_the_outer_random_numbers_alone() -> None:
 
 
 def test_micro_batches_hold_every_text_once_within_the_budget() -> None:
-    from umpteen.encoders.encode import micro_batches
+    from umpteen.encoders.encoder import micro_batches
 
     lengths = np.random.default_rng(0).integers(0, 40, 500)
     parts = micro_batches(lengths, 100)

@@ -31,7 +31,7 @@ from torch import Tensor
 import reference
 from tiny import tiny_transformer
 from umpteen.data.labels import Relevance
-from umpteen.encoders.encode import encode_tokens
+from umpteen.encoders.encoder import encode_tokens
 from umpteen.encoders.towers import Towers
 from umpteen.objectives.losses import soft_top_k_in_pool
 from umpteen.objectives.targets import Pairs

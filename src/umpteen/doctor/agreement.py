@@ -19,8 +19,7 @@ from umpteen.data.labels import Relevance
 from umpteen.data.texts import Texts
 from umpteen.data.tokens import TokenTable
 from umpteen.doctor.checks import Failed, Skipped, available_memory
-from umpteen.encoders.encode import label_tokens
-from umpteen.encoders.encoder import Encoder
+from umpteen.encoders.encoder import Encoder, label_tokens
 from umpteen.encoders.rows import row_tables
 from umpteen.encoders.static import StaticEncoder
 from umpteen.encoders.towers import Towers

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from umpteen.data.dataset import Dataset, Split
 from umpteen.data.tokens import TokenTable, tokenise
-from umpteen.encoders.encode import encode_tokens
-from umpteen.encoders.encoder import Encoder
+from umpteen.encoders.encoder import Encoder, encode_tokens
 from umpteen.errors import BadConfig, BadInput
 from umpteen.evaluation.metrics import USUAL, Terms, inverse_propensities, metric_terms
 from umpteen.evaluation.report import USUAL_KS, Report, evaluate, scored_part

@@ -15,7 +15,7 @@ from torch import Tensor
 from umpteen.data.dataset import Dataset, Split
 from umpteen.data.labels import LabelCatalogue
 from umpteen.data.tokens import tokenise
-from umpteen.encoders.encode import encode_tokens
+from umpteen.encoders.encoder import encode_tokens
 from umpteen.errors import BadInput
 from umpteen.files.progress import Advance
 from umpteen.model.classifier import Classifier

@@ -11,8 +11,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from umpteen.encoders.encode import encode_texts
-from umpteen.encoders.encoder import Encoder
+from umpteen.encoders.encoder import Encoder, encode_texts
 from umpteen.encoders.towers import Towers
 from umpteen.errors import BadInput, DamagedModel
 from umpteen.files.progress import Advance

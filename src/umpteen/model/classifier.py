@@ -14,7 +14,7 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from umpteen.data.labels import LabelCatalogue
-from umpteen.encoders.encode import encode_texts
+from umpteen.encoders.encoder import encode_texts
 from umpteen.encoders.towers import Towers
 from umpteen.errors import BadInput, UmpteenError
 from umpteen.evaluation.report import Report

@@ -14,7 +14,7 @@ from torch import Tensor
 from umpteen.calibration.calibration import evaluate_calibration
 from umpteen.data.dataset import Dataset, Split
 from umpteen.data.labels import Relevance
-from umpteen.encoders.encode import encode_texts
+from umpteen.encoders.encoder import encode_texts
 from umpteen.errors import BadInput
 from umpteen.evaluation.evaluate import Evaluator
 from umpteen.evaluation.metrics import USUAL

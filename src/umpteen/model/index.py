@@ -13,7 +13,7 @@ import numpy as np
 
 from umpteen.data.dataset import Dataset
 from umpteen.data.text_files import BadRow, InputRows
-from umpteen.encoders.encode import encode_texts
+from umpteen.encoders.encoder import encode_texts
 from umpteen.errors import BadFile, BadInput, DamagedModel, NotSaved
 from umpteen.files.progress import Progress
 from umpteen.model.catalogue import open_labels

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from umpteen.data.dataset import Dataset, Split
-from umpteen.encoders.encode import encode_texts
+from umpteen.encoders.encoder import encode_texts
 from umpteen.errors import BadInput
 from umpteen.evaluation.evaluate import Evaluator
 from umpteen.files.progress import Progress, named

@@ -7,8 +7,7 @@ import numpy as np
 
 from umpteen.config.recipes import read_config, to_toml
 from umpteen.config.settings import RunConfig
-from umpteen.encoders.encode import encode_texts
-from umpteen.encoders.encoder import Encoder
+from umpteen.encoders.encoder import Encoder, encode_texts
 from umpteen.encoders.rows import row_tables
 from umpteen.errors import BadInput
 from umpteen.files.progress import Progress, named

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from umpteen.config.settings import RunConfig
 from umpteen.data.labels import Relevance
-from umpteen.encoders.encode import encode_tokens, micro_batches
-from umpteen.encoders.encoder import Encoder
+from umpteen.encoders.encoder import Encoder, encode_tokens, micro_batches
 from umpteen.encoders.rows import row_tables
 from umpteen.errors import BadInput, UmpteenError
 from umpteen.files.progress import Progress

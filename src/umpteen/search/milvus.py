@@ -220,6 +220,17 @@ class MilvusCollection:
         cls, connection: MilvusConnection, name: str, dimension: int, structure: str, lists: int
     ) -> "MilvusCollection":
         """A new, empty collection; an embedded engine that does not have the structure takes what it has."""
+        try:
+            return cls._create(connection, name, dimension, structure, lists)
+        except MilvusAway:
+            if not connection.embedded:
+                raise
+            return cls._create(connection, name, dimension, AUTO, lists)
+
+    @classmethod
+    def _create(
+        cls, connection: MilvusConnection, name: str, dimension: int, structure: str, lists: int
+    ) -> "MilvusCollection":
         from pymilvus import DataType, MilvusClient
 
         schema = MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)
@@ -237,12 +248,7 @@ class MilvusCollection:
                 client.drop_collection(name)
             client.create_collection(name, schema=schema, index_params=index)
 
-        try:
-            connection.call(make)
-        except MilvusAway:
-            if structure == AUTO or not connection.embedded:
-                raise
-            return cls.create(connection, name, dimension, AUTO, lists)
+        connection.call(make)
         return cls(connection, name, structure)
 
     def write(self, rows: Rows, labels: LiveVectors, catalogue: NamedRows) -> None:

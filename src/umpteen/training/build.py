@@ -19,8 +19,7 @@ from umpteen.config.settings import (
 from umpteen.data.batches import EpochSampler
 from umpteen.data.dataset import Dataset, Split, open_dataset
 from umpteen.data.tokens import TokenTable, tokenise
-from umpteen.encoders.encode import encode_texts, encode_tokens, label_tokens
-from umpteen.encoders.encoder import NEW
+from umpteen.encoders.encoder import NEW, encode_texts, encode_tokens, label_tokens
 from umpteen.encoders.towers import Towers
 from umpteen.errors import BadConfig, BadInput
 from umpteen.evaluation.evaluate import Evaluator

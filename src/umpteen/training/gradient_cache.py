@@ -14,8 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from umpteen.encoders.encode import micro_batches
-from umpteen.encoders.encoder import Encoder
+from umpteen.encoders.encoder import Encoder, micro_batches
 from umpteen.parallel.shard import Shard
 from umpteen.parallel.world import World
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from umpteen.data.tokens import TokenTable
-from umpteen.encoders.encode import encode_tokens
+from umpteen.encoders.encoder import encode_tokens
 from umpteen.encoders.towers import Towers
 from umpteen.objectives.scores import Scores
 from umpteen.objectives.targets import Targets
