@@ -97,10 +97,7 @@ class LiveModel:
 
     @classmethod
     def load(cls, path: Path | str, *, ranker: bool = True, index: bool = True) -> "LiveModel":
-        """The model of a folder, its labels as they are now; large files are hashed once after a change.
-
-        Without its ranker, if it has one, the dual encoder ranks alone; without its index it searches exactly.
-        """
+        """What `Classifier.load` opens."""
         follows = [*([RANKER] if ranker else []), CALIBRATION, *([INDEX] if index else [])]
 
         def read(folder: ModelFolder, connection: Connection) -> tuple[LiveModel, Verified]:

@@ -17,12 +17,11 @@ from umpteen.errors import BadInput
 from umpteen.evaluation.evaluate import Evaluator
 from umpteen.files.progress import Progress, named
 from umpteen.files.storage import open_workspace, write_atomically
-from umpteen.model.card import with_ranker
 from umpteen.model.classifier import RANKER, Classifier
 from umpteen.model.evaluate import in_rows_of, propensity_of_recipe
 from umpteen.model.folder import CALIBRATION, CARD, ModelFolder
 from umpteen.model.labels import TRAINED
-from umpteen.model.writing import standing_in
+from umpteen.model.writing import standing_in, with_ranker
 from umpteen.rerank.features import RankerSettings, TextFeatures
 from umpteen.rerank.fit import TEXTS_AT_A_TIME, Samples, fit_weights
 from umpteen.rerank.ranker import LATER, Ranker, fuse
