@@ -59,7 +59,9 @@ class _OfModel(Generic[Value]):
     def __init__(self, read: Callable[[LiveModel], Value]) -> None:
         self._read = read
 
-    def __get__(self, classifier: "Classifier", _: type | None = None) -> Value:
+    def __get__(self, classifier: "Classifier | None", _: type | None = None) -> Value:
+        if classifier is None:
+            return self  # type: ignore[return-value]  # asked of the class, as a property answers
         return self._read(classifier._live)
 
 
@@ -210,7 +212,7 @@ class Classifier:
         count = self.labels.count()
         if not 1 <= k <= count:
             raise BadInput(f"k is {k:,}, but the model has {count:,} labels; ask for 1 to {count}")
-        vectors = encode_new(self.towers.query, texts, progress)
+        vectors = encode_new(self.towers.query, texts, progress=progress)
         ranker = self.ranker
         width = k if ranker is None else min(count, max(k, ranker.settings.candidates))
         if excluding is None:
