@@ -25,14 +25,12 @@ from umpteen.encoders.static import StaticEncoder
 from umpteen.errors import BadInput
 from umpteen.files.progress import Progress
 from umpteen.model.catalogue import LiveCatalogue
-from umpteen.model.changes import Add
+from umpteen.model.changes import Add, Store
 from umpteen.model.labels import LiveLabels
-from umpteen.model.store import Store
 from umpteen.parallel.shard import undivided
 from umpteen.search.certificate import interval, tune
-from umpteen.search.exact import ExactIndex
 from umpteen.search.faiss import FLAT, HNSW, FaissIndex, Structure
-from umpteen.search.index import Effort, LiveVectors
+from umpteen.search.index import Effort, ExactIndex, LiveVectors
 
 DATA, MODEL = "wordnet-nouns", "all-MiniLM-L6-v2"
 K = 10

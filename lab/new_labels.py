@@ -27,8 +27,7 @@ from umpteen.encoders.towers import Place, Towers, build_encoder
 from umpteen.errors import BadInput
 from umpteen.parallel.shard import Shard
 from umpteen.parallel.world import World
-from umpteen.search.exact import top_k
-from umpteen.search.ranking import Ranking, contains
+from umpteen.search.ranking import Ranking, contains, top_k
 
 SHARE = 0.1  # of the labels that have a query in test
 AT = 10

@@ -16,8 +16,7 @@ from lab.dots import Dots, Value
 from lab.experiment import Claim, Conclusion, Job, Setup
 from lab.losses import DECOUPLED, LOSSES
 from lab.training import Trained, Workbench
-from umpteen.search.exact import top_k
-from umpteen.search.ranking import contains
+from umpteen.search.ranking import contains, top_k
 
 ENCODER = "dual encoder"
 BINS = ("most dissimilar", "middle", "most similar")

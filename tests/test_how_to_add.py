@@ -27,8 +27,7 @@ from umpteen.encoders.towers import EncoderKind, Place, Towers
 from umpteen.errors import BadConfig, BadInput
 from umpteen.files.progress import Advance
 from umpteen.model.classifier import Classifier
-from umpteen.model.index import certificate_of
-from umpteen.model.index_build import build_index
+from umpteen.model.index import build_index, certificate_of
 from umpteen.objectives import losses, reference
 from umpteen.objectives.losses import ObjectiveKind
 from umpteen.objectives.scores import Scores
@@ -36,8 +35,8 @@ from umpteen.objectives.targets import Pairs, Targets
 from umpteen.parallel.shard import Shard
 from umpteen.parallel.world import World
 from umpteen.search import kinds as index_kinds
-from umpteen.search.exact import ExactIndex
-from umpteen.search.index import Engine, Indexed, LabelIndex
+from umpteen.search.engine import Engine, Indexed, LabelIndex
+from umpteen.search.index import ExactIndex
 from umpteen.training.build import build_run
 from umpteen.training.negatives import kinds as pool_kinds
 from umpteen.training.negatives.pool import InBatch

@@ -25,8 +25,7 @@ from umpteen.model import live as live_model
 from umpteen.model.changes import Add, Retire
 from umpteen.model.classifier import Classifier, compact
 from umpteen.model.folder import CALIBRATION, INDEX, MANIFEST, ModelFolder
-from umpteen.model.index import remove_index
-from umpteen.model.index_build import build_index
+from umpteen.model.index import build_index, remove_index
 from umpteen.model.live import LiveModel
 from umpteen.rerank.features import RankerSettings, TextFeatures
 from umpteen.rerank.ranker import Ranker
@@ -322,7 +321,7 @@ def test_an_engine_that_another_process_has_to_itself_is_left_to_it(
         raise InUse(f"{uri}: another process has it open")
 
     with monkeypatch.context() as patch:
-        patch.setattr("umpteen.search.milvus_connection.own", in_use)
+        patch.setattr("umpteen.search.milvus.own", in_use)
         for later in (0, 6):
             clock[0] += later
             with pytest.raises(InUse):

@@ -15,7 +15,7 @@ from umpteen.model.changes import Add, Rename, Retire
 from umpteen.model.classifier import Classifier, compact, verify
 from umpteen.model.folder import INDEX, ModelFolder
 from umpteen.model.index import certificate_of
-from umpteen.search.index import BOUND
+from umpteen.search.engine import BOUND
 
 TEXTS = ["the fish trade", "a tax in law", "library network", "food for a dog"]
 

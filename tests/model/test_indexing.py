@@ -22,15 +22,23 @@ from umpteen.encoders.towers import Towers
 from umpteen.errors import BadInput, DamagedModel, InUse, NotSaved
 from umpteen.files.storage import can_hold
 from umpteen.model.catalogue import change_labels, open_labels
+from umpteen.model.changes import Part, write_part
 from umpteen.model.classifier import Classifier, compact, verify
 from umpteen.model.folder import ModelFolder
-from umpteen.model.index import certificate_of, index_of, remove_index
-from umpteen.model.index_build import Sample, build_index, of_file, of_label_texts, sync_index
-from umpteen.model.store import Part, write_part
+from umpteen.model.index import (
+    Sample,
+    build_index,
+    certificate_of,
+    index_of,
+    of_file,
+    of_label_texts,
+    remove_index,
+    sync_index,
+)
 from umpteen.search.faiss import FaissIndex
 from umpteen.search.kinds import KINDS
-from umpteen.search.milvus import MilvusIndex
-from umpteen.search.milvus_connection import MilvusConnection
+from umpteen.search.milvus import MilvusConnection
+from umpteen.search.milvus_index import MilvusIndex
 
 COUNT = 300
 
@@ -176,7 +184,7 @@ def test_a_recall_that_cannot_be_reached_changes_nothing(model: Path, monkeypatc
 
 
 def test_milvus_that_cannot_be_reached_changes_nothing(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("umpteen.search.milvus_connection._WAITS", (0.01, 0.01, 0.01))
+    monkeypatch.setattr("umpteen.search.milvus._WAITS", (0.01, 0.01, 0.01))
     before = listing(model)
     outcome = command("index", "build", model, "--kind", "milvus", "--uri", "http://127.0.0.1:9")
     refused(outcome, "127.0.0.1:9", "is it running")
@@ -439,10 +447,10 @@ def test_of_two_builds_at_once_the_later_one_counts_and_none_leaves_a_collection
 
     def meanwhile(*written: Any) -> None:
         save_certificate(*written)
-        monkeypatch.setattr("umpteen.model.index_build.save_certificate", save_certificate)
+        monkeypatch.setattr("umpteen.model.index.save_certificate", save_certificate)
         build_index(model, "milvus", recall=0.9, k=3, uri=uri)
 
-    monkeypatch.setattr("umpteen.model.index_build.save_certificate", meanwhile)
+    monkeypatch.setattr("umpteen.model.index.save_certificate", meanwhile)
     certificate = build_index(model, "milvus", recall=0.9, k=5, uri=uri)
     part = index_part(model)
     assert part is not None and certificate_of(model) == certificate and certificate.k == 5
@@ -460,7 +468,7 @@ def test_labels_that_change_while_an_index_is_built_are_found_beside_it(
         save_certificate(*written)
         change_labels(model, lambda _: [Add("late", "dog dog library")])
 
-    monkeypatch.setattr("umpteen.model.index_build.save_certificate", meanwhile)
+    monkeypatch.setattr("umpteen.model.index.save_certificate", meanwhile)
     build_index(model, "faiss-flat")
     opened = Classifier.load(model)
     assert opened.index.kind == "faiss-flat" and opened.version == 1

@@ -28,8 +28,7 @@ from umpteen.model import folder as model_folder
 from umpteen.model import writing as model_writing
 from umpteen.model.classifier import Classifier, compact, verify
 from umpteen.model.folder import INDEX, MANIFEST, ModelFolder, checked_parts
-from umpteen.model.index import remove_index
-from umpteen.model.index_build import build_index
+from umpteen.model.index import build_index, remove_index
 
 LABELS = {"f": "fish", "t": "tax law", "l": "library", "n": "network of food"}
 VECTORS, STRUCTURE = "vectors.safetensors", "index.faiss"

@@ -16,8 +16,7 @@ from umpteen.model.calibrate import calibrate
 from umpteen.model.catalogue import open_labels
 from umpteen.model.classifier import Classifier, compact, verify
 from umpteen.model.folder import ModelFolder
-from umpteen.model.index import remove_index
-from umpteen.model.index_build import build_index
+from umpteen.model.index import build_index, remove_index
 from umpteen.model.rerank import fit_ranker, remove_ranker
 from umpteen.model.writing import standing_in
 from umpteen.rerank.features import RankerSettings

@@ -16,10 +16,21 @@ from umpteen.errors import BadInput, DamagedModel, NotSaved
 from umpteen.model import classifier as classifier_module
 from umpteen.model import folder as model_folder
 from umpteen.model.catalogue import change_labels, open_labels
-from umpteen.model.changes import Add, Rename, Retire, Step, Version
+from umpteen.model.changes import (
+    PATIENCE,
+    Add,
+    Locked,
+    Rename,
+    Replaced,
+    Retire,
+    Step,
+    Store,
+    Version,
+    append_version,
+    digest_of,
+)
 from umpteen.model.classifier import Classifier, verify
 from umpteen.model.folder import ModelFolder
-from umpteen.model.store import PATIENCE, Locked, Replaced, Store, append_version, digest_of
 
 
 @pytest.fixture
@@ -318,7 +329,7 @@ def test_a_folder_that_is_gone_is_said_so_and_answers_go_on(model: Path) -> None
 def test_vectors_that_are_no_numbers_are_not_saved(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     classifier = Classifier.load(model)
     nothing = torch.full((1, 16), torch.nan)
-    monkeypatch.setattr(classifier_module, "encode_texts", lambda *_, **__: nothing)
+    monkeypatch.setattr(classifier_module, "encode_new", lambda *_, **__: nothing)
     with pytest.raises(BadInput, match="NaN or infinity"):
         classifier.add_labels({"n": "new"})
     assert Classifier.load(model).version == 0

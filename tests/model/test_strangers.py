@@ -17,8 +17,7 @@ from miniature import command, files_of, listing, part_of, refused, write_recipe
 from umpteen.errors import DamagedModel
 from umpteen.model.catalogue import open_labels
 from umpteen.model.classifier import Classifier, verify
-from umpteen.model.index import remove_index
-from umpteen.model.index_build import build_index
+from umpteen.model.index import build_index, remove_index
 from umpteen.model.train import train
 
 TEXTS = ["law of fish", "dog of tree"]

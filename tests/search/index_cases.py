@@ -5,7 +5,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from umpteen.search.index import LabelIndex
+from umpteen.search.engine import LabelIndex
 from umpteen.search.ranking import NO_LABEL, Ranking
 
 DIMENSION = 24

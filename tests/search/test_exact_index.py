@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from search.index_cases import Truth, change, clustered, scores_are_inner_products, with_twins
 from umpteen.errors import BadInput
-from umpteen.search.exact import ExactIndex
-from umpteen.search.index import LabelIndex, best_of
+from umpteen.search.engine import LabelIndex
+from umpteen.search.index import ExactIndex, best_of
 from umpteen.search.ranking import NO_LABEL
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import grpc
 import pytest
 
-from umpteen.search import milvus_connection
-from umpteen.search import milvus_connection as milvus_engine
-from umpteen.search.milvus_connection import MilvusAway, MilvusConnection
+from umpteen.search import milvus as milvus_connection
+from umpteen.search import milvus as milvus_engine
+from umpteen.search.milvus import MilvusAway, MilvusConnection
 
 ADDRESS = "http://milvus.example:19530"
 SOON = 10.0  # seconds; what would never happen has not happened by then

@@ -16,12 +16,11 @@ from numpy.typing import NDArray
 
 from search.index_cases import Truth, change, clustered, recall, scores_are_inner_products, with_twins
 from umpteen.errors import BadInput, InUse
-from umpteen.search import milvus_connection
+from umpteen.search import milvus as milvus_connection
 from umpteen.search.certificate import tune
 from umpteen.search.index import Effort, LiveVectors
-from umpteen.search.milvus import AUTO, HNSW, IVF_FLAT, MilvusCollection, MilvusIndex
-from umpteen.search.milvus_connection import MilvusAway, MilvusConnection
-from umpteen.search.milvus_engine import FallbackIndex
+from umpteen.search.milvus import AUTO, HNSW, IVF_FLAT, MilvusAway, MilvusCollection, MilvusConnection
+from umpteen.search.milvus_index import FallbackIndex, MilvusIndex
 
 COUNT = 600
 NOBODY = "http://127.0.0.1:9"  # the discard port, where nobody listens
@@ -184,7 +183,7 @@ def test_an_embedded_engine_without_the_structure_takes_what_it_has(
 def test_the_embedded_engine_belongs_to_one_process(connection: MilvusConnection) -> None:
     connection.connect()
     program = (
-        "import sys; from umpteen.search.milvus_connection import *\n"
+        "import sys; from umpteen.search.milvus import *\n"
         "try: MilvusConnection(sys.argv[1]).connect()\n"
         "except InUse as error: print(error)"
     )
@@ -273,7 +272,7 @@ def test_exact_search_answers_while_milvus_is_away_and_milvus_when_it_is_back(
     assert milvus.collection.version() == 4
     seen: list[object] = []
     with monkeypatch.context() as patch:
-        patch.setattr("umpteen.search.milvus_engine.exact_search", lambda *asked: seen.append(asked))
+        patch.setattr("umpteen.search.milvus_index.exact_search", lambda *asked: seen.append(asked))
         assert recall(index.search(queries, 10), queries, truth) >= 0.95 and seen == []
     index.close()
 
@@ -299,7 +298,7 @@ def test_an_index_can_be_closed_while_its_thread_starts(tmp_path: Path, monkeypa
             time.sleep(0.1)
             super().start()
 
-    monkeypatch.setattr("umpteen.search.milvus_engine.Thread", Slow)
+    monkeypatch.setattr("umpteen.search.milvus_index.Thread", Slow)
     collection = MilvusCollection(MilvusConnection(NOBODY, timeout=1), "labels", HNSW)
     index = FallbackIndex(MilvusIndex(collection, LiveVectors(clustered(40, 1)), Effort(1, 16, 10), Keys, 3))
     with ThreadPoolExecutor(1) as thread:
@@ -327,7 +326,7 @@ def test_a_second_process_is_told_and_not_answered_from_elsewhere(
     def in_use(_: str) -> None:
         raise InUse("another one has it open")
 
-    monkeypatch.setattr("umpteen.search.milvus_connection.own", in_use)
+    monkeypatch.setattr("umpteen.search.milvus.own", in_use)
     collection = MilvusCollection(connection, "labels", HNSW)
     index = MilvusIndex(collection, LiveVectors(clustered(40, 1)), Effort(1, 16, 10), Keys, 3)
     with pytest.raises(InUse):

@@ -12,7 +12,7 @@ from service_cases import PATIENCE, Running, in_service, until
 
 from umpteen.data.labels import LabelCatalogue
 from umpteen.model.classifier import Classifier
-from umpteen.search.exact import ExactIndex
+from umpteen.search.index import ExactIndex
 from umpteen.search.ranking import Ranking
 from umpteen.service.schemas import Refusal, too_busy
 from umpteen.service.service import MANY, Seconds, Service, Trial
@@ -181,7 +181,7 @@ def test_a_model_that_is_moved_into_the_place_of_the_served_one_is_served(model:
 
 
 def test_an_index_that_is_built_meanwhile_is_searched_and_measured(model: Path) -> None:
-    from umpteen.model.index_build import build_index
+    from umpteen.model.index import build_index
 
     async def ask(service: Running) -> None:
         kept: Service = service.service

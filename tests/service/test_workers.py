@@ -22,7 +22,7 @@ from miniature import files_of, part_of
 from umpteen.cli.main import main
 from umpteen.cli.serve import serve as serve_command
 from umpteen.errors import BadConfig, BadFile, BadInput
-from umpteen.model.index_build import build_index
+from umpteen.model.index import build_index
 from umpteen.service.run import address_of
 from umpteen.service.server import listening_socket
 

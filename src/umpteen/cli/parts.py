@@ -8,7 +8,7 @@ import click
 from umpteen.cli.main import DATA_OF_MODEL, JSON, MODEL, PATH, Watch, cli, option, say, say_json, settings
 
 if TYPE_CHECKING:
-    from umpteen.model.index_build import Sample
+    from umpteen.model.index import Sample
 
 
 @cli.command()
@@ -157,7 +157,7 @@ def build(
     Without --queries or --data, the labels' own texts are the queries. If the recall cannot be reached, nothing changes
     and the exit code is 2. A cluster's token is read from UMPTEEN_MILVUS_TOKEN.
     """
-    from umpteen.model.index_build import build_index
+    from umpteen.model.index import build_index
 
     with Watch(quiet=as_json) as watch:
         texts = _sample(queries, source, sample, watch)
@@ -192,7 +192,7 @@ def sync(model: Path, queries: Path | None, source: str | None, sample: int, as_
 
     Until then they are searched exactly beside it. Milvus is told of them; other kinds are built again.
     """
-    from umpteen.model.index_build import sync_index
+    from umpteen.model.index import sync_index
 
     with Watch(quiet=as_json) as watch:
         rows = sync_index(model, sample=_sample(queries, source, sample, watch), progress=watch)
@@ -217,7 +217,7 @@ def remove_index(model: Path) -> None:
 def _sample(queries: Path | None, source: str | None, count: int, watch: Watch) -> "Sample | int":
     """The texts that were asked for, or how many of the labels' own."""
     from umpteen.errors import BadInput
-    from umpteen.model.index_build import of_dataset, of_file
+    from umpteen.model.index import of_dataset, of_file
 
     if queries is not None and source is not None:
         raise BadInput("--queries and --data both name the texts to tune on; give one of them")

@@ -4,14 +4,11 @@ import sys
 from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from umpteen.cli.main import MODEL, NO_RANKER, PATH, Watch, cli, option, say, say_json
-
-if TYPE_CHECKING:
-    from umpteen.model.batch import Wanted
 
 
 @cli.command()
@@ -49,17 +46,14 @@ def predict(
 
     Probabilities, --min-probability, --precision and --rule need a calibrated model (umpteen calibrate).
     """
-    from umpteen.model.batch import Wanted
-
-    wanted = Wanted(**asked)
     if source is not None and output is not None and not texts:
-        _answer_file(model, source, output, wanted, no_ranker, as_json, resume=resume, overwrite=overwrite)
+        _answer_file(model, source, output, asked, no_ranker, as_json, resume=resume, overwrite=overwrite)
     elif source is not None or output is not None:
         raise click.UsageError("--input and --output go together, and without TEXT")
-    elif wanted.id_field or wanted.skip_bad or resume or overwrite:
+    elif asked["id_field"] or asked["skip_bad"] or resume or overwrite:
         raise click.UsageError("--id-field, --skip-bad, --resume and --overwrite go with --input and --output")
     else:
-        _answer(model, _given_texts(texts), wanted, no_ranker, as_json)
+        _answer(model, _given_texts(texts), asked, no_ranker, as_json)
 
 
 def _given_texts(texts: tuple[str, ...]) -> list[str]:
@@ -76,11 +70,11 @@ def _given_texts(texts: tuple[str, ...]) -> list[str]:
     return given
 
 
-def _answer(model: Path, texts: list[str], wanted: "Wanted", no_ranker: bool, as_json: bool) -> None:
-    from umpteen.model.batch import answer
-    from umpteen.model.classifier import Classifier
+def _answer(model: Path, texts: list[str], asked: dict[str, Any], no_ranker: bool, as_json: bool) -> None:
+    from umpteen.model.classifier import LIMITS, Classifier, answer
 
-    answers = Classifier.load(model, ranker=not no_ranker).predict(texts, **wanted.limits())
+    limits = {name: asked[name] for name in LIMITS}
+    answers = Classifier.load(model, ranker=not no_ranker).predict(texts, **limits)
     for text, found in zip(texts, answers, strict=True):
         if as_json:
             say_json(answer({"text": text}, found))
@@ -94,15 +88,15 @@ def _answer(model: Path, texts: list[str], wanted: "Wanted", no_ranker: bool, as
 
 
 def _answer_file(
-    model: Path, source: Path, output: Path, wanted: "Wanted", no_ranker: bool, as_json: bool, **how: bool
+    model: Path, source: Path, output: Path, asked: dict[str, Any], no_ranker: bool, as_json: bool, **how: bool
 ) -> None:
-    from umpteen.model.batch import bad_rows_of, predict_file
+    from umpteen.model.batch import Wanted, bad_rows_of, predict_file
     from umpteen.model.classifier import Classifier
 
     with Watch(quiet=as_json) as watch:
         classifier = Classifier.load(model, ranker=not no_ranker)
         progress = partial(watch, "predicting (bytes)")
-        done = predict_file(classifier, source, output, wanted, **how, progress=progress)
+        done = predict_file(classifier, source, output, Wanted(**asked), **how, progress=progress)
     if as_json:
         about = {} if done is None else {"texts": done.texts, "labels": done.labels, "bad_rows": done.bad}
         say_json({"output": str(output), "complete": True, **about})

@@ -28,8 +28,7 @@ from umpteen.evaluation.metrics import (
 from umpteen.parallel.shard import Shard
 from umpteen.parallel.world import World
 from umpteen.rerank.ranker import Ranker
-from umpteen.search.exact import top_k
-from umpteen.search.ranking import Ranking, contains
+from umpteen.search.ranking import Ranking, contains, top_k
 
 USUAL_KS = (1, 3, 5, 10, 100)
 DECILES, DECILES_AT = 10, (1, 5)

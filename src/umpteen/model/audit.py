@@ -21,8 +21,7 @@ from umpteen.model.classifier import Classifier
 from umpteen.model.evaluate import in_rows_of
 from umpteen.parallel.shard import Shard
 from umpteen.parallel.world import World
-from umpteen.search.exact import best_known, top_k
-from umpteen.search.ranking import NO_LABEL
+from umpteen.search.ranking import NO_LABEL, best_known, top_k
 
 BLOCK = 16_384  # queries searched at once
 

@@ -7,7 +7,7 @@ step at the end. A kill costs the chunk that was being worked on.
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -20,7 +20,7 @@ from scipy.sparse import csr_array
 from umpteen.data.text_files import BadRow, InputRows, Row
 from umpteen.errors import BadFile, BadInput, NotSaved, Stopped
 from umpteen.files.storage import Workspace, open_workspace, write_atomically
-from umpteen.model.classifier import Classifier, Prediction
+from umpteen.model.classifier import LIMITS, Classifier, answer
 from umpteen.search.ranking import NO_LABEL, Ranking, write_csr
 
 ANSWERS, BAD, STATE = "answers.jsonl", "bad.jsonl", "progress.json"
@@ -46,7 +46,7 @@ class Wanted:
 
     def limits(self) -> dict[str, Any]:
         """As `Classifier.predict` takes them."""
-        return {name: getattr(self, name) for name in ("k", "min_probability", "precision", "rule")}
+        return {name: getattr(self, name) for name in LIMITS}
 
 
 @dataclass
@@ -76,12 +76,6 @@ def folder_of(output: Path) -> Path:
 def bad_rows_of(output: Path) -> Path:
     """Where skipped rows are listed."""
     return Path(f"{output}.bad.jsonl")
-
-
-def answer(about: Record, labels: Iterable[Prediction]) -> Record:
-    """An answer for machines: what it is about, and its labels, with probabilities where there are any."""
-    found = [{name: value for name, value in one._asdict().items() if value is not None} for one in labels]
-    return {**about, "labels": found}
 
 
 def predict_file(

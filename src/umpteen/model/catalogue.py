@@ -11,15 +11,28 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from umpteen.encoders.encoder import encode_texts
+from umpteen.encoders.encoder import Encoder, encode_texts
 from umpteen.encoders.towers import Towers
 from umpteen.errors import BadInput, DamagedModel
 from umpteen.files.progress import Advance
-from umpteen.model.changes import Change, Step, Version, VersionSummary, steps_of
+from umpteen.model.changes import (
+    PATIENCE,
+    Change,
+    Recorded,
+    Replaced,
+    Step,
+    Store,
+    Version,
+    VersionSummary,
+    append_version,
+    digest_of,
+    rows_at,
+    steps_of,
+)
 from umpteen.model.folder import ModelFolder, Verified, at_one_moment
 from umpteen.model.labels import LABELS, LiveLabels, read_labels
-from umpteen.model.store import PATIENCE, Recorded, Replaced, Store, append_version, digest_of, rows_at
-from umpteen.search.index import LiveVectors, Rows, require_finite
+from umpteen.search.engine import Indexed
+from umpteen.search.index import LiveVectors, Rows
 
 VECTORS = "vectors.safetensors"
 Encode = Callable[[list[str]], Tensor]
@@ -32,11 +45,13 @@ class LiveCatalogue:
     def __init__(self, labels: LiveLabels, base: Tensor, store: Store | None = None) -> None:
         self.start = labels  # what the model was written with
         self.labels = labels
-        self.vectors = LiveVectors(base, labels.active)
+        self.base = base  # [L, d], the vectors that the model was written with
         self.versions: list[Version] = []
         self.store = Store.create(None, "", labels.version) if store is None else store
         self.last_change: VersionSummary | None = None  # of those made here, not by other processes
         self._digest: str | None = None  # of the newest version
+        self._vectors: LiveVectors | None = None  # once somebody has asked for them …
+        self._later: dict[int, Tensor | None] = {}  # … and rows that have changed since, None: gone
         self._all: tuple[int, Tensor] | None = None  # of which version
         self._retired: dict[int, Tensor] = {}  # by row: the vectors that labels had to the end
 
@@ -50,9 +65,12 @@ class LiveCatalogue:
         return catalogue
 
     @property
-    def base(self) -> Tensor:
-        """The vectors that the model was written with."""  # [L, d]
-        return self.vectors.base
+    def vectors(self) -> LiveVectors:
+        """As they are now; who only changes labels needs none."""
+        if self._vectors is None or self._later:
+            self._vectors = _changed(self._vectors or LiveVectors(self.base, self.start.active), self._later)
+            self._later = {}
+        return self._vectors
 
     def take_in(self, connection: Connection) -> bool:
         """What other processes have changed, all of it or nothing; `Replaced` if these labels are not its beginning."""
@@ -85,6 +103,10 @@ class LiveCatalogue:
             then = list(rows_at(connection, version))
         self._require_rows(row for row, *_ in then)
         return _changed(start, {row: None if text is None else self._vector(row, vector) for row, text, vector in then})
+
+    def indexed(self, version: int, model: str = "") -> Indexed:
+        """The labels as they were in this version, for an index over them."""
+        return Indexed(model, self.vectors_at(version), version, lambda: self.labels)
 
     def all_vectors(self) -> Tensor:
         """The vectors of all rows, retired ones included: the base itself while no label has changed."""  # [rows, d]
@@ -200,8 +222,12 @@ class LiveCatalogue:
     ) -> Recorded | None:
         if not steps:
             return None
-        if brought := [vector for vector in vectors if vector is not None]:
-            require_finite("label", torch.stack(brought))
+        for step, vector in zip(steps, vectors, strict=True):
+            if vector is not None and not vector.isfinite().all():
+                raise BadInput(
+                    f"the vector of label {step.key!r} holds NaN or infinity, so the model's weights are no use; train "
+                    "it again, with a lower optimizer.learning_rate"
+                )
         stored = [None if vector is None else vector.float().contiguous().numpy().tobytes() for vector in vectors]
         time = datetime.now(UTC).isoformat(timespec="seconds")
         version = Version(self.labels.version + 1, time, note, steps)
@@ -231,18 +257,19 @@ class LiveCatalogue:
                 else:
                     retired.pop(row, None)
                 latest[row] = None if step.text is None else self._vector(row, vector)
-        self.vectors = _changed(self.vectors, latest)
+        self._later |= latest
         self._retired = retired
         self.versions += [recorded.version for recorded in read]
         self.labels = labels
         self._digest = read[-1].digest
 
     def _vector(self, row: int, stored: bytes | None) -> Tensor:
-        if stored is None:
-            return self.base[row].float()
-        if len(stored) != 4 * self.base.shape[1]:
+        if stored is not None and len(stored) != 4 * self.base.shape[1]:
             raise ValueError(f"the vector of row {row} has {len(stored)} bytes")
-        return torch.from_numpy(np.frombuffer(stored, dtype=np.float32).copy())
+        vector = self.base[row].float() if stored is None else torch.tensor(np.frombuffer(stored, dtype=np.float32))
+        if not vector.isfinite().all():
+            raise ValueError(f"the vector of row {row} holds NaN or infinity")
+        return vector
 
 
 def _changed(vectors: LiveVectors, rows: dict[int, Tensor | None]) -> LiveVectors:
@@ -272,6 +299,13 @@ def open_labels(path: Path) -> LiveCatalogue:
     return at_one_moment(path, read)
 
 
+def encode_new(tower: Encoder, texts: Sequence[str], progress: Advance | None = None) -> Tensor:
+    """The vectors of texts that the tower was not trained with; one alone needs no table of tokens and no threads."""
+    if len(texts) == 1 and tower.rows is None and not tower.training:
+        return tower.encode(texts)
+    return encode_texts(tower, texts, progress=progress)
+
+
 def change_labels(
     path: Path,
     changes: Callable[[LiveLabels], Sequence[Change]],
@@ -286,7 +320,7 @@ def change_labels(
             folder.require_whole((), Verified(connection), only=(f"{folder.trained.name}/encoder/",))
             return Towers.load(folder.trained / "encoder")
 
-        return encode_texts(at_one_moment(path, read).label, texts, progress=progress).float().cpu()
+        return encode_new(at_one_moment(path, read).label, texts, progress).float().cpu()
 
     return _with(path, lambda labels: labels.change(changes(labels.labels), encode, note))
 

@@ -1,13 +1,26 @@
-"""What can happen to labels: what is asked for (Add, Rename, Retire), and the steps and versions that are recorded."""
+"""What can change in a model, and the one SQLite database that records it: versions of labels, and current parts.
 
+What is asked for (Add, Rename, Retire) becomes steps, and all steps of a change one version. A change is one
+transaction: on disk when it returns, whole or absent for every process. A connection lives as long as its transaction,
+so a database at rest is one file.
+"""
+
+import hashlib
+import json
+import os
 import re
+import sqlite3
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from pathlib import Path
+from sqlite3 import Connection
+from typing import Any, Literal, NamedTuple, Protocol
+from urllib.parse import quote
 
-from umpteen.errors import BadInput
+from umpteen.errors import BadInput, DamagedModel, NotSaved
 
 LONGEST_KEY = 512  # characters
 LONGEST_TEXT = 10_000
@@ -170,3 +183,295 @@ def check_text(key: str, text: object) -> None:
 def _check_key_type(key: object) -> None:
     if not isinstance(key, str):
         raise BadInput(f"label key {key!r} is a {type(key).__name__}, not a string")
+
+
+PATIENCE = 120.0  # seconds that a change waits for the one before it; who makes one encodes no texts meanwhile
+_APPLICATION = 0x756D7074  # "umpt" in the file's header
+_FORMAT = 1
+_AS_IT_LIES = "mode=ro&immutable=1"  # SQLite looks at no lock and no log then
+_SCHEMA = (
+    "CREATE TABLE about (model TEXT NOT NULL, first_version INTEGER NOT NULL) STRICT",
+    "CREATE TABLE versions (version INTEGER PRIMARY KEY, time TEXT NOT NULL, note TEXT NOT NULL, "
+    "digest TEXT NOT NULL) STRICT",
+    "CREATE TABLE changes (version INTEGER NOT NULL REFERENCES versions, place INTEGER NOT NULL, do TEXT NOT NULL, "
+    "key TEXT NOT NULL, row INTEGER NOT NULL, text TEXT, vector BLOB, PRIMARY KEY (version, place)) STRICT",
+    "CREATE INDEX changes_of_row ON changes (row, version)",
+    "CREATE TABLE parts (name TEXT PRIMARY KEY, folder TEXT NOT NULL UNIQUE, labels_version INTEGER NOT NULL, "
+    "about TEXT NOT NULL, files TEXT NOT NULL) STRICT",
+    "CREATE TABLE verified (file TEXT PRIMARY KEY, stamp TEXT NOT NULL, sha256 TEXT NOT NULL) STRICT",
+)
+
+
+class Locked(NotSaved):
+    """Another process is changing the model, and waiting for its end took too long; nothing was changed."""
+
+
+class Replaced(Exception):
+    """Another model, or another history of its labels, has taken the place of the one that was read."""
+
+
+class Part(NamedTuple):
+    """Something added to a trained model: a folder that is never altered, current until another takes its place."""
+
+    name: str  # ranker, index, calibration
+    folder: str
+    labels_version: int  # it was made with
+    about: dict[str, Any]
+    files: dict[str, dict[str, Any]]  # size and SHA-256 by name
+
+
+class Recorded(NamedTuple):
+    """A version as it was read."""
+
+    version: Version
+    vectors: list[bytes | None]  # of its steps, where a text brought one
+    digest: str
+
+
+class Store:
+    """The database of one model; without a path it is in memory, and goes with this object."""
+
+    def __init__(self, path: Path | None, model: str, is_current: Callable[[], bool] = lambda: True) -> None:
+        self.path = path
+        self.model = model
+        self._is_current = is_current  # whether the folder still names this model
+        self._memory: Connection | None = None
+
+    @classmethod
+    def create(cls, path: Path | None, model: str, first_version: int) -> "Store":
+        """A new database, whose labels are those the model is written with."""
+        store = cls(path, model)
+        connection = sqlite3.connect(path or ":memory:", isolation_level=None, check_same_thread=False)
+        with _explained(path):
+            if path is not None:
+                connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute(f"PRAGMA application_id={_APPLICATION}")
+            connection.execute(f"PRAGMA user_version={_FORMAT}")
+            with _transaction(connection, "BEGIN"):
+                for statement in _SCHEMA:
+                    connection.execute(statement)
+                connection.execute("INSERT INTO about VALUES (?, ?)", (model, first_version))
+                digest = hashlib.sha256(model.encode()).hexdigest()
+                connection.execute("INSERT INTO versions VALUES (?, '', '', ?)", (first_version, digest))
+            if path is None:
+                store._memory = connection
+            else:
+                connection.close()
+        return store
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """One snapshot, whatever others change meanwhile."""
+        with self._opened(PATIENCE) as connection, _transaction(connection, "BEGIN"):
+            yield connection
+
+    @contextmanager
+    def changing(self, patience: float = PATIENCE) -> Iterator[Connection]:
+        """Nobody else changes anything meanwhile; what the body did is on disk when it ends well, else undone."""
+        with self._opened(patience) as connection, _transaction(connection, "BEGIN IMMEDIATE"):
+            if not self._is_current():
+                raise Replaced
+            yield connection
+
+    def nobody_reads_older(self) -> bool:
+        """Whether every snapshot that is being read has all that was committed before this call."""
+        with self._opened(0.0) as connection:
+            busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        return not busy
+
+    def is_at_rest(self) -> bool:
+        """Whether no process has it open; it is of no use to anybody after this look, which is for who deletes it."""
+        try:
+            with self._opened(0.0, doomed=True) as connection:
+                return bool(connection.execute("PRAGMA journal_mode=DELETE").fetchone()[0] == "delete")
+        except (Locked, DamagedModel, Replaced):
+            return False
+
+    def copy(self, folder: Path) -> None:
+        """Writes it as it is now into another folder, under the same name."""
+        assert self.path is not None
+        with self.reading() as connection, closing(sqlite3.connect(folder / self.path.name)) as made:
+            connection.backup(made)
+
+    def versions(self, connection: Connection, after: int) -> Iterator[Recorded]:
+        """All versions after this one, oldest first, each of them the next of the one before."""
+        previous = digest_of(connection, after)
+        for number, time, note, digest in connection.execute(
+            "SELECT version, time, note, digest FROM versions WHERE version > ? ORDER BY version", (after,)
+        ).fetchall():
+            found = connection.execute(
+                "SELECT do, key, text, vector FROM changes WHERE version = ? ORDER BY place", (number,)
+            ).fetchall()
+            version = Version(number, time, note, tuple(Step(do, key, text) for do, key, text, _ in found))
+            vectors = [vector for *_, vector in found]
+            after += 1
+            if number != after or previous is None or digest != _digest(previous, version, vectors):
+                raise DamagedModel(f"{self.path}: version {number} does not follow the one before it; copy it again")
+            previous = digest
+            yield Recorded(version, vectors, digest)
+
+    def problems(self) -> list[str]:
+        """What is wrong with it, looked at to the last byte."""
+        try:
+            with self.reading() as connection:
+                found = [str(line) for (line,) in connection.execute("PRAGMA integrity_check") if line != "ok"]
+                for first in connection.execute("SELECT first_version FROM about").fetchall():
+                    list(self.versions(connection, *first))
+        except DamagedModel as damage:
+            return [str(damage)]
+        return [f"{self.path}: {problem}; copy the model again" for problem in found]
+
+    @contextmanager
+    def _opened(self, patience: float, *, doomed: bool = False) -> Iterator[Connection]:
+        if self._memory is not None:
+            yield self._memory
+            return
+        assert self.path is not None
+        if Path(f"{self.path}-journal").exists():  # none is written in WAL mode, and it could name any file to delete
+            raise DamagedModel(
+                f"{self.path}-journal: is none of umpteen's files; remove it, and ask where the model comes from"
+            )
+        address = _address(self.path)
+        with (
+            _explained(self.path, patience),
+            closing(sqlite3.connect(address, uri=True, timeout=patience, isolation_level=None)) as found,
+        ):
+            found.execute("PRAGMA trusted_schema=OFF")
+            found.execute("PRAGMA synchronous=FULL")
+            found.execute("PRAGMA wal_autocheckpoint=0")  # who closes it last does it alone (sqlite.org: WAL-reset bug)
+            _require_ours(found, self.path, self.model)
+            is_logged = found.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
+            if not (is_logged or doomed or address.endswith(_AS_IT_LIES)):  # about to be deleted: see `is_at_rest`
+                if not self._is_current():
+                    raise Replaced
+                raise DamagedModel(f"{self.path}: is no database of this version of umpteen; copy the model again")
+            yield found
+
+
+def append_version(
+    connection: Connection, version: Version, rows: list[int], vectors: list[bytes | None], previous: str
+) -> str:
+    """The version follows the one with the digest `previous`; returns its own."""
+    digest = _digest(previous, version, vectors)
+    connection.execute("INSERT INTO versions VALUES (?, ?, ?, ?)", (version.number, version.time, version.note, digest))
+    connection.executemany(
+        "INSERT INTO changes VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (
+            (version.number, place, step.do, step.key, row, step.text, vector)
+            for place, (step, row, vector) in enumerate(zip(version.steps, rows, vectors, strict=True))
+        ),
+    )
+    return digest
+
+
+def digest_of(connection: Connection, version: int) -> str | None:
+    """Which version this is; two histories that part have other digests from there on."""
+    found = connection.execute("SELECT digest FROM versions WHERE version = ?", (version,)).fetchone()
+    return None if found is None else str(found[0])
+
+
+def rows_at(connection: Connection, version: int) -> Iterator[tuple[int, str | None, bytes | None]]:
+    """Row, text (None: retired) and vector (None: the first one) of all rows that had changed by this version."""
+    yield from connection.execute(
+        "SELECT row, text, vector FROM changes NATURAL JOIN "
+        "(SELECT row, max(version) AS version FROM changes WHERE version <= ? GROUP BY row)",
+        (version,),
+    )
+
+
+def read_parts(connection: Connection) -> dict[str, Part]:
+    """The current parts by name."""
+    parts: dict[str, Part] = {}
+    for name, folder, version, *described in connection.execute(
+        "SELECT name, folder, labels_version, about, files FROM parts"
+    ):
+        try:
+            about, files = map(json.loads, described)
+        except (ValueError, RecursionError):
+            about = files = None
+        if not (isinstance(about, dict) and isinstance(files, dict)):
+            raise DamagedModel(f"the model's {name} is said to be what no {name} is; do not use this model")
+        parts[name] = Part(name, folder, version, about, files)
+    return parts
+
+
+def write_part(connection: Connection, part: Part) -> None:
+    """The part is current from now on."""
+    connection.execute(
+        "INSERT OR REPLACE INTO parts VALUES (?, ?, ?, ?, ?)",
+        (part.name, part.folder, part.labels_version, json.dumps(part.about), json.dumps(part.files)),
+    )
+
+
+def drop_part(connection: Connection, name: str) -> None:
+    """There is no such part from now on."""
+    connection.execute("DELETE FROM parts WHERE name = ?", (name,))
+
+
+@contextmanager
+def _transaction(connection: Connection, begin: str) -> Iterator[None]:
+    connection.execute(begin)
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:  # else SQLite has done it, after an error of the disk
+            connection.execute("ROLLBACK")
+        raise
+
+
+def is_database(path: Path) -> bool:
+    """Whether the file is such a database, by its header."""
+    with path.open("rb") as file:
+        header = file.read(72)
+    return header[:15] == b"SQLite format 3" and int.from_bytes(header[68:72], "big") == _APPLICATION
+
+
+def _digest(previous: str, version: Version, vectors: list[bytes | None]) -> str:
+    content = [previous, version.number, version.time, version.note, version.steps]
+    made = hashlib.sha256(json.dumps(content, ensure_ascii=False).encode())
+    for vector in vectors:
+        made.update(vector or b"")
+    return made.hexdigest()
+
+
+def _address(path: Path) -> str:
+    """Never creates a file. A folder that cannot be written is read as it lies there."""
+    mode = "mode=rw"
+    if not os.access(path.parent, os.W_OK) or not os.access(path, os.W_OK):
+        mode = "mode=ro" if Path(f"{path}-wal").exists() else _AS_IT_LIES
+    return f"file:{quote(str(path.absolute()))}?{mode}"
+
+
+def _require_ours(connection: Connection, path: Path, model: str) -> None:
+    """Tables as this module makes them and nothing else: no view or trigger of somebody else's runs here."""
+    found = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")]
+    if found != [_APPLICATION, _FORMAT]:
+        raise DamagedModel(f"{path}: is no database of this version of umpteen; copy the model again")
+    tables = connection.execute("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL").fetchall()
+    if sorted(sql for (sql,) in tables) != sorted(_SCHEMA):
+        raise DamagedModel(f"{path}: was altered, it has other tables than umpteen makes; copy the model again")
+    (belongs_to,) = connection.execute("SELECT model FROM about").fetchone() or ("",)
+    if belongs_to != model:
+        raise DamagedModel(f"{path}: belongs to another model than the one beside it; copy the model again")
+
+
+@contextmanager
+def _explained(path: Path | None, patience: float = PATIENCE) -> Iterator[None]:
+    """SQLite's errors in the words of this package."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        code = (getattr(error, "sqlite_errorcode", 0) or 0) & 0xFF
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL):
+            waited = f" for {patience:g} s" if patience else ""
+            reason = f"another process has been changing it{waited}; nothing was changed, try again later"
+            raise Locked(f"{path}: {reason}") from error
+        if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
+            raise NotSaved(
+                f"{path}: could not be written ({error}); nothing was changed. Free space, or copy the model folder to "
+                "a place you may write to"
+            ) from error
+        if code == sqlite3.SQLITE_CANTOPEN and path is not None and not path.exists():
+            raise Replaced from error
+        raise DamagedModel(f"{path}: is damaged ({error}); copy the model again") from error

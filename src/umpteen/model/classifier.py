@@ -6,37 +6,36 @@ from dataclasses import replace
 from pathlib import Path
 from time import monotonic, time_ns
 from types import EllipsisType
-from typing import Any, NamedTuple, Self
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from umpteen.calibration.calibration import Calibration
 from umpteen.data.labels import LabelCatalogue
 from umpteen.encoders.encoder import encode_texts
 from umpteen.encoders.towers import Towers
 from umpteen.errors import BadInput, UmpteenError
 from umpteen.evaluation.report import Report
 from umpteen.files.progress import Advance
-from umpteen.model.catalogue import VECTORS, Encoded, LiveCatalogue
-from umpteen.model.changes import Add, Change, Rename, Retire, VersionSummary
+from umpteen.model.catalogue import VECTORS, Encoded, LiveCatalogue, encode_new
+from umpteen.model.changes import PATIENCE, Add, Change, Part, Rename, Replaced, Retire, VersionSummary
 from umpteen.model.folder import CALIBRATION, CARD, INDEX, MARK, RECIPE, REPORT, ModelFolder, Stamp, checked_parts
 from umpteen.model.folder import RANKER as RANKER
 from umpteen.model.folder import verify as verify
 from umpteen.model.labels import LABELS, LiveLabels
 from umpteen.model.live import LiveModel
-from umpteen.model.store import PATIENCE, Part, Replaced
 from umpteen.model.writing import Carried, Model, Standing, write_model
-from umpteen.rerank.ranker import Ranker
-from umpteen.search.exact import top_k
-from umpteen.search.index import BOUND, LabelIndex
-from umpteen.search.ranking import NO_LABEL, Ranking
+from umpteen.search.engine import BOUND
+from umpteen.search.ranking import NO_LABEL, Ranking, top_k
 
 USUAL_K = 5  # labels a text
+LIMITS = ("k", "min_probability", "precision", "rule")  # what `Classifier.predict` can be told
 _UNTIL_NEXT_MODEL = 60.0  # seconds, to load a model that took this one's place and is damaged
 _SETTLED = 100_000_000  # nanoseconds, more than the steps in which file systems count time
+
+Value = TypeVar("Value")
 
 
 class Prediction(NamedTuple):
@@ -46,6 +45,24 @@ class Prediction(NamedTuple):
     text: str
     score: float
     probability: float | None = None  # of being right, if the model is calibrated
+
+
+def answer(about: dict[str, Any], labels: Iterable[Prediction]) -> dict[str, Any]:
+    """An answer for machines: what it is about, and its labels, with probabilities where there are any."""
+    found = [{name: value for name, value in one._asdict().items() if value is not None} for one in labels]
+    return {**about, "labels": found}
+
+
+class _OfModel(Generic[Value]):
+    """An attribute of the model that a classifier uses, whichever that is by now."""
+
+    def __init__(self, read: Callable[[LiveModel], Value]) -> None:
+        self._read = read
+
+    def __get__(self, classifier: "Classifier | None", _: type | None = None) -> Value:
+        if classifier is None:
+            return self  # type: ignore[return-value]  # asked of the class, as a property answers
+        return self._read(classifier._live)
 
 
 class Classifier:
@@ -94,83 +111,36 @@ class Classifier:
         """
         return cls(towers, labels, encode_texts(towers.label, labels.texts, progress=progress, rows=rows).float())
 
-    @property
-    def towers(self) -> Towers:
-        return self._live.towers
-
-    @property
-    def labels(self) -> LiveLabels:
-        """The labels as they are now; a snapshot that later changes leave alone."""
-        return self._live.labels
-
-    @property
-    def version(self) -> int:
-        """Of the labels: 0 as trained, one more with each change."""
-        return self._live.version
-
-    @property
-    def vectors(self) -> Tensor:
-        """The labels' vectors, retired rows included; mapped while no label has changed, else held in memory."""
-        return self._live.vectors
-
-    @property
-    def hidden(self) -> NDArray[np.int64]:
-        """The rows of retired labels, which no search may return."""
-        return self._live.hidden
-
-    @property
-    def index(self) -> LabelIndex:
-        """What finds the best labels of a vector."""
-        return self._live.index
-
-    @property
-    def ranker(self) -> Ranker | None:
-        """What puts the dual encoder's first labels in order, as they are now; None: the dual encoder ranks alone."""
-        return self._live.ranker
-
-    @property
-    def has_ranker(self) -> bool:
-        return self._live.has_ranker
-
-    @property
-    def calibration(self) -> Calibration | None:
-        """What makes probabilities of scores, if the model is calibrated."""
-        return self._live.calibration
-
-    @property
-    def report(self) -> Report | None:
-        """On validation, as training ended."""
-        return self._live.report
-
-    @property
-    def recipe(self) -> str | None:
-        """What the model was trained by, as TOML."""
-        return self._live.recipe
-
-    @property
-    def data(self) -> dict[str, Any]:
-        """What it was trained on."""
-        return self._live.data
-
-    @property
-    def training(self) -> dict[str, Any]:
-        """Steps, seconds and parameters."""
-        return self._live.training
-
-    @property
-    def folder(self) -> ModelFolder | None:
-        """The folder it was loaded from, and the model in it."""
-        return self._live.folder
-
-    @property
-    def path(self) -> Path | None:
-        """Where it was loaded from; changes of its labels are on disk then."""
-        return self._live.path
-
-    @property
-    def parts(self) -> Mapping[str, Part]:
-        """What was added to the trained model and is in use, by name."""
-        return self._live.parts
+    towers = _OfModel(lambda model: model.towers)
+    labels = _OfModel(lambda model: model.labels)
+    """The labels as they are now; a snapshot that later changes leave alone."""
+    version = _OfModel(lambda model: model.version)
+    """Of the labels: 0 as trained, one more with each change."""
+    vectors = _OfModel(lambda model: model.vectors)
+    """The labels' vectors, retired rows included; mapped while no label has changed, else held in memory."""
+    hidden = _OfModel(lambda model: model.hidden)
+    """The rows of retired labels, which no search may return."""
+    index = _OfModel(lambda model: model.index)
+    """What finds the best labels of a vector."""
+    ranker = _OfModel(lambda model: model.ranker)
+    """What puts the dual encoder's first labels in order, as they are now; None: the dual encoder ranks alone."""
+    has_ranker = _OfModel(lambda model: model.has_ranker)
+    calibration = _OfModel(lambda model: model.calibration)
+    """What makes probabilities of scores, if the model is calibrated."""
+    report = _OfModel(lambda model: model.report)
+    """On validation, as training ended."""
+    recipe = _OfModel(lambda model: model.recipe)
+    """What the model was trained by, as TOML."""
+    data = _OfModel(lambda model: model.data)
+    """What it was trained on."""
+    training = _OfModel(lambda model: model.training)
+    """Steps, seconds and parameters."""
+    folder = _OfModel(lambda model: model.folder)
+    """The folder it was loaded from, and the model in it."""
+    path = _OfModel(lambda model: model.path)
+    """Where it was loaded from; changes of its labels are on disk then."""
+    parts = _OfModel(lambda model: model.parts)
+    """What was added to the trained model and is in use, by name."""
 
     def part_file(self, name: str, file: str) -> bytes | None:
         """A file of a part in use, as it was written; None if the part has no such file, or is gone by now."""
@@ -178,7 +148,7 @@ class Classifier:
 
     def history(self) -> list[VersionSummary]:
         """What happened to the labels since the model was written, oldest first."""
-        return self._live.history()
+        return self._live.catalogue.history()
 
     def predict(
         self,
@@ -242,7 +212,7 @@ class Classifier:
         count = self.labels.count()
         if not 1 <= k <= count:
             raise BadInput(f"k is {k:,}, but the model has {count:,} labels; ask for 1 to {count}")
-        vectors = encode_texts(self.towers.query, texts, progress=progress)
+        vectors = encode_new(self.towers.query, texts, progress=progress)
         ranker = self.ranker
         width = k if ranker is None else min(count, max(k, ranker.settings.candidates))
         if excluding is None:
@@ -281,7 +251,7 @@ class Classifier:
         """
 
         def encode(texts: list[str]) -> Tensor:
-            return encode_texts(self.towers.label, texts).float().cpu()
+            return encode_new(self.towers.label, texts).float().cpu()
 
         return self._changed(lambda labels: labels.change(changes, encode, note, patience=patience, encoded=encoded))
 
@@ -321,8 +291,8 @@ class Classifier:
             raise
         old, self._live, self._damaged = self._live, new, None
         old.index.close()
-        if old.follows_index:
-            new.follow_index()
+        if INDEX in old.follows:
+            new.follows += (INDEX,)
             with suppress(UmpteenError, OSError, Replaced):  # the next `refresh` tells why it cannot be used
                 new.look()
 

@@ -20,8 +20,7 @@ from umpteen.evaluation.metrics import USUAL, Difference, paired_differences
 from umpteen.evaluation.report import USUAL_KS, Evaluator, Report
 from umpteen.model.classifier import Classifier
 from umpteen.model.labels import TRAINED
-from umpteen.search.exact import top_k
-from umpteen.search.ranking import Ranking
+from umpteen.search.ranking import Ranking, top_k
 
 
 class How(TypedDict, total=False):

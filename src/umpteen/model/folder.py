@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from io import BufferedReader
 from pathlib import Path, PurePosixPath
 from sqlite3 import Connection
 from typing import Any, TypeVar
@@ -21,8 +22,8 @@ from safetensors import SafetensorError, safe_open
 
 from umpteen.errors import BadFile, BadInput, DamagedModel, NotSaved, UmpteenError
 from umpteen.files.progress import Advance
-from umpteen.files.storage import atomic_folder, is_taken, sha256_of, unfinished_target
-from umpteen.model.store import Part, Replaced, Store, digest_of, drop_part, is_database, read_parts, write_part
+from umpteen.files.storage import atomic_folder, is_taken, unfinished_target
+from umpteen.model.changes import Part, Replaced, Store, digest_of, drop_part, is_database, read_parts, write_part
 from umpteen.version import __version__
 
 FORMAT = 3
@@ -412,7 +413,17 @@ def _everything(folder: Path | str) -> Iterator[os.DirEntry[str]]:
                 yield from _everything(entry.path)
 
 
+def sha256_of(path: Path) -> str:
+    """In hexadecimal, read in blocks, as `read_plainly` reads."""
+    with _opened_plainly(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def read_plainly(path: Path) -> bytes:
     """The file itself, never what a link in its place leads to."""
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+    with _opened_plainly(path) as file:
         return file.read()
+
+
+def _opened_plainly(path: Path) -> BufferedReader:
+    return os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb")

@@ -1,37 +1,180 @@
-"""A model's index as a part of its folder: opened for a classifier, shown, and removed. index_build.py makes it."""
+"""The index of a saved model: built, tuned and certified before it takes its place, brought up to date, removed."""
 
 import json
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from sqlite3 import Connection
+from typing import NamedTuple
 
-from safetensors import SafetensorError
+import numpy as np
 
-from umpteen.errors import DamagedModel
-from umpteen.model.catalogue import LiveCatalogue
+from umpteen.data.dataset import Dataset
+from umpteen.data.text_files import BadRow, InputRows
+from umpteen.encoders.encoder import encode_texts
+from umpteen.errors import BadFile, BadInput, DamagedModel, NotSaved
+from umpteen.files.progress import Progress
+from umpteen.model.catalogue import open_labels
+from umpteen.model.changes import Part, read_parts, write_part
+from umpteen.model.classifier import Classifier
 from umpteen.model.folder import INDEX, ModelFolder, Verified, at_one_moment, checked_parts
-from umpteen.model.store import Part
-from umpteen.search.certificate import Certificate
-from umpteen.search.index import Indexed, LabelIndex
-from umpteen.search.kinds import engine_of, forget
+from umpteen.model.labels import LiveLabels
+from umpteen.search.certificate import Certificate, interval, queries_per_second, tune
+from umpteen.search.engine import Engine, Indexed, Later
+from umpteen.search.index import ExactIndex
+from umpteen.search.kinds import KINDS, engine_of, forget
 
 CERTIFICATE = "certificate.json"
+USUAL = 1000  # queries
+USUAL_K = 10
 
 
-def indexed(catalogue: LiveCatalogue, version: int, model: str = "") -> Indexed:
-    """A model's labels as they were in this version, for an index over them."""
-    return Indexed(model, catalogue.vectors_at(version), version, lambda: catalogue.labels)
+class Sample(NamedTuple):
+    """Texts, and where they come from."""
+
+    texts: list[str]
+    origin: str
 
 
-def open_index(folder: Path, part: Part, catalogue: LiveCatalogue) -> LabelIndex:
-    """The index as it was made; the caller tells it what has changed since that version of the labels."""
+def of_label_texts(labels: LiveLabels, count: int = USUAL, seed: int = 0) -> Sample:
+    """Texts of some labels: all there is where nothing is known of the queries to come."""
+    rows = _some(np.flatnonzero(labels.active), count, seed)
+    return Sample([labels.texts[int(row)] for row in rows], "the labels' own texts, encoded as queries")
+
+
+def of_file(path: Path, count: int = USUAL, seed: int = 0) -> Sample:
+    """Some texts of a file: one a line, or the field `text` of JSON lines or a table."""
+    texts = []
+    for row in InputRows(path):
+        if isinstance(row, BadRow):
+            raise BadFile(path, f"{row.problem}: {row.content!r}", line=row.line)
+        texts.append(row.text)
+    if len(texts) < 2:
+        raise BadFile(path, f"holds {len(texts)} texts; an index is tuned on some and certified on others")
+    return Sample([texts[row] for row in _some(np.arange(len(texts)), count, seed)], f"texts of {path.name}")
+
+
+def of_dataset(dataset: Dataset, count: int = USUAL, seed: int = 0) -> Sample:
+    """Some training texts of a dataset."""
+    texts: Sequence[str] = dataset.train.texts
+    rows = _some(np.arange(len(texts)), count, seed)
+    return Sample([texts[int(row)] for row in rows], f"training texts of {dataset.name}")
+
+
+def _some(rows: "np.ndarray[tuple[int], np.dtype[np.int64]]", count: int, seed: int) -> list[int]:
+    chosen = np.random.default_rng(seed).choice(rows, min(count, len(rows)), replace=False)
+    return [int(row) for row in np.sort(chosen)]
+
+
+def build_index(
+    model: Path | str,
+    kind: str,
+    *,
+    recall: float = 0.99,
+    k: int | None = None,
+    sample: Sample | int = USUAL,
+    uri: str | None = None,
+    progress: Progress | None = None,
+) -> Certificate:
+    """Builds an index over the labels as they are now, tunes it, certifies it and puts it into the model folder.
+
+    If the recall cannot be reached, nothing is changed. Where the sample of queries is a number, so many of the labels'
+    own texts are the queries; `k` is 10, or as many as the ranker looks at; `uri` says where Milvus is.
+    """
+    engine = _checked(kind, recall, k, uri)
+    tell = progress or (lambda name, done, total: None)
+    classifier = Classifier.load(model, index=False)
+    folder = classifier.folder
+    assert folder is not None
+    labels = classifier.index.labels
+    over = Indexed(folder.model, labels, classifier.version, lambda: classifier.labels)
+    if isinstance(sample, int):
+        sample = of_label_texts(classifier.labels, sample)
+    queries = encode_texts(classifier.towers.query, sample.texts).float().cpu()
+    k = min(k or usual_k(classifier), labels.count())
+    with ExitStack() as made, folder.adding(INDEX) as part:
+        begun = time.perf_counter()
+        index, about = made.enter_context(engine.build(part.folder, over, uri, partial(tell, "building")))
+        seconds = time.perf_counter() - begun
+        tuned = tune(index, queries, k, recall)
+        speeds = [queries_per_second(side, queries, k) for side in (index, ExactIndex.of(labels))]
+        part.labels_version, part.living = classifier.version, engine.living
+        part.about = {**index.save(part.folder), **about}
+        index.close()  # an engine in the folder is still when the folder is moved to its place
+        certificate = Certificate(
+            kind=kind,
+            k=k,
+            target=recall,
+            recall=float(tuned.recalls.mean()),
+            recall_interval=interval(tuned.recalls),
+            effort=tuned.effort.to_dict(),
+            queries=len(tuned.recalls),
+            queries_tuned_on=tuned.tuned_on,
+            sample=sample.origin,
+            labels=labels.count(),
+            dimension=labels.dimension,
+            catalogue_version=classifier.version,
+            queries_per_second={"index": speeds[0], "exact": speeds[1]},
+            bytes={"index": engine.size(part.folder, part.about), "exact": labels.count() * labels.dimension * 4},
+            build_seconds=seconds,
+            attempts=tuned.attempts,
+        )
+        save_certificate(certificate, part.folder)
+    if part.replaced is not None:
+        forget(folder.part_path(part.replaced), part.replaced.about)
+    return certificate
+
+
+def sync_index(model: Path | str, *, sample: Sample | int = USUAL, progress: Progress | None = None) -> int:
+    """Brings the index up to the labels as they are now; returns how many rows were not yet in it.
+
+    Milvus is told of those rows, and its certificate stays as it was measured. Other kinds are built again for the
+    recall that they were built for, and get a new certificate.
+    """
+    model = Path(model)
+    found = index_of(model)
+    if found is None:
+        raise BadInput(f"{model} has no index; `umpteen index build` makes one")
+    part, certificate = found
+    catalogue = open_labels(model)
+    put, gone = catalogue.since(part.labels_version)
     engine = engine_of(str(part.about.get("kind")))
-    try:
-        return engine.open(folder, part.about, indexed(catalogue, part.labels_version))
-    except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
-        raise DamagedModel(
-            f"{folder}: cannot be opened although its files are whole ({error}); "
-            "`umpteen index build` makes it again, `umpteen index remove` goes back to exact search"
-        ) from error
+    if engine.updates:
+        folder = ModelFolder(model)
+        older = catalogue.indexed(part.labels_version, folder.model)
+        engine.update(folder.part_path(part), part.about, older, Later(catalogue.vectors, put, gone))
+        with folder.changing() as connection:
+            current = read_parts(connection).get(INDEX)
+            if current is None or current.folder != part.folder:
+                raise NotSaved(f"{folder.path}: its index was replaced meanwhile; what stands there now is as it was")
+            write_part(connection, part._replace(labels_version=catalogue.labels.version))
+    elif len(put) + len(gone):
+        build_index(
+            model, certificate.kind, recall=certificate.target, k=certificate.k, sample=sample, progress=progress
+        )
+    return len(put) + len(gone)
+
+
+def usual_k(classifier: Classifier) -> int:
+    """How many labels a search is usually asked for."""
+    ranker = classifier.ranker
+    return USUAL_K if ranker is None else max(USUAL_K, ranker.settings.candidates)
+
+
+def _checked(kind: str, recall: float, k: int | None, uri: str | None) -> Engine:
+    """The engine of this kind, if it can be built as is asked for."""
+    engine = engine_of(kind)
+    if not 0 < recall <= 1:
+        raise BadInput(f"a recall of {recall:g} is asked for; it must lie above 0 and not above 1")
+    if k is not None and k < 1:
+        raise BadInput(f"k is {k}; ask for at least 1 label")
+    if uri is not None and not engine.has_address:
+        others = [name for name in KINDS if engine_of(name).has_address]
+        raise BadInput(f"an address ({uri}) is for {', '.join(others)}; {kind} keeps its files in the model folder")
+    engine.check(uri)
+    return engine
 
 
 def index_of(model: Path) -> tuple[Part, Certificate] | None:

@@ -10,15 +10,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from torch import Tensor
 
 from umpteen.calibration.calibration import Calibration
 from umpteen.data.labels import LabelCatalogue
 from umpteen.encoders.towers import Towers
-from umpteen.errors import BadInput
+from umpteen.errors import BadInput, DamagedModel
 from umpteen.evaluation.report import Report
 from umpteen.model.catalogue import LiveCatalogue
-from umpteen.model.changes import VersionSummary
+from umpteen.model.changes import Part, Replaced
 from umpteen.model.folder import (
     CALIBRATION,
     INDEX,
@@ -32,12 +33,11 @@ from umpteen.model.folder import (
     read_plainly,
     refuse_links,
 )
-from umpteen.model.index import open_index
 from umpteen.model.labels import LiveLabels
-from umpteen.model.store import Part, Replaced
 from umpteen.rerank.ranker import Ranker
-from umpteen.search.exact import ExactIndex
-from umpteen.search.index import LabelIndex, try_out
+from umpteen.search.engine import LabelIndex, try_out
+from umpteen.search.index import ExactIndex
+from umpteen.search.kinds import engine_of
 
 _UNTIL_NEXT_PART = 5.0  # seconds, to use a part that could not be used: it may be somebody else's for now
 
@@ -62,7 +62,7 @@ class LiveModel:
         labels: LabelCatalogue | LiveLabels,
         vectors: Tensor,
         *,
-        report: Report | None = None,
+        report: Report | dict[str, Any] | None = None,
         recipe: str | None = None,
         data: dict[str, Any] | None = None,
         training: dict[str, Any] | None = None,
@@ -81,7 +81,7 @@ class LiveModel:
             raise BadInput(f"the ranker knows {ranker.labels:,} labels, the model {len(labels):,}; fit it again")
         self.catalogue = catalogue or LiveCatalogue(LiveLabels.of(labels), vectors)
         self.towers = towers
-        self.report = report  # on validation, as training ended
+        self._report = report  # as it was read, until somebody asks for it
         self.recipe = recipe  # what the model was trained by, as TOML
         self.data = data or {}  # what it was trained on
         self.training = training or {}  # steps, seconds and parameters
@@ -90,17 +90,14 @@ class LiveModel:
         self.parts: dict[str, Part] = {}  # what was added to the trained model and is in use, by name
         self.index: LabelIndex = ExactIndex.of(self.catalogue.vectors)  # what finds the best labels of a vector
         self._index_version = self.version
-        self._follows = tuple(follows)
+        self.follows = tuple(follows)  # the parts that it uses as soon as they are there and can be opened
         self._fitted_ranker = ranker
         self._current_ranker: tuple[int, Ranker] | None = None  # for which version
         self.troubles: dict[str, _Trouble] = {}  # by part, when it was last tried
 
     @classmethod
     def load(cls, path: Path | str, *, ranker: bool = True, index: bool = True) -> "LiveModel":
-        """The model of a folder, its labels as they are now; large files are hashed once after a change.
-
-        Without its ranker, if it has one, the dual encoder ranks alone; without its index it searches exactly.
-        """
+        """What `Classifier.load` opens."""
         follows = [*([RANKER] if ranker else []), CALIBRATION, *([INDEX] if index else [])]
 
         def read(folder: ModelFolder, connection: Connection) -> tuple[LiveModel, Verified]:
@@ -113,7 +110,7 @@ class LiveModel:
                 Towers.load(folder.trained / "encoder"),
                 catalogue.start,
                 catalogue.base,
-                report=Report.from_dict(json.loads(report.read_text(encoding="utf-8"))) if report.exists() else None,
+                report=json.loads(report.read_text(encoding="utf-8")) if report.exists() else None,
                 recipe=recipe.read_text(encoding="utf-8") if recipe.exists() else None,
                 data=folder.manifest["settings"]["data"],
                 training=folder.manifest["settings"]["training"],
@@ -131,6 +128,16 @@ class LiveModel:
         return loaded
 
     @property
+    def report(self) -> Report | None:
+        """On validation, as training ended."""
+        if self._report is not None and not isinstance(self._report, Report):
+            try:
+                self._report = Report.from_dict(self._report)
+            except BadInput as error:
+                raise DamagedModel(f"{self.path}: cannot be used although its files are whole: {error}") from error
+        return self._report
+
+    @property
     def labels(self) -> LiveLabels:
         """The labels as they are now; a snapshot that later changes leave alone."""
         return self.catalogue.labels
@@ -139,10 +146,6 @@ class LiveModel:
     def version(self) -> int:
         """Of the labels: 0 as trained, one more with each change."""
         return self.catalogue.labels.version
-
-    def history(self) -> list[VersionSummary]:
-        """What happened to the labels since the model was written, oldest first."""
-        return self.catalogue.history()
 
     @property
     def vectors(self) -> Tensor:
@@ -191,15 +194,6 @@ class LiveModel:
         with self.folder.store.reading() as connection:
             return self.take_in(connection)
 
-    def follow_index(self) -> None:
-        """Searches with the folder's index from now on, as soon as that can be opened; `look` tells why not."""
-        self._follows += (INDEX,)
-
-    @property
-    def follows_index(self) -> bool:
-        """Whether it searches with the folder's index."""
-        return INDEX in self._follows
-
     def take_in(self, connection: Connection) -> bool:
         """What others have changed since, labels and parts; a part that cannot be used is tried again later."""
         assert self.folder is not None
@@ -227,7 +221,7 @@ class LiveModel:
     @property
     def is_whole(self) -> bool:
         """False if it was loaded without its ranker."""
-        return self.folder is None or RANKER in self._follows
+        return self.folder is None or RANKER in self.follows
 
     def tell_index(self) -> None:
         """The index hears of the labels that have changed since it last did."""
@@ -235,7 +229,7 @@ class LiveModel:
 
     def _wanted(self, parts: Mapping[str, Part]) -> Iterable[str]:
         """The names of the parts that are followed; a calibration holds for the ranker's scores, if there is one."""
-        return (name for name in self._follows if name != CALIBRATION or self.is_whole or RANKER not in parts)
+        return (name for name in self.follows if name != CALIBRATION or self.is_whole or RANKER not in parts)
 
     def _use(self, name: str, part: Part | None, *, try_it: bool) -> None:
         """The part counts from now on; an index that is to be tried has answered a query by then."""
@@ -256,7 +250,15 @@ class LiveModel:
         old, version = self.index, self.version
         new: LabelIndex = ExactIndex.of(self.catalogue.vectors)
         if part is not None:
-            new = open_index(self.folder.part_path(part), part, self.catalogue)
+            where = self.folder.part_path(part)
+            engine = engine_of(str(part.about.get("kind")))
+            try:
+                new = engine.open(where, part.about, self.catalogue.indexed(part.labels_version))
+            except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
+                raise DamagedModel(
+                    f"{where}: cannot be opened although its files are whole ({error}); "
+                    "`umpteen index build` makes it again, `umpteen index remove` goes back to exact search"
+                ) from error
             try:
                 version = self._told(new, part.labels_version)
                 if try_it:

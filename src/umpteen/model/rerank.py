@@ -20,17 +20,16 @@ from umpteen.errors import BadInput
 from umpteen.evaluation.report import Evaluator
 from umpteen.files.progress import Advance, Progress, named
 from umpteen.files.storage import open_workspace, write_atomically
-from umpteen.model.card import with_ranker
 from umpteen.model.classifier import RANKER, Classifier
 from umpteen.model.evaluate import in_rows_of, propensity_of_recipe
 from umpteen.model.folder import CALIBRATION, CARD, ModelFolder
 from umpteen.model.labels import TRAINED
-from umpteen.model.writing import standing_in
+from umpteen.model.writing import standing_in, with_ranker
 from umpteen.rerank.features import RankerSettings, TextFeatures
 from umpteen.rerank.fit import TEXTS_AT_A_TIME, Samples, fit_weights
 from umpteen.rerank.memory import Memory
 from umpteen.rerank.ranker import LATER, Ranker, fuse
-from umpteen.search.exact import top_k
+from umpteen.search.ranking import top_k
 from umpteen.version import __version__
 
 RULE = ("P@1", "P@5", "PSP@5")  # what has the greatest mean of these on validation is taken

@@ -25,8 +25,7 @@ from umpteen.files.progress import Progress
 from umpteen.objectives.losses import build_objective
 from umpteen.objectives.scores import even_tile
 from umpteen.parallel.meter import Meter, Seconds, timed
-from umpteen.search.exact import top_k
-from umpteen.search.ranking import Ranking
+from umpteen.search.ranking import Ranking, top_k
 from umpteen.training.build import Run, build_run, step_settings
 from umpteen.training.gradient_cache import CachedVectors
 from umpteen.training.inputs import DistinctTexts, TrainingData

@@ -14,8 +14,7 @@ from safetensors.torch import save_file
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from umpteen.search.exact import top_k
-from umpteen.search.ranking import Ranking, values_at
+from umpteen.search.ranking import Ranking, top_k, values_at
 
 MEMORY_FILE = "memory.safetensors"
 

@@ -18,19 +18,8 @@ from torch import Tensor
 
 from umpteen.errors import BadInput, DamagedModel, NotSaved
 from umpteen.files.progress import Advance
-from umpteen.search.exact import changed_best, checked_queries, completed
-from umpteen.search.index import (
-    Effort,
-    Engine,
-    Indexed,
-    LabelIndex,
-    LiveVectors,
-    Rows,
-    best_of,
-    doubling,
-    exact_scores,
-    with_spare,
-)
+from umpteen.search.engine import Engine, Indexed, LabelIndex
+from umpteen.search.index import Effort, LiveVectors, Overlay, Rows, checked_queries, doubling, with_spare
 from umpteen.search.ranking import NO_LABEL, Ranking
 
 FLAT, HNSW, IVFPQ, SQ = "faiss-flat", "faiss-hnsw", "faiss-ivfpq", "faiss-sq"
@@ -212,8 +201,7 @@ _AT_A_TIME = 65_536
 class State(NamedTuple):
     """What one search sees, whatever is added or removed meanwhile."""
 
-    labels: LiveVectors  # all there is to find, with exact vectors
-    fresh: LiveVectors  # of these, what the structure does not hold as it is now
+    overlay: Overlay
     visible: NDArray[np.bool_] | None  # [positions] of the structure that count; None: all
 
 
@@ -233,7 +221,7 @@ class FaissIndex:
         self.effort = effort
         self._structure = structure
         self._rows = rows
-        self._state = State(labels, LiveVectors(torch.empty(0, labels.dimension)), None)
+        self._state = State(Overlay.of(labels), None)
         self._changing = Lock()
         self._position = np.full(len(labels), -1, dtype=np.int64)  # of each row
         self._position[rows] = np.arange(len(rows))
@@ -251,16 +239,9 @@ class FaissIndex:
         return cls(structure, labels, effort)
 
     def search(self, queries: Tensor, k: int) -> Ranking:
-        labels, fresh, visible = self._state
-        queries = checked_queries(queries, labels.dimension, k)
-        candidates = self.candidates(queries, self.effort.for_k(k), visible)
-        scores = exact_scores(queries, candidates, labels)
-        if len(fresh.changed):
-            new, new_scores = changed_best(queries, fresh, k)
-            candidates = np.concatenate([candidates, new], 1)
-            scores = np.concatenate([scores, new_scores], 1)
-        best = best_of(candidates, scores, k, len(labels))
-        return completed(best, queries, labels)
+        overlay, visible = self._state
+        queries = checked_queries(queries, overlay.labels.dimension, k)
+        return overlay.best(queries, self.candidates(queries, self.effort.for_k(k), visible), k)
 
     def candidates(self, queries: Tensor, effort: Effort, visible: NDArray[np.bool_] | None = None) -> Rows:
         """The rows that the structure finds for each query with this effort, best first; −1 where none is left."""
@@ -269,33 +250,25 @@ class FaissIndex:
 
     def add(self, rows: NDArray[np.int64], vectors: NDArray[np.float32]) -> None:
         with self._changing:
-            labels, fresh, visible = self._state
-            labels.check(rows, vectors)
-            differs = labels.differing(rows, vectors)
-            rows, vectors = rows[differs], vectors[differs]
-            fresh = fresh.with_rows(rows, vectors)
-            self._state = State(labels.with_rows(rows, vectors), fresh, self._without(rows, visible))
+            overlay, changed = self._state.overlay.with_rows(rows, vectors)
+            self._state = State(overlay, self._without(changed))
 
     def remove(self, rows: NDArray[np.int64]) -> None:
         with self._changing:
-            labels, fresh, visible = self._state
-            fresh = fresh.without(rows[rows < len(fresh)])
-            self._state = State(labels.without(rows), fresh, self._without(rows, visible))
+            self._state = State(self._state.overlay.without(rows), self._without(rows))
 
     def close(self) -> None:
         """There is nothing to let go of."""
 
     def waiting(self) -> int:
         """How many rows are searched one by one until the index is built again."""
-        return len(self._state.fresh.changed)
+        return len(self._state.overlay.fresh.changed)
 
     @property
     def labels(self) -> LiveVectors:
-        """All there is to find now."""
-        return self._state.labels
+        return self._state.overlay.labels
 
     def efforts(self, k: int) -> list[Effort]:
-        """What can be tried, the least first."""
         return self._structure.efforts(k)
 
     def save(self, folder: Path) -> dict[str, Any]:
@@ -310,8 +283,9 @@ class FaissIndex:
         """The index as it was saved of these labels."""
         return cls(Structure.load(settings["kind"], folder / STRUCTURE), labels, Effort.from_dict(settings["effort"]))
 
-    def _without(self, rows: Rows, visible: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
+    def _without(self, rows: Rows) -> NDArray[np.bool_] | None:
         """Which positions count once these rows count no more."""
+        visible = self._state.visible
         positions = self._position[rows[rows < len(self._position)]]
         positions = positions[positions >= 0]
         if len(positions) == 0:

@@ -1,15 +1,13 @@
-"""The seam: what finds the k best labels of a query, whatever is behind it, and how two searches become one.
+"""Labels that change, and exact search over them: nothing is ever missed, and adding one costs nothing.
 
-B queries, k wanted, C candidates.
+B queries, k wanted, C candidates. One query, or a few, are one product with all labels and one look at its largest
+scores; many are searched tile by tile (ranking.py). engine.py has the seam to other indexes.
 """
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,9 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from umpteen.errors import BadInput
-from umpteen.files.progress import Advance
-from umpteen.search.ranking import NO_LABEL, Ranking
+from umpteen.search.ranking import NO_LABEL, Ranking, require_finite, top_k
 
+_FEW_QUERIES = 32
+_SCORES_AT_ONCE = 2**24  # 64 MB
+_BLOCK = 256  # labels whose largest score is compared first
 Rows = NDArray[np.int64]
 
 
@@ -120,16 +120,6 @@ class LiveVectors:
         require_finite("label", torch.from_numpy(vectors))
 
 
-def require_finite(what: str, vectors: Tensor) -> None:
-    """Refuses vectors that hold NaN or infinity, by the first such row."""
-    broken = (~torch.isfinite(vectors.sum(1, dtype=torch.float32))).nonzero()
-    if len(broken):
-        raise BadInput(
-            f"the vector of {what} row {int(broken[0]):,} holds NaN or infinity, so the model's weights are no use; "
-            "train it again, with a lower optimizer.learning_rate"
-        )
-
-
 _NUMBERS_AT_A_TIME = 2**23
 
 
@@ -193,132 +183,112 @@ def doubling(first: int, last: int, *, steps: int = 1) -> list[int]:
     return [*sorted(value for value in between if value < last), last]
 
 
-class LabelIndex(Protocol):
-    """Finds labels by inner product. Rows are label rows; they never shift, and a removed one is never returned."""
+class ExactIndex:
+    """All labels are looked at for every query."""
 
-    effort: Effort
+    kind = "exact"
+    one_process = False
+    away = None
 
-    @property
-    def one_process(self) -> bool:
-        """Whether no other process can search it at the same time."""
-        ...
+    def __init__(self, base: Tensor, active: NDArray[np.bool_] | None = None) -> None:
+        self.labels = LiveVectors(base, active)
+        self.effort = Effort(1, 0, 1)
 
-    @property
-    def away(self) -> str | None:
-        """Why exact search stands in for it, if it cannot be reached."""
-        ...
-
-    @property
-    def kind(self) -> str:
-        """Its name in the table of kinds.py."""
-        ...
-
-    @property
-    def labels(self) -> LiveVectors:
-        """All there is to find now."""
-        ...
+    @classmethod
+    def of(cls, labels: LiveVectors) -> "ExactIndex":
+        """Searches labels that have changed already."""
+        index = cls(labels.base)
+        index.labels = labels
+        return index
 
     def search(self, queries: Tensor, k: int) -> Ranking:
-        """The k best rows of each query, of equal scores the smaller first; ends in −1 when there are fewer."""
-        ...
+        return exact_search(queries, self.labels, k)
 
     def candidates(self, queries: Tensor, effort: Effort) -> Rows:
-        """The rows found for each query with this effort, best first, before exact scores; −1 where none is left."""
-        ...
+        return exact_search(queries, self.labels, effort.rescored).rows.astype(np.int64)
 
     def efforts(self, k: int) -> list[Effort]:
-        """What can be tried, the least first, in groups of one breadth; an index without a choice has one."""
-        ...
+        return [Effort(k, 0, k)]
 
     def add(self, rows: NDArray[np.int64], vectors: NDArray[np.float32]) -> None:
-        """New rows, or new vectors for known ones; found by the next search."""
-        ...
+        self.labels = self.labels.with_rows(rows, vectors)
 
     def remove(self, rows: NDArray[np.int64]) -> None:
-        """Rows that no search returns until they are added again."""
-        ...
-
-    def save(self, folder: Path) -> dict[str, Any]:
-        """Writes the index as it was built into a folder; returns what its engine has to be told to open it."""
-        ...
+        self.labels = self.labels.without(rows)
 
     def close(self) -> None:
-        """Lets go of files, locks and connections; an index is not searched after it."""
-        ...
+        """There is nothing to let go of."""
+
+    def save(self, folder: Path) -> dict[str, Any]:
+        """There is nothing to write; returns what to remember."""
+        return {"kind": self.kind}
 
 
-class NamedRows(Protocol):
-    """The labels' catalogue, as far as an index is to know it."""
-
-    @property
-    def version(self) -> int: ...
-    @property
-    def keys(self) -> Sequence[str]: ...
-    @property
-    def active(self) -> NDArray[np.bool_]: ...
-
-
-class Indexed(NamedTuple):
-    """What an index is over: the vectors of one version of a model's labels, and the labels as they are now."""
-
-    model: str  # the model's own name, eight hexadecimal digits
-    vectors: LiveVectors
-    version: int
-    catalogue: Callable[[], NamedRows]
+def exact_search(queries: Tensor, labels: LiveVectors, k: int) -> Ranking:
+    """The k best current labels of each query."""
+    queries = checked_queries(queries, labels.dimension, k)
+    rows, scores = _best(queries, labels.base, k, labels.hidden)
+    if len(labels.changed) or rows.shape[1] < k:
+        new, new_scores = changed_best(queries, labels, k)
+        return best_of(np.concatenate([rows, new], 1), np.concatenate([scores, new_scores], 1), k, len(labels))
+    return Ranking(rows.astype(np.int32), scores, len(labels))
 
 
-class Later(NamedTuple):
-    """What has changed since: the vectors as they are now, which rows to put and which are gone."""
-
-    now: LiveVectors
-    put: Rows
-    gone: Rows
-
-
-BOUND = "bound_to_folder"  # in what is told of an index: a copy of its files would be of no use elsewhere
+def changed_best(queries: Tensor, labels: LiveVectors, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """The best of the rows in the overlay alone."""
+    place, scores = _best(queries, labels.vectors, k, np.empty(0, dtype=np.int64))
+    if len(labels.changed) == 0:
+        return place, scores
+    return np.where(place == NO_LABEL, NO_LABEL, labels.changed[place]), scores
 
 
-class Engine(ABC):
-    """One kind of index: how it is built, opened, brought up to date and forgotten. What most need stands here."""
-
-    living: str | None = None  # a subfolder of its files that changes in use
-    has_address = False  # it may lie elsewhere than in the model folder
-    updates = False  # it can be told of changed labels, instead of being built again
-
-    def check(self, uri: str | None) -> None:  # noqa: B027  most have nothing to refuse
-        """Refuses an address that it cannot be built at."""
-
-    @abstractmethod
-    def build(
-        self, folder: Path, indexed: Indexed, uri: str | None, progress: Advance
-    ) -> AbstractContextManager[tuple[LabelIndex, dict[str, Any]]]:
-        """An index over the labels, open while this lasts, and what to remember besides what its `save` tells."""
-
-    @abstractmethod
-    def open(self, folder: Path, about: dict[str, Any], indexed: Indexed) -> LabelIndex:
-        """The index as it was saved; the caller tells it what has changed since that version."""
-
-    def update(self, folder: Path, about: dict[str, Any], indexed: Indexed, later: Later) -> None:
-        """Tells an index of older labels what has changed since."""
-        raise NotImplementedError
-
-    def forget(self, folder: Path, about: dict[str, Any]) -> str | None:
-        """Removes what lies elsewhere of an index that is gone; says what is left behind if that cannot be done."""
-        return None
-
-    def size(self, folder: Path, about: dict[str, Any]) -> int | None:
-        """Bytes of the index itself; None if it is elsewhere."""
-        return size_of(folder)
+def checked_queries(queries: Tensor, dimension: int, k: int) -> Tensor:
+    """The queries as float32 in the machine's memory, if they can be searched for."""
+    if k < 1:
+        raise BadInput(f"k is {k}; ask for at least 1 label")
+    if queries.ndim != 2 or queries.shape[1] != dimension:
+        raise BadInput(
+            f"query vectors have the shape {tuple(queries.shape)} and label vectors {dimension} numbers; "
+            "they must come from the same model"
+        )
+    require_finite("query", queries)
+    return queries.detach().float().cpu()
 
 
-def size_of(folder: Path) -> int:
-    """Bytes of all files below a folder."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+def _best(
+    queries: Tensor, vectors: Tensor, k: int, hidden: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Positions and scores of the best visible vectors, as many of k as there are vectors; −1 where none is left."""
+    k = min(k, len(vectors))
+    if k == 0 or len(queries) == 0:
+        return np.empty((len(queries), k), dtype=np.int64), np.empty((len(queries), k), dtype=np.float32)
+    if len(queries) > _FEW_QUERIES or len(queries) * len(vectors) > _SCORES_AT_ONCE:
+        ranking = top_k(queries, vectors, k, hidden=hidden)
+        return ranking.rows.astype(np.int64), ranking.scores
+    with torch.no_grad():
+        if len(queries) == 1:
+            scores = torch.mv(vectors.float(), queries[0])[None]
+        else:
+            scores = torch.mm(queries, vectors.float().T)
+        if len(hidden):
+            scores.index_fill_(1, torch.from_numpy(hidden), -torch.inf)
+    found = [_best_of_one(of_query, k) for of_query in scores.numpy()]
+    return np.stack([rows for rows, _ in found]), np.stack([best for _, best in found])
 
 
-def try_out(index: LabelIndex, dimension: int) -> None:
-    """One search, for its errors: some indexes are opened by their first, and another process may have them."""
-    index.search(torch.zeros(1, dimension), 1)
+def _best_of_one(scores: NDArray[np.float32], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Positions and values of the k largest scores, of equal ones the earlier first."""
+    blocks = len(scores) // _BLOCK
+    if blocks > k:
+        # k blocks hold a score of at least the k-th largest of their maxima, so the k best do not lie below it.
+        maxima = scores[: blocks * _BLOCK].reshape(blocks, _BLOCK).max(1)
+        bar = np.partition(maxima, blocks - k)[blocks - k]
+    else:
+        bar = np.partition(scores, len(scores) - k)[len(scores) - k]
+    at = np.flatnonzero(scores >= bar)
+    at = at[np.argsort(-scores[at], kind="stable")[:k]]
+    best = scores[at]
+    return np.where(best == -np.inf, NO_LABEL, at), best
 
 
 def best_of(rows: NDArray[np.int64], scores: NDArray[np.float32], k: int, labels: int) -> Ranking:
@@ -338,3 +308,42 @@ def best_of(rows: NDArray[np.int64], scores: NDArray[np.float32], k: int, labels
 def _wide(values: NDArray[Any], k: int, filling: float) -> NDArray[Any]:
     missing = k - values.shape[1]
     return np.pad(values, ((0, 0), (0, missing)), constant_values=filling) if missing > 0 else values
+
+
+class Overlay(NamedTuple):
+    """All there is to find, and of it what an index does not hold as it is now: that is searched exactly beside it."""
+
+    labels: LiveVectors
+    fresh: LiveVectors
+
+    @classmethod
+    def of(cls, labels: LiveVectors) -> "Overlay":
+        """The index holds all labels as they are."""
+        return cls(labels, LiveVectors(torch.empty(0, labels.dimension)))
+
+    def with_rows(self, rows: Rows, vectors: NDArray[np.float32]) -> tuple["Overlay", Rows]:
+        """These rows have these vectors from now on; also which of them had others before."""
+        self.labels.check(rows, vectors)
+        differs = self.labels.differing(rows, vectors)
+        rows, vectors = rows[differs], vectors[differs]
+        return Overlay(self.labels.with_rows(rows, vectors), self.fresh.with_rows(rows, vectors)), rows
+
+    def without(self, rows: Rows) -> "Overlay":
+        """These rows are found no more."""
+        return Overlay(self.labels.without(rows), self.fresh.without(rows[rows < len(self.fresh)]))
+
+    def best(self, queries: Tensor, candidates: Rows, k: int) -> Ranking:
+        """The k best of an index's candidates and of the fresh rows, by exact scores; exact if they are too few."""
+        if len(self.fresh.changed):  # the index may have them by now, but nobody is to be named twice
+            candidates = np.where(np.isin(candidates, self.fresh.changed), NO_LABEL, candidates)
+        scores = exact_scores(queries, candidates, self.labels)
+        if len(self.fresh.changed):
+            new, new_scores = changed_best(queries, self.fresh, k)
+            candidates, scores = np.concatenate([candidates, new], 1), np.concatenate([scores, new_scores], 1)
+        best = best_of(candidates, scores, k, len(self.labels))
+        wanted = min(k, self.labels.count())
+        short = np.flatnonzero(best.rows[:, wanted - 1] == NO_LABEL) if wanted else np.empty(0, dtype=np.int64)
+        if len(short):
+            exact = exact_search(queries[torch.from_numpy(short)], self.labels, k)
+            best.rows[short], best.scores[short] = exact.rows, exact.scores
+        return best

@@ -1,7 +1,4 @@
-"""The kinds of indexes, one row each; an engine is loaded when its kind is asked for.
-
-A new kind is a module with an index (the methods of `LabelIndex`) and its `Engine`, and a row here.
-"""
+"""The kinds of indexes, one row each; an engine is loaded when its kind is asked for."""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,13 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from umpteen.errors import BadInput
-from umpteen.search.index import Engine
-
-
-def _exact() -> Engine:
-    from umpteen.search.exact import ExactEngine
-
-    return ExactEngine()
+from umpteen.search.engine import Engine, ExactEngine
 
 
 def _faiss(kind: str) -> Engine:
@@ -25,13 +16,13 @@ def _faiss(kind: str) -> Engine:
 
 
 def _milvus() -> Engine:
-    from umpteen.search.milvus_engine import MilvusEngine
+    from umpteen.search.milvus_index import MilvusEngine
 
     return MilvusEngine()
 
 
 KINDS: dict[str, Callable[[], Engine]] = {
-    "exact": _exact,
+    "exact": ExactEngine,
     **{kind: partial(_faiss, kind) for kind in ("faiss-flat", "faiss-hnsw", "faiss-ivfpq", "faiss-sq")},
     "milvus": _milvus,
 }

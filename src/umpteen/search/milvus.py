@@ -1,35 +1,205 @@
-"""Labels in Milvus: it finds candidates, which get exact scores from the labels' own vectors.
+"""The way to Milvus, and the labels in it: a cluster's address, or a folder for the engine embedded in this process.
 
-What has changed since the index was opened is searched exactly beside it, whether Milvus has heard of it or not; so a
-change waits for nobody, and `catch_up` writes it there when Milvus can be reached.
-
-Milvus compares by inner product. Where all vectors have length 1 it keeps a graph (HNSW); where lengths differ such a
-graph would not reach all labels (milvus#51821), and it keeps lists (IVF_FLAT).
+Every failure is a MilvusAway, which names the address, the reason and the next step. The token of a cluster comes from
+the environment and is written nowhere.
 """
 
+import logging
+import os
+import sys
+import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from umpteen.files.progress import Advance
-from umpteen.search.exact import changed_best, checked_queries, completed
-from umpteen.search.index import Effort, LiveVectors, NamedRows, Rows, best_of, doubling, exact_scores, with_spare
-from umpteen.search.milvus_connection import MilvusAway, MilvusConnection
-from umpteen.search.ranking import NO_LABEL, Ranking
+from umpteen.errors import BadInput, InUse
+from umpteen.files.storage import FileLock
+from umpteen.search.engine import NamedRows
+from umpteen.search.index import LiveVectors, Rows
+from umpteen.search.ranking import NO_LABEL
 
 HNSW, IVF_FLAT, AUTO = "HNSW", "IVF_FLAT", "AUTOINDEX"
 MARKER = -1
 MOST_RESULTS = 16_384  # of a query: Milvus' own limit
 WIDEST = 32_768  # search effort of its graph: its own limit, too
+TOKEN = "UMPTEEN_MILVUS_TOKEN"  # user:password, or an API key
 _NUMBERS_AT_A_TIME = 2**20  # of vectors in a message
 _QUERIES_AT_A_TIME = 256
+_WAITS = (0.5, 1.0, 2.0)  # seconds between attempts to connect
+_OWNED: dict[str, tuple[FileLock, int]] = {}  # by path: the locks that this process has, and how many hold them
+_OWNING = Lock()
+
+
+# The embedded Milvus belongs to one process: the first one that opens it, as often as it likes.
+#
+# Its lock lies beside its files, so it holds before the engine is started, and while its files are moved.
+def is_embedded(uri: str) -> bool:
+    """Whether this is the path of an embedded engine and not a cluster's address."""
+    return "://" not in uri
+
+
+def own(path: str) -> None:
+    """Keeps other processes from the engine; each call needs a `release`."""
+    with _OWNING:
+        lock, users = _OWNED.get(path, (None, 0))
+        if lock is None or not lock.is_in_place():
+            old, lock = lock, _locked(path)
+            if old is not None:  # of files that were replaced while this process had them open
+                old.close()
+        _OWNED[path] = lock, users + 1
+
+
+def release(path: str) -> None:
+    """The last one stops the engine and lets other processes have it."""
+    with _OWNING:
+        lock, users = _OWNED.pop(path)
+        if users > 1:
+            _OWNED[path] = lock, users - 1
+        else:
+            _stop(path)
+            lock.close()
+
+
+def _locked(path: str) -> FileLock:
+    try:
+        return FileLock(Path(f"{path}.lock"))
+    except InUse:
+        raise InUse(
+            f"{path}: the embedded Milvus belongs to one process, and another one has it open; stop that one, "
+            "run a single worker, or build the index with --uri and the address of a cluster"
+        ) from None
+
+
+def _stop(path: str) -> None:
+    library = sys.modules.get("milvus_lite.server_manager")
+    if library is not None:  # else it never was started
+        library.server_manager_instance.release_server(path)
+
+
+Result = TypeVar("Result")
+
+
+class MilvusAway(BadInput):
+    """Milvus cannot be reached, or refuses what it is asked for."""
+
+
+class MilvusConnection:
+    """Connects when it is first used, and again after it was lost. Threads share it: their calls run side by side."""
+
+    def __init__(self, uri: str, *, timeout: float = 5.0, refused: str | None = None) -> None:
+        self.uri = uri
+        self._refused = refused  # why it is not to be connected to
+        self.timeout = timeout
+        self.embedded = is_embedded(uri)
+        self._client: Any = None
+        self._owns_files = False
+        self._closed = False
+        self._opening = Lock()  # around coming and going, never around a call
+
+    def connect(self, attempts: int = 1) -> None:
+        """Makes sure of the connection, with back-off between several attempts."""
+        for wait in (*_WAITS[: attempts - 1], None):
+            try:
+                self.call(lambda client: client.list_collections(timeout=self.timeout))
+            except MilvusAway:
+                if wait is None:
+                    raise
+                time.sleep(wait)
+            else:
+                return
+
+    def call(self, work: Callable[[Any], Result]) -> Result:
+        """What the work gives with the client of pymilvus; a failed call closes the connection."""
+        self._require_believed()
+        _library()
+        from grpc import FutureTimeoutError, RpcError  # type: ignore[import-untyped]
+        from pymilvus.exceptions import MilvusException
+
+        client = None
+        try:
+            client = self._connected()
+            return work(client)
+        except (MilvusException, RpcError, FutureTimeoutError, ValueError, OSError) as error:
+            self._drop(client)
+            raise self._away(error) from error
+
+    def own(self) -> None:
+        """Keeps other processes from the embedded engine, without opening it."""
+        self._require_believed()
+        with self._opening:
+            self._own()
+
+    def close(self) -> None:
+        """Lets go of the connection, and of the embedded engine's files, for good."""
+        with self._opening:
+            self._closed = True
+            owned, self._owns_files = self._owns_files, False
+        self._drop(self._client)
+        if owned:
+            release(self.uri)
+
+    def _require_believed(self) -> None:
+        if self._refused is not None:
+            raise MilvusAway(f"Milvus at {self.uri}: {self._refused}")
+
+    def _connected(self) -> Any:
+        with self._opening:
+            if self._closed:  # a thread that was still at work
+                raise OSError("the connection is closed")
+            if self._client is None:
+                self._client = self._open()
+            return self._client
+
+    def _drop(self, client: Any) -> None:
+        """Closes this client; one that another thread has opened since then stays."""
+        with self._opening:
+            if client is None or self._client is not client:
+                return
+            self._client = None
+        try:
+            client.close()
+        except Exception:  # it is broken, or closed already
+            logging.getLogger(__name__).debug("closing the connection to Milvus failed", exc_info=True)
+
+    def _own(self) -> None:
+        if not self._owns_files:
+            try:
+                own(self.uri)
+            except OSError as error:
+                raise self._away(error) from error
+            self._owns_files = True
+
+    def _open(self) -> Any:
+        library = _library()
+        # Its errors come as exceptions, which are told by those who can do something about them.
+        logging.getLogger("pymilvus").setLevel(logging.CRITICAL)
+        if self.embedded:
+            self._own()
+            with _OWNING:  # one at a time
+                return library.MilvusClient(self.uri)
+        return library.MilvusClient(self.uri, token=os.environ.get(TOKEN, ""), timeout=self.timeout)
+
+    def _away(self, error: Exception) -> MilvusAway:
+        reason = getattr(error, "message", None) or str(error)
+        if self.embedded:
+            advice = "`umpteen index build` makes the index again, `umpteen index remove` goes back to exact search"
+        else:
+            advice = f"is it running, and is its token in {TOKEN}? `umpteen index remove` goes back to exact search"
+        return MilvusAway(f"Milvus at {self.uri}: {reason}; {advice}")
+
+
+def _library() -> Any:
+    try:
+        import pymilvus
+    except ImportError:
+        raise BadInput("Milvus' client is not installed; `pip install umpteen[milvus]`") from None
+    return pymilvus
 
 
 # The labels in Milvus: one entity a row, with its key, its vector, whether it is retired, and since which version.
@@ -166,187 +336,3 @@ class MilvusCollection:
     def _upsert(self, entities: Iterable[dict[str, Any]]) -> None:
         listed = list(entities)
         self.connection.call(lambda client: client.upsert(self.name, listed, timeout=10 * self.connection.timeout))
-
-
-_ALIKE = 1e-3  # lengths that differ from 1 by no more are all 1
-_ROWS_AT_A_TIME = 16_384
-_LISTS_EMBEDDED = 128  # nlist of milvus-lite
-_STEPS = 2  # of a graph's search effort that are tried in a doubling
-
-
-class State(NamedTuple):
-    """What one search sees, whatever is added or removed meanwhile."""
-
-    labels: LiveVectors  # all there is to find, with exact vectors
-    fresh: LiveVectors  # of these, what has changed since the index was opened
-    waiting: Rows  # rows that Milvus has not heard of yet, sorted
-    version: int  # of the catalogue: all of its changes are among these labels, perhaps some of the next version's, too
-
-
-class MilvusIndex:
-    """`catalogue` gives the labels as they are now: their keys and versions are kept in Milvus, too."""
-
-    kind = "milvus"
-    away = None
-
-    def __init__(
-        self,
-        collection: MilvusCollection,
-        labels: LiveVectors,
-        effort: Effort,
-        catalogue: Callable[[], NamedRows],
-        version: int,
-    ) -> None:
-        self.collection = collection
-        self.effort = effort
-        self.one_process = collection.connection.embedded
-        self._catalogue = catalogue
-        self._state = State(labels, LiveVectors(torch.empty(0, labels.dimension)), np.empty(0, dtype=np.int64), version)
-        self._changing = Lock()
-        self._writing = Lock()
-
-    @classmethod
-    def build(
-        cls,
-        connection: MilvusConnection,
-        name: str,
-        labels: LiveVectors,
-        catalogue: NamedRows,
-        progress: Advance | None = None,
-    ) -> "MilvusIndex":
-        """A new collection with all labels as they are now."""
-        structure = HNSW if all_of_length_1(labels, np.flatnonzero(labels.active)) else IVF_FLAT
-        collection = MilvusCollection.create(connection, name, labels.dimension, structure, _lists(len(labels)))
-        rows = np.arange(len(labels))
-        for start in range(0, len(rows), _ROWS_AT_A_TIME):
-            collection.write(rows[start : start + _ROWS_AT_A_TIME], labels, catalogue)
-            if progress is not None:
-                progress(min(start + _ROWS_AT_A_TIME, len(rows)), len(rows))
-        collection.mark(catalogue.version, labels.dimension)
-        return cls(collection, labels, Effort(1, 1, 1), lambda: catalogue, catalogue.version)
-
-    @property
-    def labels(self) -> LiveVectors:
-        """All there is to find now."""
-        return self._state.labels
-
-    def search(self, queries: Tensor, k: int) -> Ranking:
-        labels, fresh, _, _ = self._state
-        queries = checked_queries(queries, labels.dimension, k)
-        candidates = self._found(queries, self.effort.for_k(k), labels)
-        if len(fresh.changed):  # Milvus may have them by now, but nobody is to be named twice
-            candidates = np.where(np.isin(candidates, fresh.changed), NO_LABEL, candidates)
-        scores = exact_scores(queries, candidates, labels)
-        if len(fresh.changed):
-            new, new_scores = changed_best(queries, fresh, k)
-            candidates = np.concatenate([candidates, new], 1)
-            scores = np.concatenate([scores, new_scores], 1)
-        return completed(best_of(candidates, scores, k, len(labels)), queries, labels)
-
-    def candidates(self, queries: Tensor, effort: Effort) -> Rows:
-        """The rows that Milvus finds for each query with this effort, best first; −1 where none is left."""
-        return self._found(queries, effort, self._state.labels)
-
-    def _found(self, queries: Tensor, effort: Effort, labels: LiveVectors) -> Rows:
-        filtered = not labels.active.all()
-        rows = self.collection.search(queries, effort.rescored, effort.breadth, filtered=filtered)
-        # Milvus may know rows that this snapshot does not have yet, or has no more.
-        known = (rows >= 0) & (rows < len(labels))
-        known[known] = labels.active[rows[known]]
-        return np.where(known, rows, NO_LABEL)
-
-    def efforts(self, k: int) -> list[Effort]:
-        """What can be tried, the least first: just one where the engine leaves no choice."""
-        few = with_spare(k)
-        count = len(self.labels)
-        if self.collection.structure == AUTO:
-            return [Effort(k, 0, few)]
-        if self.collection.structure == HNSW:
-            return [Effort(k, width, few) for width in doubling(max(16, few), min(count, MOST_RESULTS), steps=_STEPS)]
-        # The embedded engine does not hear how many lists are wanted; of those it makes, it cannot search too many.
-        most = max(_lists(count), _LISTS_EMBEDDED) if self.collection.connection.embedded else _lists(count)
-        return [Effort(k, lists, few) for lists in doubling(1, most)]
-
-    def add(self, rows: NDArray[np.int64], vectors: NDArray[np.float32]) -> None:
-        with self._changing:
-            labels, fresh, waiting, _ = self._state
-            labels.check(rows, vectors)
-            differs = labels.differing(rows, vectors)
-            rows, vectors = rows[differs], vectors[differs]
-            labels, fresh = labels.with_rows(rows, vectors), fresh.with_rows(rows, vectors)
-            self._tell(labels, fresh, np.union1d(waiting, rows))
-
-    def remove(self, rows: NDArray[np.int64]) -> None:
-        with self._changing:
-            labels, fresh, waiting, _ = self._state
-            fresh = fresh.without(rows[rows < len(fresh)])
-            self._tell(labels.without(rows), fresh, np.union1d(waiting, rows))
-
-    def _tell(self, labels: LiveVectors, fresh: LiveVectors, waiting: Rows) -> None:
-        """A version is told in up to two steps, its new vectors first: it is all here when the same rows are active."""
-        catalogue = self._catalogue()
-        whole = np.array_equal(labels.active, catalogue.active)
-        self._state = State(labels, fresh, waiting, catalogue.version if whole else self._state.version)
-
-    def waiting(self) -> int:
-        """How many rows Milvus has not heard of yet."""
-        return len(self._state.waiting)
-
-    def catch_up(self, *, anyway: bool = False) -> None:
-        """Tells Milvus of everything that has changed, its version last; safe to repeat after any interruption.
-
-        Another process may have told it; that is taken on trust, unless it is to be told `anyway`. While the catalogue
-        is ahead of what was told here, everything goes on waiting: the marker never names rows that are not there.
-        """
-        with self._writing:
-            with self._changing:
-                labels, _, waiting, version = self._state
-                catalogue = self._catalogue()
-                if catalogue.version == version:
-                    self._state = self._state._replace(waiting=waiting[:0])
-            try:
-                held = self.collection.version()
-                if catalogue.version == version and (anyway or held is None or held < version):
-                    self.collection.write(np.arange(len(labels)) if held is None else waiting, labels, catalogue)
-                    self.collection.mark(version, labels.dimension)
-            except BaseException:
-                with self._changing:
-                    self._state = self._state._replace(waiting=np.union1d(self._state.waiting, waiting))
-                raise
-
-    def close(self) -> None:
-        self.collection.connection.close()
-
-    def save(self, folder: Path) -> dict[str, Any]:
-        """Milvus holds all there is; returns what `open` has to be told."""
-        return {
-            "kind": self.kind,
-            "effort": self.effort.to_dict(),
-            "collection": self.collection.name,
-            "structure": self.collection.structure,
-        }
-
-    @classmethod
-    def open(
-        cls,
-        labels: LiveVectors,
-        settings: dict[str, Any],
-        connection: MilvusConnection,
-        catalogue: Callable[[], NamedRows],
-        version: int,
-    ) -> "MilvusIndex":
-        """The index that was made of these labels, of this version; Milvus is asked when something is searched for."""
-        collection = MilvusCollection(connection, settings["collection"], settings["structure"])
-        return cls(collection, labels, Effort.from_dict(settings["effort"]), catalogue, version)
-
-
-def all_of_length_1(labels: LiveVectors, rows: Rows) -> bool:
-    """Whether these rows' vectors differ in nothing but their directions."""
-    return all(
-        bool(((labels.of(rows[start : start + _ROWS_AT_A_TIME]).norm(dim=1) - 1).abs() <= _ALIKE).all())
-        for start in range(0, len(rows), _ROWS_AT_A_TIME)
-    )
-
-
-def _lists(count: int) -> int:
-    return max(1, min(int(4 * count**0.5), count // 32, 65_536))

@@ -1,64 +1,30 @@
-"""The best few labels of many queries, best first: what search returns and evaluation reads."""
+"""The best few labels of many queries, best first: what a ranking is, and the exact search that finds one.
+
+B queries of a block, T labels of a tile, k best so far. Once k labels are known, a tile's score matters only if it
+beats the k-th best, so a tile costs one product and one comparison; the few that pass are merged. The score matrix is
+never held. On a CPU each thread searches for queries of its own.
+"""
 
 import io
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import scipy.sparse
+import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
+from torch import Tensor
 
 from umpteen.errors import BadFile, BadInput
+from umpteen.files.progress import Advance
 from umpteen.files.storage import atomic_file, write_atomically
-
-_LARGEST = 2**31 - 1  # that indices of 32 bits count to
-
-Parts = Callable[[], Iterable[csr_array]]
-
-
-def write_csr(path: Path, parts: Parts, shape: tuple[int, int], stored: int) -> None:
-    """All rows of the parts below each other, so many of them with so many stored numbers.
-
-    `parts` gives them from the first, whenever it is called; indices are sorted within a row. Whole or not at all.
-    """
-    index = np.dtype(np.int32 if max(stored, *shape) <= _LARGEST else np.int64)
-    with atomic_file(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        _write(archive, "indices", (stored,), index, (part.indices for part in parts()))
-        _write(archive, "indptr", (shape[0] + 1,), index, _starts(parts()))
-        for name, value in (("format", b"csr"), ("shape", shape), ("_is_array", True)):
-            _write(archive, name, np.shape(value), np.array(value).dtype, [np.array(value)])
-        _write(archive, "data", (stored,), np.dtype(np.float32), (part.data for part in parts()))
-
-
-def _starts(parts: Iterable[csr_array]) -> Iterator[NDArray[np.int64]]:
-    last = np.zeros(1, dtype=np.int64)
-    yield last
-    for part in parts:
-        starts = last[-1] + part.indptr[1:].astype(np.int64)
-        yield starts
-        last = starts if len(starts) else last
-
-
-def _write(
-    archive: zipfile.ZipFile,
-    name: str,
-    shape: tuple[int, ...],
-    kind: np.dtype[Any],
-    pieces: Iterable[NDArray[Any]],
-) -> None:
-    """One array of the archive, from its pieces in order; the same numbers give the same bytes, whenever it is."""
-    about = zipfile.ZipInfo(f"{name}.npy")  # without the time of day
-    about.compress_type = zipfile.ZIP_DEFLATED
-    header = {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False, "shape": shape}
-    with archive.open(about, "w", force_zip64=True) as member:
-        np.lib.format.write_array_header_1_0(member, header)
-        for piece in pieces:
-            member.write(np.ascontiguousarray(piece, dtype=kind).tobytes())
-
+from umpteen.parallel.shard import Shard, spread
+from umpteen.parallel.world import World
 
 NO_LABEL = -1  # stands in `rows` where a query has fewer labels than the ranking is wide
 
@@ -170,3 +136,245 @@ def values_at(matrix: csr_array, rows: NDArray[np.int32]) -> NDArray[np.float32]
     place = np.minimum(np.searchsorted(stored, asked), max(0, len(stored) - 1))
     found = (stored[place] == asked) & (rows != NO_LABEL) if len(stored) else np.zeros(rows.shape, dtype=bool)
     return np.where(found, matrix.data[place] if len(stored) else 0, 0).astype(np.float32)
+
+
+_LARGEST = 2**31 - 1  # that indices of 32 bits count to
+
+Parts = Callable[[], Iterable[csr_array]]
+
+
+def write_csr(path: Path, parts: Parts, shape: tuple[int, int], stored: int) -> None:
+    """All rows of the parts below each other, so many of them with so many stored numbers.
+
+    `parts` gives them from the first, whenever it is called; indices are sorted within a row. Whole or not at all.
+    """
+    index = np.dtype(np.int32 if max(stored, *shape) <= _LARGEST else np.int64)
+    with atomic_file(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        _write(archive, "indices", (stored,), index, (part.indices for part in parts()))
+        _write(archive, "indptr", (shape[0] + 1,), index, _starts(parts()))
+        for name, value in (("format", b"csr"), ("shape", shape), ("_is_array", True)):
+            _write(archive, name, np.shape(value), np.array(value).dtype, [np.array(value)])
+        _write(archive, "data", (stored,), np.dtype(np.float32), (part.data for part in parts()))
+
+
+def _starts(parts: Iterable[csr_array]) -> Iterator[NDArray[np.int64]]:
+    last = np.zeros(1, dtype=np.int64)
+    yield last
+    for part in parts:
+        starts = last[-1] + part.indptr[1:].astype(np.int64)
+        yield starts
+        last = starts if len(starts) else last
+
+
+def _write(
+    archive: zipfile.ZipFile,
+    name: str,
+    shape: tuple[int, ...],
+    kind: np.dtype[Any],
+    pieces: Iterable[NDArray[Any]],
+) -> None:
+    """One array of the archive, from its pieces in order; the same numbers give the same bytes, whenever it is."""
+    about = zipfile.ZipInfo(f"{name}.npy")  # without the time of day
+    about.compress_type = zipfile.ZIP_DEFLATED
+    header = {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False, "shape": shape}
+    with archive.open(about, "w", force_zip64=True) as member:
+        np.lib.format.write_array_header_1_0(member, header)
+        for piece in pieces:
+            member.write(np.ascontiguousarray(piece, dtype=kind).tobytes())
+
+
+_MERGED_AT_ONCE = 8192  # queries whose best the processes tell each other together
+# A score and its label row as one int64, ordered by score and then by smaller row: no tie is left to chance.
+_NOTHING = torch.iinfo(torch.int64).min
+_LARGEST_ROW = torch.iinfo(torch.int32).max
+_WORTH_A_THREAD = 2**26  # multiplications that take longer than starting a thread does
+
+
+def top_k(
+    queries: Tensor,
+    labels: Tensor,
+    k: int,
+    *,
+    shard: Shard | None = None,
+    excluding: csr_array | None = None,
+    hidden: NDArray[np.int64] | None = None,
+    block: int = 1024,
+    tile: int = 2048,
+    progress: Advance | None = None,
+) -> Ranking:
+    """The k best labels of every query by inner product in float32; of equal scores the smaller row comes first.
+
+    Pairs stored in `excluding` (queries × labels) are never returned, nor are `hidden` rows (sorted) to anyone; a query
+    left with fewer than k ends in −1. Label vectors are taken to be finite: they are checked when they are saved.
+    With a shard of the labels, each process searches its own for all queries, and all of them get the best of all.
+    """
+    shard = Shard(World(), len(labels)) if shard is None else shard
+    _check(queries, labels, k, excluding, shard.count)
+    keys = torch.empty(len(queries), k, dtype=torch.int64)
+    unseen = None if hidden is None or len(hidden) == 0 else torch.from_numpy(hidden).to(queries.device)
+    threads = _threads(queries, labels)
+    block = max(1, min(block, -(-len(queries) // threads)))
+
+    def search(first: int, share: int) -> None:
+        start = first + share * block
+        stop = min(start + block, len(queries))
+        excluded = None if excluding is None else _pairs(excluding[start:stop]).to(queries.device)
+        keys[start:stop] = _best_of_block(queries[start:stop].float(), labels, k, excluded, unseen, tile, shard.start)
+
+    with torch.no_grad():
+        for first in range(0, len(queries), block * threads):
+            stop = min(first + block * threads, len(queries))
+            spread(partial(search, first), -(-(stop - first) // block))
+            if progress is not None:
+                progress(stop, len(queries))
+    _keep_best_of_all_(keys, shard.world)
+    return Ranking(_row_of(keys).to(torch.int32).numpy(), _score_of(keys).numpy(), shard.count)
+
+
+def _keep_best_of_all_(keys: Tensor, world: World) -> None:
+    """The best keys among those of all processes, in place."""  # [queries, k]
+    if world.size > 1:
+        for some in torch.split(keys, _MERGED_AT_ONCE):
+            everyone = torch.cat([*world.gather(some.to(world.device))], 1)
+            some.copy_(everyone.topk(some.shape[1], dim=1).values)
+
+
+def _best_of_block(
+    queries: Tensor,
+    labels: Tensor,
+    k: int,
+    excluded: Tensor | None,
+    hidden: Tensor | None,
+    tile: int,
+    first_row: int,
+) -> Tensor:
+    """Keys of the k best labels of each query, best first; the labels are the rows from `first_row` on."""  # [B, k]
+    best = torch.full((len(queries), k), _NOTHING, dtype=torch.int64, device=queries.device)
+    bar = _score_of(best[:, -1])
+    waiting: list[tuple[Tensor, Tensor]] = []  # candidates not yet merged: query, key
+    # One buffer for all tiles: fresh memory for each would cost as much in page faults as the product itself.
+    buffer = torch.empty(len(queries) * min(tile, len(labels)), device=queries.device)
+    for start in range(0, len(labels), tile):
+        part = labels[start : start + tile].to(queries)
+        scores = torch.mm(queries, part.T, out=buffer[: len(queries) * len(part)].view(len(queries), len(part)))
+        if excluded is not None:
+            low = first_row + start
+            query, row = excluded[:, (excluded[1] >= low) & (excluded[1] < low + len(part))]
+            scores[query, row - low] = -torch.inf
+        if hidden is not None:
+            low = first_row + start
+            first, last = torch.searchsorted(hidden, torch.tensor([low, low + len(part)], device=hidden.device))
+            scores[:, hidden[first:last] - low] = -torch.inf
+        if start == 0 and len(part) > k:
+            # Nothing is known yet, so the tile's own k-th best is the bar, and what equals it must pass.
+            bar = torch.nextafter(scores.topk(k, dim=1).values[:, -1], bar)
+        query, row = _above(scores, bar)
+        waiting.append((query, _key(scores[query, row], row + first_row + start)))
+        # Merging raises the bar but costs more than a tile: worth it once as many wait as are kept.
+        if sum(len(query) for query, _ in waiting) >= best.numel() or start + tile >= len(labels):
+            _merge(best, *map(torch.cat, zip(*waiting, strict=True)))
+            bar = _score_of(best[:, -1])
+            waiting.clear()
+    return best
+
+
+def _merge(best: Tensor, query: Tensor, keys: Tensor) -> None:
+    """Folds candidates into the best so far, in place."""
+    query, order = query.sort(stable=True)
+    touched, place_of_query, counts = torch.unique_consecutive(query, return_inverse=True, return_counts=True)
+    if len(touched) == 0:
+        return
+    first = counts.cumsum(0) - counts
+    within = torch.arange(len(query), device=query.device) - first[place_of_query]
+    candidates = keys.new_full((len(touched), int(counts.max())), _NOTHING)
+    candidates[place_of_query, within] = keys[order]
+    best[touched] = torch.cat([best[touched], candidates], 1).topk(best.shape[1], dim=1).values
+
+
+def _pairs(matrix: csr_array) -> Tensor:
+    """Query and label positions of the stored entries."""  # [2, pairs]
+    query = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+    return torch.from_numpy(np.stack([query, matrix.indices.astype(np.int64)]))
+
+
+def _above(scores: Tensor, bar: Tensor) -> tuple[Tensor, Tensor]:
+    """Query and label positions of the scores above their query's bar."""
+    if scores.device.type == "cpu":  # where numpy compares, and skips what is false, far faster
+        flat = torch.from_numpy(np.flatnonzero(scores.numpy() > bar.numpy()[:, None]))
+    else:
+        flat = (scores > bar[:, None]).flatten().nonzero().squeeze(1)
+    return flat // scores.shape[1], flat % scores.shape[1]
+
+
+def _threads(queries: Tensor, labels: Tensor) -> int:
+    worthwhile = queries.device.type == "cpu" and len(queries) * labels.numel() >= _WORTH_A_THREAD
+    return max(1, min(torch.get_num_threads(), len(queries))) if worthwhile else 1
+
+
+def _key(scores: Tensor, rows: Tensor) -> Tensor:
+    bits = (scores + 0.0).view(torch.int32)  # −0 + 0 is +0, so that both zeros are equal
+    return _as_ordered(bits).to(torch.int64) << 32 | (_LARGEST_ROW - rows)
+
+
+def _row_of(keys: Tensor) -> Tensor:
+    rows = _LARGEST_ROW - (keys & 0xFFFFFFFF)
+    return rows.masked_fill(keys == _NOTHING, NO_LABEL)
+
+
+def _score_of(keys: Tensor) -> Tensor:
+    scores = _as_ordered((keys >> 32).to(torch.int32)).view(torch.float32)
+    return scores.masked_fill(keys == _NOTHING, -torch.inf)
+
+
+def _as_ordered(bits: Tensor) -> Tensor:
+    """A float's bits as an integer that grows with the float; applied twice it gives the bits back."""
+    return bits ^ ((bits >> 31) & torch.iinfo(torch.int32).max)
+
+
+def _check(queries: Tensor, labels: Tensor, k: int, excluding: csr_array | None, count: int) -> None:
+    if k < 1:
+        raise BadInput(f"k is {k}; ask for at least 1 label")
+    if k > count:
+        raise BadInput(f"k is {k:,} but there are only {count:,} labels; ask for at most {count}")
+    if queries.shape[1] != labels.shape[1]:
+        raise BadInput(
+            f"query vectors have {queries.shape[1]} numbers and label vectors {labels.shape[1]}; "
+            "they must come from the same model"
+        )
+    if excluding is not None and excluding.shape != (len(queries), count):
+        raise BadInput(
+            f"pairs to exclude have the shape {excluding.shape}, "
+            f"but there are {len(queries):,} queries and {count:,} labels"
+        )
+    require_finite("query", queries)
+
+
+_PAIRS_AT_A_TIME = 65_536
+
+
+def best_known(queries: Tensor, labels: Tensor, known: csr_array, shard: Shard) -> NDArray[np.float32]:
+    """Each query's largest score over the labels stored for it, −∞ where there are none: the same on every process.
+
+    `labels` are this process's shard of them.
+    """
+    query = np.repeat(np.arange(known.shape[0]), np.diff(known.indptr))
+    own = np.flatnonzero((known.indices >= shard.start) & (known.indices < shard.stop))
+    best = torch.full((known.shape[0],), -torch.inf, device=queries.device)
+    for start in range(0, len(own), _PAIRS_AT_A_TIME):
+        some = own[start : start + _PAIRS_AT_A_TIME]
+        at = torch.from_numpy(query[some]).to(queries.device)
+        rows = torch.from_numpy(known.indices[some].astype(np.int64) - shard.start).to(labels.device)
+        scores = torch.linalg.vecdot(queries[at].float(), labels[rows].float())
+        best.scatter_reduce_(0, at, scores, "amax")
+    found: NDArray[np.float32] = shard.world.max_(best).cpu().numpy()
+    return found
+
+
+def require_finite(what: str, vectors: Tensor) -> None:
+    """Refuses vectors that hold NaN or infinity, by the first such row."""
+    broken = (~torch.isfinite(vectors.sum(1, dtype=torch.float32))).nonzero()
+    if len(broken):
+        raise BadInput(
+            f"the vector of {what} row {int(broken[0]):,} holds NaN or infinity, so the model's weights are no use; "
+            "train it again, with a lower optimizer.learning_rate"
+        )

@@ -186,7 +186,7 @@ def _work(served: _Served, place: int, news: Connection) -> None:
     served.at_start()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # batches are small, and the cores have work
     from umpteen.model.classifier import Classifier
-    from umpteen.search.index import try_out
+    from umpteen.search.engine import try_out
     from umpteen.service.app import create_app
 
     threading.Thread(target=_end_with_parent, daemon=True).start()

@@ -15,10 +15,10 @@ import torch
 from umpteen.encoders.towers import Towers
 from umpteen.errors import UmpteenError
 from umpteen.model.catalogue import Encoded
+from umpteen.model.changes import Locked
 from umpteen.model.classifier import Classifier
-from umpteen.model.store import Locked
 from umpteen.parallel.world import cores
-from umpteen.search.index import LabelIndex
+from umpteen.search.engine import LabelIndex
 from umpteen.service.batching import SHORT, Batcher
 from umpteen.service.metrics import Log, Metrics
 from umpteen.service.schemas import Refusal, too_busy

@@ -1,0 +1,428 @@
+"""Milvus as an index: it finds candidates, which get exact scores from the labels' own vectors.
+
+What has changed since the index was opened is searched exactly beside it, whether Milvus has heard of it or not; so a
+change waits for nobody, and `catch_up` writes it there when Milvus can be reached. While it is away, search is exact.
+
+Milvus compares by inner product. Where all vectors have length 1 it keeps a graph (HNSW); where lengths differ such a
+graph would not reach all labels (milvus#51821), and it keeps lists (IVF_FLAT).
+"""
+
+import os
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from threading import Event, Lock, Thread
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from umpteen.errors import BadInput, InUse
+from umpteen.files.progress import Advance
+from umpteen.search.engine import BOUND, Engine, Indexed, LabelIndex, Later, NamedRows, size_of
+from umpteen.search.index import Effort, LiveVectors, Overlay, Rows, checked_queries, doubling, exact_search, with_spare
+from umpteen.search.milvus import (
+    AUTO,
+    HNSW,
+    IVF_FLAT,
+    MOST_RESULTS,
+    MilvusAway,
+    MilvusCollection,
+    MilvusConnection,
+    is_embedded,
+)
+from umpteen.search.ranking import NO_LABEL, Ranking
+
+ADDRESS = "UMPTEEN_MILVUS_URI"  # where the operator says that Milvus is
+LIVING = "milvus"  # the embedded engine's folder in an index, which changes in use
+INSIDE = f"{LIVING}/labels.db"  # the address of an engine that lies in the index folder and moves with it
+_ALIKE = 1e-3  # lengths that differ from 1 by no more are all 1
+_ROWS_AT_A_TIME = 16_384
+_LISTS_EMBEDDED = 128  # nlist of milvus-lite
+_STEPS = 2  # of a graph's search effort that are tried in a doubling
+_FIRST_WAIT, _LONGEST_WAIT = 1.0, 60.0  # seconds between attempts, doubling
+_PATIENCE = 10.0  # seconds that closing waits for a write to end
+
+
+class State(NamedTuple):
+    """What one search sees, whatever is added or removed meanwhile."""
+
+    overlay: Overlay  # what has changed since the index was opened is fresh
+    waiting: Rows  # rows that Milvus has not heard of yet, sorted
+    version: int  # of the catalogue: all of its changes are among these labels, perhaps some of the next version's, too
+
+
+class MilvusIndex:
+    """`catalogue` gives the labels as they are now: their keys and versions are kept in Milvus, too."""
+
+    kind = "milvus"
+    away = None
+
+    def __init__(
+        self,
+        collection: MilvusCollection,
+        labels: LiveVectors,
+        effort: Effort,
+        catalogue: Callable[[], NamedRows],
+        version: int,
+    ) -> None:
+        self.collection = collection
+        self.effort = effort
+        self.one_process = collection.connection.embedded
+        self._catalogue = catalogue
+        self._state = State(Overlay.of(labels), np.empty(0, dtype=np.int64), version)
+        self._changing = Lock()
+        self._writing = Lock()
+
+    @classmethod
+    def build(
+        cls,
+        connection: MilvusConnection,
+        name: str,
+        labels: LiveVectors,
+        catalogue: NamedRows,
+        progress: Advance | None = None,
+    ) -> "MilvusIndex":
+        """A new collection with all labels as they are now."""
+        structure = HNSW if all_of_length_1(labels, np.flatnonzero(labels.active)) else IVF_FLAT
+        collection = MilvusCollection.create(connection, name, labels.dimension, structure, _lists(len(labels)))
+        rows = np.arange(len(labels))
+        for start in range(0, len(rows), _ROWS_AT_A_TIME):
+            collection.write(rows[start : start + _ROWS_AT_A_TIME], labels, catalogue)
+            if progress is not None:
+                progress(min(start + _ROWS_AT_A_TIME, len(rows)), len(rows))
+        collection.mark(catalogue.version, labels.dimension)
+        return cls(collection, labels, Effort(1, 1, 1), lambda: catalogue, catalogue.version)
+
+    @property
+    def labels(self) -> LiveVectors:
+        return self._state.overlay.labels
+
+    def search(self, queries: Tensor, k: int) -> Ranking:
+        overlay = self._state.overlay
+        queries = checked_queries(queries, overlay.labels.dimension, k)
+        return overlay.best(queries, self._found(queries, self.effort.for_k(k), overlay.labels), k)
+
+    def candidates(self, queries: Tensor, effort: Effort) -> Rows:
+        return self._found(queries, effort, self.labels)
+
+    def _found(self, queries: Tensor, effort: Effort, labels: LiveVectors) -> Rows:
+        filtered = not labels.active.all()
+        rows = self.collection.search(queries, effort.rescored, effort.breadth, filtered=filtered)
+        # Milvus may know rows that this snapshot does not have yet, or has no more.
+        known = (rows >= 0) & (rows < len(labels))
+        known[known] = labels.active[rows[known]]
+        return np.where(known, rows, NO_LABEL)
+
+    def efforts(self, k: int) -> list[Effort]:
+        few = with_spare(k)
+        count = len(self.labels)
+        if self.collection.structure == AUTO:
+            return [Effort(k, 0, few)]
+        if self.collection.structure == HNSW:
+            return [Effort(k, width, few) for width in doubling(max(16, few), min(count, MOST_RESULTS), steps=_STEPS)]
+        # The embedded engine does not hear how many lists are wanted; of those it makes, it cannot search too many.
+        most = max(_lists(count), _LISTS_EMBEDDED) if self.collection.connection.embedded else _lists(count)
+        return [Effort(k, lists, few) for lists in doubling(1, most)]
+
+    def add(self, rows: NDArray[np.int64], vectors: NDArray[np.float32]) -> None:
+        with self._changing:
+            self._tell(*self._state.overlay.with_rows(rows, vectors))
+
+    def remove(self, rows: NDArray[np.int64]) -> None:
+        with self._changing:
+            self._tell(self._state.overlay.without(rows), rows)
+
+    def _tell(self, overlay: Overlay, rows: Rows) -> None:
+        """A version is told in up to two steps, its new vectors first: it is all here when the same rows are active."""
+        catalogue = self._catalogue()
+        version = catalogue.version if np.array_equal(overlay.labels.active, catalogue.active) else self._state.version
+        self._state = State(overlay, np.union1d(self._state.waiting, rows), version)
+
+    def waiting(self) -> int:
+        """How many rows Milvus has not heard of yet."""
+        return len(self._state.waiting)
+
+    def catch_up(self, *, anyway: bool = False) -> None:
+        """Tells Milvus of everything that has changed, its version last; safe to repeat after any interruption.
+
+        Another process may have told it; that is taken on trust, unless it is to be told `anyway`. While the catalogue
+        is ahead of what was told here, everything goes on waiting: the marker never names rows that are not there.
+        """
+        with self._writing:
+            with self._changing:
+                (labels, _), waiting, version = self._state
+                catalogue = self._catalogue()
+                if catalogue.version == version:
+                    self._state = self._state._replace(waiting=waiting[:0])
+            try:
+                held = self.collection.version()
+                if catalogue.version == version and (anyway or held is None or held < version):
+                    self.collection.write(np.arange(len(labels)) if held is None else waiting, labels, catalogue)
+                    self.collection.mark(version, labels.dimension)
+            except BaseException:
+                with self._changing:
+                    self._state = self._state._replace(waiting=np.union1d(self._state.waiting, waiting))
+                raise
+
+    def close(self) -> None:
+        self.collection.connection.close()
+
+    def save(self, folder: Path) -> dict[str, Any]:
+        """Milvus holds all there is; returns what `open` has to be told."""
+        return {
+            "kind": self.kind,
+            "effort": self.effort.to_dict(),
+            "collection": self.collection.name,
+            "structure": self.collection.structure,
+        }
+
+    @classmethod
+    def open(
+        cls,
+        labels: LiveVectors,
+        settings: dict[str, Any],
+        connection: MilvusConnection,
+        catalogue: Callable[[], NamedRows],
+        version: int,
+    ) -> "MilvusIndex":
+        """The index that was made of these labels, of this version; Milvus is asked when something is searched for."""
+        collection = MilvusCollection(connection, settings["collection"], settings["structure"])
+        return cls(collection, labels, Effort.from_dict(settings["effort"]), catalogue, version)
+
+
+def all_of_length_1(labels: LiveVectors, rows: Rows) -> bool:
+    """Whether these rows' vectors differ in nothing but their directions."""
+    return all(
+        bool(((labels.of(rows[start : start + _ROWS_AT_A_TIME]).norm(dim=1) - 1).abs() <= _ALIKE).all())
+        for start in range(0, len(rows), _ROWS_AT_A_TIME)
+    )
+
+
+def _lists(count: int) -> int:
+    return max(1, min(int(4 * count**0.5), count // 32, 65_536))
+
+
+class Absence(NamedTuple):
+    """Since when Milvus is away (UNIX time), and why."""
+
+    since: float
+    reason: str
+
+
+class FallbackIndex:
+    """A Milvus index that answers even when Milvus does not.
+
+    A thread of its own, alive while there is something to do, waits for Milvus with growing patience and tells it of
+    changed labels. Who never searches never touches Milvus.
+    """
+
+    kind = MilvusIndex.kind
+
+    def __init__(self, milvus: MilvusIndex, *, first_wait: float = _FIRST_WAIT) -> None:
+        self.milvus = milvus
+        self.effort = milvus.effort
+        self.one_process = milvus.collection.connection.embedded
+        self.absence: Absence | None = None
+        self._first_wait = first_wait
+        self._searched = False
+        self._keeper: Thread | None = None
+        self._keeping = Lock()
+        self._ending = Event()
+
+    def search(self, queries: Tensor, k: int) -> Ranking:
+        found = None
+        if self.absence is None:
+            try:
+                found = self.milvus.search(queries, k)
+            except MilvusAway as away:
+                self.absence = Absence(time.time(), str(away))
+        if found is None or not self._searched:
+            self._searched = True
+            self._keep()
+        return exact_search(queries, self.milvus.labels, k) if found is None else found
+
+    def add(self, rows: NDArray[np.int64], vectors: NDArray[np.float32]) -> None:
+        self.milvus.add(rows, vectors)
+        self._keep()
+
+    def remove(self, rows: NDArray[np.int64]) -> None:
+        self.milvus.remove(rows)
+        self._keep()
+
+    def candidates(self, queries: Tensor, effort: Effort) -> Rows:
+        return self.milvus.candidates(queries, effort)
+
+    def efforts(self, k: int) -> list[Effort]:
+        return self.milvus.efforts(k)
+
+    def save(self, folder: Path) -> dict[str, Any]:
+        return self.milvus.save(folder)
+
+    @property
+    def away(self) -> str | None:
+        absence = self.absence  # once: the keeper may take it away meanwhile
+        return None if absence is None else absence.reason
+
+    @property
+    def labels(self) -> LiveVectors:
+        return self.milvus.labels
+
+    def waiting(self) -> int:
+        return self.milvus.waiting()
+
+    def close(self) -> None:
+        self._ending.set()
+        with self._keeping:
+            keeper = self._keeper
+        if keeper is not None:
+            keeper.join(timeout=_PATIENCE)
+        self.milvus.close()
+
+    def _keep(self) -> None:
+        """Makes sure that somebody looks after Milvus, if there is reason to."""
+        with self._keeping:
+            if self._keeper is None and self._searched and not self._ending.is_set() and self._is_needed():
+                self._keeper = Thread(target=self._look_after, name="milvus", daemon=True)
+                self._keeper.start()
+
+    def _is_needed(self) -> bool:
+        return self.absence is not None or self.milvus.waiting() > 0
+
+    def _look_after(self) -> None:
+        wait = self._first_wait  # the first time, too: changes come in bursts, and some processes end soon
+        while not self._ending.wait(wait):
+            try:
+                self.milvus.catch_up()
+                self.absence, wait = None, self._first_wait
+            except Exception as error:  # whatever it is: answers stay exact, and Milvus gets another chance
+                self.absence = self.absence or Absence(time.time(), str(error))
+                wait = min(2 * wait, _LONGEST_WAIT)
+            with self._keeping:
+                if not self._is_needed():
+                    self._keeper = None
+                    return
+
+
+class MilvusEngine(Engine):
+    """A collection in the embedded engine, which lies in the index folder or beside it, or in a cluster."""
+
+    living = LIVING
+    has_address = True
+    updates = True
+
+    def check(self, uri: str | None) -> None:
+        if uri is None or not is_embedded(uri):
+            return
+        if not uri.endswith(".db"):
+            raise BadInput(
+                f"{uri}: the embedded Milvus keeps its files in a folder whose name ends in .db; a cluster has "
+                "an address that starts with http:// or https://"
+            )
+        if not Path(uri).resolve().parent.is_dir():
+            raise BadInput(f"{uri}: there is no folder {Path(uri).resolve().parent}; make it, or give another --uri")
+
+    @contextmanager
+    def build(
+        self, folder: Path, indexed: Indexed, uri: str | None, progress: Advance
+    ) -> Iterator[tuple[LabelIndex, dict[str, Any]]]:
+        where = INSIDE if uri is None else str(Path(uri).resolve()) if is_embedded(uri) else uri
+        (folder / LIVING).mkdir()  # before the engine that may lie in it
+        connection = MilvusConnection(str((folder / INSIDE).resolve()) if where == INSIDE else where)
+        name = new_collection(indexed.model, secrets.token_hex(4))
+        with claimed(connection), closing(connection):
+            connection.connect(attempts=4)
+            try:
+                index = MilvusIndex.build(connection, name, indexed.vectors, indexed.catalogue(), progress)
+                yield index, {"uri": where, BOUND: True}
+            except BaseException:
+                if where != INSIDE:  # it comes to nothing, and would stay there for ever
+                    with suppress(BadInput), closing(MilvusConnection(where)) as again:
+                        MilvusCollection(again, name, "").drop()
+                raise
+
+    def open(self, folder: Path, about: dict[str, Any], indexed: Indexed) -> LabelIndex:
+        return FallbackIndex(self._open(folder, about, indexed))
+
+    def _open(self, folder: Path, about: dict[str, Any], indexed: Indexed) -> MilvusIndex:
+        """Nobody is asked before something is searched for."""
+        connection = connection_of(folder, about)
+        return MilvusIndex.open(indexed.vectors, about, connection, indexed.catalogue, indexed.version)
+
+    def update(self, folder: Path, about: dict[str, Any], indexed: Indexed, later: Later) -> None:
+        now, put, gone = later
+        with claimed(connection_of(folder, about)):
+            index = self._open(folder, about, indexed)
+            try:
+                index.collection.connection.connect(attempts=4)
+                if index.collection.structure == HNSW and not all_of_length_1(now, put):
+                    raise BadInput(
+                        f"{folder}: some labels now have vectors of other lengths than 1, for which the graph in "
+                        "Milvus is not made; nothing was changed, build the index again"
+                    )
+                index.add(put, now.of(put).numpy())
+                index.remove(gone)
+                index.catch_up(anyway=True)
+            finally:
+                index.close()
+
+    def forget(self, folder: Path, about: dict[str, Any]) -> str | None:
+        if about.get("uri") == INSIDE:
+            return None  # it goes with the folder
+        name = str(about.get("collection"))
+        if not re.fullmatch(new_collection("[0-9a-f]{8}", "[0-9a-f]{8}"), name):
+            return f"the collection {name} is left alone: it is not one of umpteen's"
+        connection = connection_of(folder, about)
+        try:
+            MilvusCollection(connection, name, str(about.get("structure", ""))).drop()
+        except BadInput as reason:
+            return f"the collection {name} may still be there: {reason}"
+        finally:
+            connection.close()
+        return None
+
+    def size(self, folder: Path, about: dict[str, Any]) -> int | None:
+        uri = about.get("uri", INSIDE)
+        if uri == INSIDE:
+            return size_of(folder)
+        return size_of(Path(uri)) if is_embedded(uri) else None
+
+
+def connection_of(folder: Path, about: dict[str, Any]) -> MilvusConnection:
+    """The way to the Milvus of an index folder. An address in it is believed only if the operator gives the same."""
+    uri = str(about["uri"])
+    if uri == INSIDE:
+        return MilvusConnection(str((folder / INSIDE).resolve()))
+    if os.environ.get(ADDRESS) == uri:
+        return MilvusConnection(uri)
+    return MilvusConnection(
+        uri,
+        refused=f"the model folder says that its labels are there, and is not believed: set {ADDRESS}={uri} if that "
+        "is yours; until then search is exact",
+    )
+
+
+def new_collection(model: str, name: str) -> str:
+    """What the labels of a model are called in Milvus."""
+    return f"umpteen_{model}_{name}"
+
+
+@contextmanager
+def claimed(connection: MilvusConnection) -> Iterator[None]:
+    """Keeps other processes from an embedded engine meanwhile; refuses if one has it open."""
+    if not connection.embedded:
+        yield
+        return
+    try:
+        with suppress(MilvusAway):  # an engine whose folder is gone is nobody's
+            connection.own()
+    except InUse as error:
+        raise InUse(f"{error}. Nothing was changed") from None
+    try:
+        yield
+    finally:
+        connection.close()
