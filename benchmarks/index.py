@@ -28,7 +28,7 @@ from umpteen.model.catalogue import LiveCatalogue
 from umpteen.model.changes import Add
 from umpteen.model.labels import LiveLabels
 from umpteen.model.store import Store
-from umpteen.parallel.shard import undivided
+from umpteen.parallel.world import undivided
 from umpteen.search.certificate import interval, tune
 from umpteen.search.exact import ExactIndex
 from umpteen.search.faiss import FLAT, HNSW, FaissIndex, Structure

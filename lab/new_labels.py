@@ -25,8 +25,7 @@ from umpteen.encoders.encode import encode_texts
 from umpteen.encoders.towers import Place, Towers, build_encoder
 from umpteen.errors import BadInput
 from umpteen.evaluation.figures import Dots, Value
-from umpteen.parallel.shard import Shard
-from umpteen.parallel.world import World
+from umpteen.parallel.world import Shard, World
 from umpteen.search.exact import top_k
 from umpteen.search.ranking import Ranking, contains
 

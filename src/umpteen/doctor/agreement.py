@@ -27,8 +27,7 @@ from umpteen.encoders.towers import Towers
 from umpteen.objectives.losses import build_objective
 from umpteen.objectives.reference import formula
 from umpteen.parallel.children import run_in_world
-from umpteen.parallel.shard import Shard, undivided
-from umpteen.parallel.world import World
+from umpteen.parallel.world import Shard, World, undivided
 from umpteen.training.build import build_optimizer, step_settings
 from umpteen.training.inputs import TrainingData
 from umpteen.training.step import TrainingStep

@@ -11,8 +11,7 @@ from umpteen.encoders.backbone import Precision
 from umpteen.encoders.folder import DEFAULT_MODEL, locate
 from umpteen.encoders.towers import Towers
 from umpteen.files.progress import Progress
-from umpteen.parallel.shard import Shard
-from umpteen.parallel.world import World
+from umpteen.parallel.world import Shard, World
 from umpteen.training.build import pick_device
 
 SPARE_LABELS = 32  # beyond the k of SoftTop-k: some may be filtered

@@ -16,7 +16,7 @@ from umpteen.data.texts import Texts
 from umpteen.data.tokens import TokenTable, tokenise
 from umpteen.encoders.encoder import NEW, Encoder
 from umpteen.files.progress import Advance
-from umpteen.parallel.shard import spread
+from umpteen.parallel.world import spread
 
 _SMALLEST_BUDGET = 256  # padded tokens; fewer do not fill a core
 _TEXTS_AT_A_TIME = 16_384  # token ids of more texts than this never stand in memory together

@@ -15,7 +15,7 @@ from umpteen.data.tokens import TokenTable
 from umpteen.encoders.rows import RowTable
 from umpteen.encoders.tokenizer import TextTokenizer
 from umpteen.errors import BadConfig
-from umpteen.parallel.shard import Shard
+from umpteen.parallel.world import Shard
 
 LEVELS = 1 << 16  # a rate is rounded to one in 65,536, and the scale follows the rounded rate
 

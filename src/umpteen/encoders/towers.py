@@ -20,8 +20,7 @@ from umpteen.encoders.static import StaticEncoder, inverse_document_frequencies
 from umpteen.encoders.table import TEXT_FOLDER, FusedEncoder, LabelTable
 from umpteen.encoders.tokenizer import TextTokenizer
 from umpteen.errors import BadConfig, BadInput, DamagedModel, known
-from umpteen.parallel.shard import Shard
-from umpteen.parallel.world import World
+from umpteen.parallel.world import Shard, World
 
 
 class Place(NamedTuple):

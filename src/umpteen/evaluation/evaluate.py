@@ -14,8 +14,7 @@ from umpteen.encoders.encoder import Encoder
 from umpteen.errors import BadConfig, BadInput
 from umpteen.evaluation.metrics import USUAL, Terms, inverse_propensities, metric_terms
 from umpteen.evaluation.report import USUAL_KS, Report, evaluate, scored_part
-from umpteen.parallel.shard import Shard
-from umpteen.parallel.world import World
+from umpteen.parallel.world import Shard, World
 from umpteen.rerank.ranker import Ranker
 from umpteen.search.exact import top_k
 from umpteen.search.ranking import Ranking

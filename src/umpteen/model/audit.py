@@ -20,8 +20,7 @@ from umpteen.errors import BadInput
 from umpteen.files.progress import Advance
 from umpteen.model.classifier import Classifier
 from umpteen.model.evaluate import in_rows_of
-from umpteen.parallel.shard import Shard
-from umpteen.parallel.world import World
+from umpteen.parallel.world import Shard, World
 from umpteen.search.exact import best_known, top_k
 from umpteen.search.ranking import NO_LABEL
 

@@ -20,8 +20,7 @@ from torch import Tensor
 
 from umpteen.errors import BadInput
 from umpteen.files.progress import Advance
-from umpteen.parallel.shard import Shard, spread
-from umpteen.parallel.world import World
+from umpteen.parallel.world import Shard, World, spread
 from umpteen.search.index import Effort, Engine, Indexed, LabelIndex, LiveVectors, Rows, best_of, require_finite
 from umpteen.search.ranking import NO_LABEL, Ranking
 

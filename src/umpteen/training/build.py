@@ -26,8 +26,7 @@ from umpteen.errors import BadConfig, BadInput
 from umpteen.evaluation.evaluate import Evaluator
 from umpteen.files.progress import Progress, named
 from umpteen.objectives.losses import Objective, build_objective, objective_kind
-from umpteen.parallel.shard import Shard
-from umpteen.parallel.world import World
+from umpteen.parallel.world import Shard, World
 from umpteen.training.inputs import TrainingData
 from umpteen.training.loop import Loop, LoopSettings
 from umpteen.training.negatives.kinds import Place, build_pool

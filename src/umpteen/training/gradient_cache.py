@@ -16,8 +16,7 @@ from torch import Tensor
 
 from umpteen.encoders.encode import micro_batches
 from umpteen.encoders.encoder import Encoder
-from umpteen.parallel.shard import Shard
-from umpteen.parallel.world import World
+from umpteen.parallel.world import Shard, World
 
 TOGETHER = 1 << 22  # numbers; smaller gradients travel in one message
 
