@@ -11,8 +11,7 @@ from torch.nn.functional import normalize
 
 import reference
 from reference import Problem
-from umpteen.data.batches import draw_positives
-from umpteen.data.labels import Relevance
+from umpteen.data.labels import Relevance, draw_positives
 from umpteen.data.texts import Texts
 from umpteen.data.tokens import TokenTable
 from umpteen.encoders.encode import label_tokens

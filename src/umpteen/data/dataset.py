@@ -109,10 +109,9 @@ def open_dataset(source: str | Path, *, cache: Path | None = None, progress: Adv
     ('wordnet-nouns', True)
     """
     folder = _locate(source)
-    parts = open_prepared(prepare(folder, formats.of(folder), cache=cache, progress=progress))
-    validation, test = parts.splits.get("validation"), parts.splits.get("test")
-    labels = LabelCatalogue(parts.keys, parts.labels)
-    return Dataset(parts.name, labels, parts.splits["train"], validation, test, parts.fingerprint)
+    prepared = prepare(folder, formats.of(folder), cache=cache, progress=progress)
+    name, labels, splits, fingerprint = open_prepared(prepared)
+    return Dataset(name, labels, splits["train"], splits.get("validation"), splits.get("test"), fingerprint)
 
 
 def bundled_names() -> list[str]:

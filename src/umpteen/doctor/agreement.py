@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from umpteen.config.settings import RunConfig, StaticTower, TowerConfig, TransformerTower
-from umpteen.data.batches import EpochSampler
 from umpteen.data.dataset import Dataset, Split
-from umpteen.data.labels import Relevance
+from umpteen.data.labels import EpochSampler, Relevance
 from umpteen.data.texts import Texts
 from umpteen.data.tokens import TokenTable
 from umpteen.doctor.checks import Failed, Skipped, available_memory

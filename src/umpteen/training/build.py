@@ -16,8 +16,8 @@ from umpteen.config.settings import (
     EvaluationConfig,
     RunConfig,
 )
-from umpteen.data.batches import EpochSampler
 from umpteen.data.dataset import Dataset, Split, open_dataset
+from umpteen.data.labels import EpochSampler
 from umpteen.data.tokens import TokenTable, tokenise
 from umpteen.encoders.encode import encode_texts, encode_tokens, label_tokens
 from umpteen.encoders.encoder import NEW
