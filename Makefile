@@ -15,7 +15,7 @@ demo: .venv/installed
 	$(BIN)/umpteen demo
 
 test: .venv/installed
-	$(BIN)/python -m pytest -n 2 --ignore=tests/browser
+	$(BIN)/python -m pytest -n 2 --dist worksteal --ignore=tests/browser
 
 # Needs chromium (Debian: apt-get install chromium).
 browser-test: .venv/installed
@@ -28,7 +28,7 @@ check: .venv/installed
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/test_architecture.py
-	$(BIN)/python -m pytest -n 2 --cov --cov-report=term tests/data tests/encoders tests/evaluation tests/objectives
+	$(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term tests/data tests/encoders tests/evaluation tests/objectives
 
 # The site of docs/ in build/site; a broken link, or a page that no menu has, ends it.
 docs: .venv/installed

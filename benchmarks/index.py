@@ -27,7 +27,7 @@ from umpteen.files.progress import Progress
 from umpteen.model.catalogue import LiveCatalogue
 from umpteen.model.changes import Add, Store
 from umpteen.model.labels import LiveLabels
-from umpteen.parallel.shard import undivided
+from umpteen.parallel.world import undivided
 from umpteen.search.certificate import interval, tune
 from umpteen.search.faiss import FLAT, HNSW, FaissIndex, Structure
 from umpteen.search.index import Effort, ExactIndex, LiveVectors

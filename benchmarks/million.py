@@ -25,7 +25,7 @@ from umpteen.config.recipes import resolve
 from umpteen.errors import BadInput
 from umpteen.files.progress import Progress
 from umpteen.objectives.scores import even_tile
-from umpteen.parallel.shard import spread
+from umpteen.parallel.world import spread
 from umpteen.training.build import build_run
 
 SIZES = (131_073, 501_070, 1_305_265)  # of LF-AmazonTitles-131K, LF-Wikipedia-500K and LF-AmazonTitles-1.3M

@@ -11,9 +11,8 @@ from torch.optim import AdamW
 
 from benchmarks.naive_step import NaiveStep, in_file_order
 from benchmarks.turns import Turns, outside_products, seconds_of
-from umpteen.data.batches import EpochSampler, draw_positives
 from umpteen.data.dataset import Dataset
-from umpteen.data.labels import Relevance
+from umpteen.data.labels import EpochSampler, Relevance, draw_positives
 from umpteen.data.tokens import tokenise
 from umpteen.encoders.encoder import Encoder, micro_batches
 from umpteen.encoders.towers import Towers

@@ -6,7 +6,7 @@ from statistics import median
 
 from torch.profiler import ProfilerActivity, profile
 
-from umpteen.parallel.shard import undivided
+from umpteen.parallel.world import undivided
 
 Work = Callable[[], object]
 

@@ -25,8 +25,7 @@ from umpteen.data.labels import LabelCatalogue
 from umpteen.encoders.encoder import encode_texts
 from umpteen.encoders.towers import Place, Towers, build_encoder
 from umpteen.errors import BadInput
-from umpteen.parallel.shard import Shard
-from umpteen.parallel.world import World
+from umpteen.parallel.world import Shard, World
 from umpteen.search.ranking import Ranking, contains, top_k
 
 SHARE = 0.1  # of the labels that have a query in test

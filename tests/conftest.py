@@ -1,8 +1,11 @@
 """Every test has its own cache, computes on one thread, stays off the network, and sees no settings of the user."""
 
+import itertools
 import os
+import shutil
 from collections.abc import Iterator
 from multiprocessing import forkserver
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -27,6 +30,11 @@ os.environ["no_proxy"] = os.environ["NO_PROXY"] = "127.0.0.1,localhost"
 os.environ.setdefault("RES_OPTIONS", "attempts:0")  # processes that meet look up names, seconds without a network
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # and complain about it
 
+# What tests write is flushed to the disk thousands of times; in memory, where there is room, nobody waits for it.
+MEMORY = Path("/dev/shm")
+if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 4 << 30:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
 # No test judges by a clock.
 settings.register_profile("umpteen", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("umpteen")
@@ -34,6 +42,7 @@ settings.load_profile("umpteen")
 # One server forks the processes of all tests, whichever needs one first: it imports once what any of them needs.
 forkserver.set_forkserver_preload(
     [
+        "torch._dynamo",  # a second, which torch's optimizers would take in every process
         "umpteen.model.train",
         "umpteen.cli.main",
         "umpteen.service.app",
@@ -42,6 +51,9 @@ forkserver.set_forkserver_preload(
     ]
 )
 forkserver.set_forkserver_preload = lambda modules: None
+
+
+CACHES = itertools.count()
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -54,4 +66,5 @@ def no_cache_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("UMPTEEN_CACHE", str(tmp_path_factory.mktemp("cache")))
+    """A folder that is made when something goes into it: most tests have nothing to keep."""
+    monkeypatch.setenv("UMPTEEN_CACHE", str(tmp_path_factory.getbasetemp() / "caches" / str(next(CACHES))))

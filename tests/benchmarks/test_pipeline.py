@@ -16,8 +16,8 @@ from benchmarks.turns import Turns, outside_products
 from benchmarks import pipeline
 from miniature import command, refused, write_miniature
 from tiny import tiny_transformer
-from umpteen.data.batches import EpochSampler
 from umpteen.data.dataset import open_dataset
+from umpteen.data.labels import EpochSampler
 from umpteen.data.tokens import TokenTable
 from umpteen.encoders.towers import Towers
 from umpteen.encoders.transformer import TransformerEncoder

@@ -3,8 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from umpteen.data.batches import EpochSampler, draw_positives
-from umpteen.data.labels import Relevance
+from umpteen.data.labels import EpochSampler, Relevance, draw_positives
 from umpteen.errors import BadInput
 
 EVERYWHERE = Relevance.from_lists([[0]] * 10, 1)

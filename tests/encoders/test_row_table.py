@@ -6,8 +6,7 @@ from torch import Tensor
 
 from umpteen.encoders.rows import BLOCK, RowTable, row_tables
 from umpteen.errors import BadInput
-from umpteen.parallel import World
-from umpteen.parallel.shard import Shard
+from umpteen.parallel import Shard, World
 
 
 def table(rows: int = 7, dimension: int = 4) -> RowTable:

@@ -11,8 +11,7 @@ from torch.nn.functional import normalize
 
 import reference
 from reference import Problem
-from umpteen.data.batches import draw_positives
-from umpteen.data.labels import Relevance
+from umpteen.data.labels import Relevance, draw_positives
 from umpteen.data.texts import Texts
 from umpteen.data.tokens import TokenTable
 from umpteen.encoders.encoder import Encoder, tokens_for
@@ -24,8 +23,7 @@ from umpteen.encoders.table import LabelTable
 from umpteen.encoders.towers import Towers
 from umpteen.encoders.transformer import TransformerEncoder
 from umpteen.objectives import decoupled_softmax, one_vs_all, soft_top_k, softmax
-from umpteen.parallel import World
-from umpteen.parallel.shard import Shard
+from umpteen.parallel import Shard, World
 from umpteen.training.inputs import TrainingData
 from umpteen.training.optimizer import make_optimizer
 from umpteen.training.step import StepSettings, TrainingStep

@@ -9,8 +9,7 @@ from step_cases import LABELS, OBJECTIVES, RELEVANT, WEIGHTS, make_step, make_to
 from torch import Tensor
 
 from tiny import tiny_transformer
-from umpteen.data.batches import EpochSampler
-from umpteen.data.labels import Relevance
+from umpteen.data.labels import EpochSampler, Relevance
 from umpteen.encoders.rows import row_tables
 from umpteen.parallel import World
 from umpteen.training.checkpoint import TrainState, load_checkpoint, save_checkpoint, weights_of

@@ -25,8 +25,7 @@ from step_cases import (
 from torch import Tensor
 
 from tiny import tiny_transformer
-from umpteen.data.batches import EpochSampler, draw_positives
-from umpteen.data.labels import Relevance
+from umpteen.data.labels import EpochSampler, Relevance, draw_positives
 from umpteen.encoders.static import StaticEncoder
 from umpteen.encoders.towers import Towers
 from umpteen.objectives import decoupled_softmax

@@ -10,8 +10,7 @@ from step_cases import LABELS, OBJECTIVES, QUERIES, RELEVANT, TOWERS, WEIGHTS, m
 from torch import Tensor
 
 from tiny import tiny_transformer
-from umpteen.data.batches import EpochSampler
-from umpteen.data.labels import Relevance
+from umpteen.data.labels import EpochSampler, Relevance
 from umpteen.parallel import World
 from umpteen.training.step import TrainingStep
 from worlds import run_world

@@ -24,8 +24,7 @@ def prepare(source: str, recipe_name: str, overrides: tuple[str, ...]) -> None:
     from umpteen.config.recipes import resolve
     from umpteen.encoders.encoder import tokens_for
     from umpteen.encoders.towers import Towers
-    from umpteen.parallel.shard import Shard
-    from umpteen.parallel.world import World
+    from umpteen.parallel.world import Shard, World
 
     config = resolve(recipe_name, overrides, source)
     with Watch() as watch:

@@ -12,7 +12,7 @@ import numpy as np
 
 from umpteen.data import formats
 from umpteen.data.labels import LabelCatalogue, Split
-from umpteen.data.prepared import content_fingerprint, open_prepared, prepare
+from umpteen.data.prepared import Format, content_fingerprint, open_prepared, prepare
 from umpteen.data.texts import Texts
 from umpteen.errors import BadInput
 from umpteen.files.progress import Advance
@@ -109,10 +109,9 @@ def open_dataset(source: str | Path, *, cache: Path | None = None, progress: Adv
     ('wordnet-nouns', True)
     """
     folder = _locate(source)
-    parts = open_prepared(prepare(folder, formats.of(folder), cache=cache, progress=progress))
-    validation, test = parts.splits.get("validation"), parts.splits.get("test")
-    labels = LabelCatalogue(parts.keys, parts.labels)
-    return Dataset(parts.name, labels, parts.splits["train"], validation, test, parts.fingerprint)
+    prepared = prepare(folder, _format_of(folder), cache=cache, progress=progress)
+    name, labels, splits, fingerprint = open_prepared(prepared)
+    return Dataset(name, labels, splits["train"], splits.get("validation"), splits.get("test"), fingerprint)
 
 
 def bundled_names() -> list[str]:
@@ -130,6 +129,16 @@ def _locate(source: str | Path) -> Path:
     if str(source) in names:
         return BUNDLED / str(source)
     raise BadInput(f"there is no folder {folder}, and no bundled dataset of that name (bundled: {', '.join(names)})")
+
+
+def _format_of(folder: Path) -> Format:
+    """Told by the names of the files."""
+    for form in formats.FORMATS:
+        if form.recognises(folder):
+            return form
+    names = sorted(path.name for path in folder.iterdir())
+    found = ", ".join(names[:8]) + (", …" if len(names) > 8 else "") if names else "nothing"
+    raise BadInput(f"{folder} is in no known dataset format. It holds: {found}. Looked for:\n{formats.LOOKED_FOR}")
 
 
 ROWS_BETWEEN_REPORTS = 1024

@@ -1,4 +1,7 @@
-"""The label catalogue, and queries with those of its labels that are right: a sparse matrix in one canonical form."""
+"""The label catalogue, queries with those of its labels that are right, and the batches training draws of them.
+
+What is right is a sparse matrix in one canonical form; batches follow from seeds alone.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array, vstack
 
-from umpteen.data.texts import Texts, as_rows
+from umpteen.data.texts import Texts
 from umpteen.errors import BadInput
 
 
@@ -178,7 +181,7 @@ class Relevance:
 
     def take(self, rows: ArrayLike) -> Relevance:
         """These queries in this order."""
-        return Relevance(self.matrix[as_rows(rows)])
+        return Relevance(self.matrix[np.asarray(rows)])
 
     def without(self, other: Relevance) -> Relevance:
         """The pairs that are not stored in the other, whatever their weights."""
@@ -189,7 +192,7 @@ class Relevance:
             )
         if other.pairs == 0:
             return self
-        query, gone = (np.repeat(np.arange(len(r), dtype=np.int64), np.diff(r.matrix.indptr)) for r in (self, other))
+        query, gone = _queries_of(self.matrix), _queries_of(other.matrix)
         kept = ~np.isin(query * self.labels + self.matrix.indices, gone * self.labels + other.matrix.indices)
         starts = np.concatenate([[0], np.cumsum(np.bincount(query[kept], minlength=len(self)))])
         return Relevance.from_arrays(starts, self.matrix.indices[kept], self.matrix.data[kept], self.labels)
@@ -259,19 +262,83 @@ class Split:
 
 def _canonical(matrix: csr_array) -> csr_array:
     matrix = csr_array(matrix).astype(np.float32, copy=False)
-    if not (np.isfinite(matrix.data) & (matrix.data >= 0)).all():
-        at = int(np.flatnonzero(~(np.isfinite(matrix.data) & (matrix.data >= 0)))[0])
-        query = int(np.searchsorted(matrix.indptr, at, side="right")) - 1
-        raise BadInput(
-            f"query {query:,}, label row {matrix.indices[at]:,}: weight {matrix.data[at]} "
-            "must be a finite number, 0 or greater"
-        )
+    wrong = np.flatnonzero(~(np.isfinite(matrix.data) & (matrix.data >= 0)))
+    if len(wrong):
+        query, label, weight = (values[wrong[0]] for values in (_queries_of(matrix), matrix.indices, matrix.data))
+        raise BadInput(f"query {query:,}, label row {label:,}: weight {weight} must be a finite number, 0 or greater")
     if matrix.has_canonical_format:
         return matrix
-    queries = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+    queries = _queries_of(matrix)
     order = np.lexsort((matrix.data, matrix.indices, queries))
     queries, labels, weights = queries[order], matrix.indices[order], matrix.data[order]
     same_as_next = (queries[1:] == queries[:-1]) & (labels[1:] == labels[:-1])
     kept = np.append(~same_as_next, True)  # the last of equal pairs has the greatest weight
     starts = np.searchsorted(queries[kept], np.arange(matrix.shape[0] + 1))
     return csr_array((weights[kept], labels[kept], starts), shape=matrix.shape)
+
+
+def _queries_of(matrix: csr_array) -> NDArray[np.int64]:
+    """The query of each stored pair."""
+    return np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+
+
+class EpochSampler:
+    """Every query once an epoch, in an order that follows from (seed, epoch); the last batch may be smaller.
+
+    Any batch can be asked for at any time, so a resumed run needs no state but its step number.
+    Queries without a label to pull teach nothing and are left out, unless `keep_unlabelled`.
+    """
+
+    def __init__(self, relevance: Relevance, batch_size: int, *, seed: int, keep_unlabelled: bool = False) -> None:
+        if batch_size < 1:
+            raise BadInput(f"batch size {batch_size}: a batch needs at least one query")
+        pulled = _queries_of(relevance.matrix)[relevance.matrix.data > 0]
+        self._queries = np.arange(len(relevance)) if keep_unlabelled else np.unique(pulled)
+        if len(self._queries) == 0:
+            raise BadInput(
+                f"none of the {len(relevance):,} training queries has a label to pull; is this the right file?"
+            )
+        self._batch_size = batch_size
+        self._seed = seed
+        self._shuffled: tuple[int, NDArray[np.int64]] | None = None
+
+    @property
+    def queries(self) -> int:
+        """How many queries an epoch has."""
+        return len(self._queries)
+
+    @property
+    def batches_per_epoch(self) -> int:
+        return -(-self.queries // self._batch_size)
+
+    def rows(self, epoch: int, index: int) -> NDArray[np.int64]:
+        """The query rows of one batch."""
+        if not 0 <= index < self.batches_per_epoch:
+            raise BadInput(f"batch {index} is out of range: an epoch has {self.batches_per_epoch:,} batches")
+        if self._shuffled is None or self._shuffled[0] != epoch:
+            self._shuffled = epoch, np.random.default_rng([self._seed, epoch]).permutation(self._queries)
+        start = index * self._batch_size
+        return self._shuffled[1][start : start + self._batch_size].copy()
+
+
+def draw_positives(
+    relevance: Relevance, rows: NDArray[np.integer], limit: int | None, rng: np.random.Generator
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
+    """The pairs to pull: positions in `rows`, label rows and weights, in the order of positions, then labels.
+
+    All pairs of weight > 0, or per query at most `limit` of them, drawn uniformly without replacement.
+    """
+    if limit is not None and limit < 1:
+        raise BadInput(f"at most {limit} positives a query leaves nothing to pull; give 1 or more, or no limit")
+    matrix = relevance.take(rows).matrix
+    query, pulled = _queries_of(matrix), np.flatnonzero(matrix.data > 0)
+    if limit is not None:
+        pulled = pulled[_at_most(limit, query[pulled], rng)]
+    return query[pulled], matrix.indices[pulled].astype(np.int64), matrix.data[pulled]
+
+
+def _at_most(limit: int, groups: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+    """Positions, ascending, of at most `limit` members of each group; `groups` is sorted."""
+    order = np.lexsort((rng.random(len(groups)), groups))
+    rank = np.arange(len(groups)) - np.searchsorted(groups, groups)
+    return np.sort(order[rank < limit])

@@ -14,14 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.sparse import coo_array, csr_array
 
-from umpteen.data.labels import Relevance, Split, UniqueKeys
+from umpteen.data.labels import LabelCatalogue, Relevance, Split, UniqueKeys
 from umpteen.data.texts import Texts, TextsWriter
 from umpteen.errors import BadFile, BadInput, NotSaved
 from umpteen.files.progress import Advance
@@ -42,16 +41,6 @@ class Place(NamedTuple):
 
     def error(self, problem: str) -> BadFile:
         return BadFile(self.path, problem, line=self.line)
-
-
-class Prepared(NamedTuple):
-    """The parts of a dataset, mapped from a prepared folder."""
-
-    name: str
-    fingerprint: str
-    keys: Texts
-    labels: Texts
-    splits: dict[str, Split]
 
 
 class Builder:
@@ -78,10 +67,8 @@ class Builder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._files.__exit__(kind, error, trace)
+    def __exit__(self, *raised: Any) -> None:
+        self._files.__exit__(*raised)
 
     @property
     def labels(self) -> int:
@@ -124,8 +111,9 @@ class Builder:
         self._open = _OpenSplit(split, path, len(self._queries))
 
     def add_query(self, text: str, labels: Sequence[int], weights: Sequence[float] | None, at: Place) -> None:
-        """A query and its label rows; without weights each pair weighs 1."""
-        split = self._current()
+        """A query of the split that was begun, and its label rows; without weights each pair weighs 1."""
+        split = self._open
+        assert split is not None
         if weights is not None and len(weights) != len(labels):
             raise at.error(f"{len(labels):,} labels but {len(weights):,} weights; give each label one weight")
         merged: dict[int, float] = {}
@@ -142,7 +130,8 @@ class Builder:
 
     def ignore(self, query: int, label: int, at: Place) -> None:
         """A pair of this split, by rows, that neither training nor scoring may see; its query was added before."""
-        split = self._current()
+        split = self._open
+        assert split is not None
         if not 0 <= query < split.queries:
             raise at.error(
                 f"query row {query:,} is out of range: {split.name} has {split.queries:,} queries, "
@@ -160,10 +149,6 @@ class Builder:
         fingerprint = content_fingerprint(Texts.open(self._folder, "keys"), Texts.open(self._folder, "labels"), splits)
         manifest = {"version": PREPARED_VERSION, "name": self.name, "fingerprint": fingerprint, "splits": self._splits}
         (self._folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
-
-    def _current(self) -> _OpenSplit:
-        assert self._open is not None, "begin a split before adding to it"
-        return self._open
 
     def _end_split(self) -> None:
         split, self._open = self._open, None
@@ -223,17 +208,11 @@ def content_fingerprint(keys: Texts, labels: Texts, splits: Mapping[str, Split])
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
-def open_prepared(folder: Path) -> Prepared:
-    """The parts of a prepared dataset, mapped and not read."""
+def open_prepared(folder: Path) -> tuple[str, LabelCatalogue, dict[str, Split], str]:
+    """Name, labels, splits and fingerprint of a prepared dataset; texts and pairs are mapped and not read."""
     manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    labels = Texts.open(folder, "labels")
-    return Prepared(
-        name=manifest["name"],
-        fingerprint=manifest["fingerprint"],
-        keys=Texts.open(folder, "keys"),
-        labels=labels,
-        splits=_open_splits(folder, manifest["splits"], len(labels)),
-    )
+    labels = LabelCatalogue(Texts.open(folder, "keys"), Texts.open(folder, "labels"))
+    return manifest["name"], labels, _open_splits(folder, manifest["splits"], len(labels)), manifest["fingerprint"]
 
 
 def _open_splits(folder: Path, bounds: Mapping[str, Sequence[int]], labels: int) -> dict[str, Split]:

@@ -11,7 +11,6 @@ import os
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, overload
 
 import numpy as np
@@ -75,7 +74,7 @@ class Texts(Sequence[str]):
     def __getitem__(self, row: slice) -> Texts: ...
     def __getitem__(self, row: int | slice) -> str | Texts:
         if isinstance(row, slice):
-            return self.take(np.arange(len(self))[row])
+            return self.take(row)
         return self._blob[self._starts[row] : self._ends[row]].decode("utf-8")
 
     def __iter__(self) -> Iterator[str]:
@@ -94,9 +93,9 @@ class Texts(Sequence[str]):
         """The length of each text in UTF-8 bytes."""
         return np.asarray(self._ends - self._starts)
 
-    def take(self, rows: ArrayLike) -> Texts:
-        """A view of these rows in this order; it copies offsets, never text."""
-        chosen = as_rows(rows)
+    def take(self, rows: ArrayLike | slice) -> Texts:
+        """A view of these rows, or of those where a mask is true, in this order; it copies offsets, never text."""
+        chosen = np.arange(len(self))[rows]  # type: ignore[index]
         in_whole = chosen if self.rows is None else self.rows[chosen]
         return Texts(self._blob, self._starts[chosen], self._ends[chosen], whole=self.whole(), rows=in_whole)
 
@@ -165,9 +164,7 @@ class TextsWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         if error is None:
             self.close()
         else:
@@ -184,12 +181,6 @@ def encode(text: str) -> bytes:
             f"character {error.start + 1:,} of the text is {half}, half of a surrogate pair and no character; "
             "remove it, or write the pair as one character"
         ) from None
-
-
-def as_rows(rows: ArrayLike) -> NDArray[np.int64]:
-    """Row numbers as they are, a mask as the rows where it is true."""
-    chosen = np.asarray(rows)
-    return np.flatnonzero(chosen) if chosen.dtype == bool else chosen.astype(np.int64, copy=False)
 
 
 def _sealed(digest: Any, lengths: NDArray[np.int64]) -> str:

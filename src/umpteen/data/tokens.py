@@ -67,12 +67,12 @@ class TokenTable:
 
     def distinct(self) -> tuple["TokenTable", NDArray[np.int64]]:
         """The rows that differ, in order of first appearance, and for each row its position among them."""
-        bounds = zip(self.starts.tolist(), self.ends.tolist(), strict=True)
-        digests = (hashlib.blake2b(self.ids[start:end].tobytes(), digest_size=16).digest() for start, end in bounds)
-        kept = np.fromiter(digests, dtype="S16", count=len(self))
-        _, at, group = np.unique(kept, return_index=True, return_inverse=True)
-        firsts, positions = np.unique(at[group], return_inverse=True)
-        return self.take(firsts), positions.astype(np.int64)
+        seen: dict[bytes, int] = {}
+        rows = (
+            self.ids[start:end].tobytes() for start, end in zip(self.starts.tolist(), self.ends.tolist(), strict=True)
+        )
+        positions = np.fromiter((seen.setdefault(row, len(seen)) for row in rows), dtype=np.int64, count=len(self))
+        return self.take(np.unique(positions, return_index=True)[1]), positions
 
     def _gather(self, rows: NDArray[Any]) -> tuple[NDArray[np.integer[Any]], NDArray[np.int64]]:
         starts, ends = self.starts[rows], self.ends[rows]

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from umpteen.config.settings import PartsTower, RunConfig, StaticTower, TowerConfig, TransformerTower
-from umpteen.data.batches import EpochSampler
 from umpteen.data.dataset import Dataset, Split
-from umpteen.data.labels import Relevance
+from umpteen.data.labels import EpochSampler, Relevance
 from umpteen.data.tokens import TokenTable
 from umpteen.doctor import Failed, Skipped, available_memory
 from umpteen.encoders.encoder import Encoder, tokens_now
@@ -25,8 +24,7 @@ from umpteen.encoders.towers import Towers
 from umpteen.objectives.losses import build_objective
 from umpteen.objectives.reference import formula
 from umpteen.parallel.children import run_in_world
-from umpteen.parallel.shard import Shard, undivided
-from umpteen.parallel.world import World
+from umpteen.parallel.world import Shard, World, undivided
 from umpteen.training.build import build_optimizer, step_settings
 from umpteen.training.inputs import TrainingData
 from umpteen.training.step import TrainingStep

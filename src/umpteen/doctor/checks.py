@@ -30,8 +30,7 @@ from umpteen.encoders.tokenizer import TextTokenizer
 from umpteen.encoders.towers import Towers
 from umpteen.errors import BadConfig
 from umpteen.files.progress import Progress
-from umpteen.parallel.shard import Shard
-from umpteen.parallel.world import World, cores
+from umpteen.parallel.world import Shard, World, cores
 from umpteen.training.build import build_optimizer, pick_device
 from umpteen.training.checkpoint import TrainState, load_checkpoint, save_checkpoint, weights_of
 from umpteen.version import __version__

@@ -21,7 +21,7 @@ from umpteen.encoders.rows import RowTable
 from umpteen.encoders.tokenizer import TextTokenizer
 from umpteen.errors import BadConfig
 from umpteen.files.progress import Advance
-from umpteen.parallel.shard import Shard, spread
+from umpteen.parallel.world import Shard, spread
 
 LEVELS = 1 << 16  # a rate is rounded to one in 65,536, and the scale follows the rounded rate
 

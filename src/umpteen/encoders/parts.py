@@ -19,7 +19,7 @@ from umpteen.encoders import folder as layout
 from umpteen.encoders.encoder import Encoder, Read, Reader, Share, checked_dropout, drop, normalised
 from umpteen.encoders.rows import RowTable
 from umpteen.errors import BadConfig, DamagedModel
-from umpteen.parallel.shard import Shard
+from umpteen.parallel.world import Shard
 
 How = Literal["sum", "concat"]
 ReadPart = Callable[[Path, dict[str, Any]], Encoder]

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from umpteen.errors import BadInput
-from umpteen.parallel.shard import Shard
-from umpteen.parallel.world import World
+from umpteen.parallel.world import Shard, World
 
 BLOCK = 4096  # rows whose start follows from one seed, whichever process holds them
 

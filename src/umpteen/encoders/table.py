@@ -15,7 +15,7 @@ from umpteen.encoders.encoder import NEW, Encoder, Read, checked_dropout, drop, 
 from umpteen.encoders.rows import RowTable
 from umpteen.encoders.tokenizer import TextTokenizer
 from umpteen.errors import BadInput
-from umpteen.parallel.shard import Shard
+from umpteen.parallel.world import Shard
 
 
 class LabelTable(Encoder):

@@ -29,8 +29,7 @@ from umpteen.encoders.rows import RowTable, row_tables
 from umpteen.encoders.static import StaticEncoder, inverse_document_frequencies
 from umpteen.encoders.table import LabelTable
 from umpteen.errors import BadConfig, BadInput, DamagedModel, known
-from umpteen.parallel.shard import Shard
-from umpteen.parallel.world import World
+from umpteen.parallel.world import Shard, World
 
 
 class Place(NamedTuple):

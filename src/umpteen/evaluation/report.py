@@ -25,8 +25,7 @@ from umpteen.evaluation.metrics import (
     inverse_propensities,
     metric_terms,
 )
-from umpteen.parallel.shard import Shard
-from umpteen.parallel.world import World
+from umpteen.parallel.world import Shard, World
 from umpteen.rerank.ranker import Ranker
 from umpteen.search.ranking import Ranking, contains, top_k
 

@@ -19,8 +19,7 @@ from umpteen.errors import BadInput
 from umpteen.files.progress import Advance
 from umpteen.model.classifier import Classifier
 from umpteen.model.evaluate import in_rows_of
-from umpteen.parallel.shard import Shard
-from umpteen.parallel.world import World
+from umpteen.parallel.world import Shard, World
 from umpteen.search.ranking import NO_LABEL, best_known, top_k
 
 BLOCK = 16_384  # queries searched at once

@@ -15,8 +15,7 @@ from umpteen.files.storage import can_hold, open_workspace, write_atomically
 from umpteen.model.classifier import Classifier
 from umpteen.model.folder import MANIFEST
 from umpteen.model.writing import standing_in
-from umpteen.parallel.shard import Shard
-from umpteen.parallel.world import World, launch_name
+from umpteen.parallel.world import Shard, World, launch_name
 from umpteen.training.build import Start, build_run
 from umpteen.training.checkpoint import remove_checkpoint
 from umpteen.training.observer import Observer, Silence

@@ -21,8 +21,7 @@ from umpteen.errors import BadInput
 from umpteen.objectives.reductions import LogSumExp, SoftplusSum
 from umpteen.objectives.targets import Pairs
 from umpteen.objectives.threshold import SoftThreshold
-from umpteen.parallel.shard import Shard, spread, undivided
-from umpteen.parallel.world import World
+from umpteen.parallel.world import Shard, World, spread, undivided
 
 TILE_SCORES = 2**19  # a tile of so many scores stays in a core's second-level cache
 WORTH_A_THREAD = 2**26  # multiplications that take longer than starting a thread does

@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -16,11 +16,6 @@ import torch
 
 from umpteen.errors import LostProcess
 from umpteen.parallel.world import cores, join_world, open_meeting
-
-
-class _Child(NamedTuple):
-    process: BaseProcess
-    answer: Connection
 
 
 class _Failure(NamedTuple):
@@ -38,7 +33,7 @@ def run_in_world(size: int, function: Callable[..., Any], *arguments: Any, secon
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__, function.__module__])
     meeting = open_meeting()
-    children: list[_Child] = []
+    children: dict[Connection, BaseProcess] = {}  # by rank: what each answers, and itself
     try:
         for rank in range(size):
             ours, theirs = context.Pipe(duplex=False)
@@ -46,13 +41,13 @@ def run_in_world(size: int, function: Callable[..., Any], *arguments: Any, secon
             process = context.Process(target=_work, args=given, daemon=True)
             process.start()
             theirs.close()
-            children.append(_Child(process, ours))
+            children[ours] = process
         return _answers(children, time.monotonic() + seconds)
     finally:
-        for child in children:
-            child.process.kill()
-            child.process.join()
-            child.answer.close()
+        for answer, child in children.items():
+            child.kill()
+            child.join()
+            answer.close()
 
 
 def _environment(rank: int, size: int, port: int) -> dict[str, str]:
@@ -70,10 +65,10 @@ def _environment(rank: int, size: int, port: int) -> dict[str, str]:
     }
 
 
-def _answers(children: list[_Child], deadline: float) -> list[Any]:
+def _answers(children: Mapping[Connection, BaseProcess], deadline: float) -> list[Any]:
     answers: dict[int, Any] = {}
     lost: list[str] = []
-    pending = {child.answer: rank for rank, child in enumerate(children)}
+    pending = {answer: rank for rank, answer in enumerate(children)}
     while pending:
         ready = wait(list(pending), timeout=max(0.0, deadline - time.monotonic()))
         if not ready:
@@ -82,23 +77,19 @@ def _answers(children: list[_Child], deadline: float) -> list[Any]:
         for answer in ready:
             assert isinstance(answer, Connection)
             rank = pending.pop(answer)
-            answers[rank] = _answer(children[rank])
-            if isinstance(answers[rank], _Failure):
-                told = f"process {rank} of {len(children)}: {answers[rank].reason}"
-                if not answers[rank].lost_another:
+            try:
+                found = answers[rank] = answer.recv()
+            except EOFError:
+                children[answer].join()
+                found = _Failure(f"ended with exit code {children[answer].exitcode}", lost_another=False)
+            if isinstance(found, _Failure):
+                told = f"process {rank} of {len(children)}: {found.reason}"
+                if not found.lost_another:
                     raise LostProcess(told)
                 lost.append(told)  # the one it has lost may still say why
     if lost:
         raise LostProcess(lost[0])
     return [answers[rank] for rank in range(len(children))]
-
-
-def _answer(child: _Child) -> Any:
-    try:
-        return child.answer.recv()
-    except EOFError:
-        child.process.join()
-        return _Failure(f"ended with exit code {child.process.exitcode}", lost_another=False)
 
 
 def _work(answer: Connection, environment: dict[str, str], function: Callable[..., Any], arguments: Any) -> None:

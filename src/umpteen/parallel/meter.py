@@ -39,13 +39,13 @@ class Meter:
     def held(self) -> int:
         if self.device.type == "cuda":
             return torch.cuda.memory_allocated(self.device)
-        return _status("VmRSS")
+        return _field(STATUS, "VmRSS")
 
     def peak(self) -> int:
         """The most held since the last `settle`, or since the process began."""
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device)
-        return _status("VmHWM")
+        return _field(STATUS, "VmHWM")
 
     def available(self) -> int:
         """What this process could come to hold: what it holds and what nobody else does."""
@@ -66,10 +66,6 @@ def timed(work: Callable[[], object], device: torch.device) -> Seconds:
 def _finish(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-
-
-def _status(name: str) -> int:
-    return _field(STATUS, name)
 
 
 def _field(file: Path, name: str) -> int:

@@ -1,7 +1,7 @@
-"""The processes of a run and what they say to each other; the only module that knows torch.distributed.
+"""The processes of a run: what they say to each other, whose rows are whose, their launch, and each one's threads.
 
-A world of one process is a world like any other: its collectives have nothing to do. Every process must make the same
-calls in the same order. In-place ones end in `_`.
+The only module that knows torch.distributed. A world of one process is a world like any other: its collectives have
+nothing to do. Every process must make the same calls in the same order. In-place ones end in `_`.
 """
 
 import logging
@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -17,8 +18,10 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 from uuid import uuid4
 
+import numpy as np
 import torch
 import torch.distributed as distributed
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
@@ -71,21 +74,6 @@ class World:
         padded = mine.new_zeros(max(counts), *mine.shape[1:])
         padded[: len(mine)] = mine
         return torch.cat([part[:count] for part, count in zip(self.gather(padded), counts, strict=True)])
-
-    def collect_rows(self, mine: Tensor, counts: Sequence[int]) -> Tensor | None:
-        """The same on the first process alone, a few rows at a time; None on the others."""
-        if self.size == 1:
-            return mine
-        # In main memory: all rows may be more than a GPU has.
-        everyone = torch.empty(sum(counts) if self.is_first else 0, *mine.shape[1:], dtype=mine.dtype)
-        firsts = [sum(counts[:rank]) for rank in range(self.size)]
-        for start in range(0, max(counts), ROWS_AT_ONCE):
-            few = [max(min(count - start, ROWS_AT_ONCE), 0) for count in counts]
-            rows = self.gather_rows(mine[start : start + ROWS_AT_ONCE], few)
-            if self.is_first:
-                for first, part in zip(firsts, torch.split(rows, few), strict=True):
-                    everyone[first + start : first + start + len(part)] = part
-        return everyone if self.is_first else None
 
     def gather_objects(self, mine: Any) -> list[Any]:
         """Every process's small object, by rank."""
@@ -141,6 +129,60 @@ class World:
             with _lost_processes_named():
                 distributed.all_reduce(tensor, how)
         return tensor
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Rank g owns rows ⌊g·n/N⌋ up to, and without, ⌊(g+1)·n/N⌋: slices differ by at most one row, and may be empty."""
+
+    world: World
+    count: int  # n, over all processes
+    edges: tuple[int, ...] | None = None  # where the slices begin, and n, where they are not of equal size
+
+    def among(self, chosen: NDArray[np.integer[Any]]) -> "Shard":
+        """The shard of a choice of these rows, ascending: every process keeps those of its own slice."""
+        edges = [self._edge(rank) for rank in range(self.world.size + 1)]
+        return Shard(self.world, len(chosen), tuple(np.searchsorted(chosen, edges).tolist()))
+
+    @property
+    def start(self) -> int:
+        return self._edge(self.world.rank)
+
+    @property
+    def stop(self) -> int:
+        return self._edge(self.world.rank + 1)
+
+    @property
+    def rows(self) -> slice:
+        return slice(self.start, self.stop)
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    def gather(self, mine: Tensor) -> Tensor:
+        """All n rows, in order, from every process's own."""
+        return self.world.gather_rows(mine, self._sizes())
+
+    def collect(self, mine: Tensor) -> Tensor | None:
+        """The same for the first process alone, a few rows at a time and in main memory; None for the others."""
+        world, sizes = self.world, self._sizes()
+        if world.size == 1:
+            return mine
+        # All rows may be more than a GPU has.
+        everyone = torch.empty(self.count if world.is_first else 0, *mine.shape[1:], dtype=mine.dtype)
+        for start in range(0, max(sizes), ROWS_AT_ONCE):
+            few = [max(min(size - start, ROWS_AT_ONCE), 0) for size in sizes]
+            rows = world.gather_rows(mine[start : start + ROWS_AT_ONCE], few)
+            for rank, part in enumerate(torch.split(rows, few) if world.is_first else ()):
+                first = self._edge(rank) + start
+                everyone[first : first + len(part)] = part
+        return everyone if world.is_first else None
+
+    def _sizes(self) -> list[int]:
+        return [self._edge(rank + 1) - self._edge(rank) for rank in range(self.world.size)]
+
+    def _edge(self, rank: int) -> int:
+        return rank * self.count // self.world.size if self.edges is None else self.edges[rank]
 
 
 @contextmanager
@@ -308,6 +350,36 @@ def _told_exit_code(exit_codes: Mapping[int, int]) -> int:
 
 
 Result = TypeVar("Result")
+
+
+# One thread for each share of a long walk, instead of all threads on each short operation of it: an operation on one
+# tile is too short to be divided, its threads would wait for each other thousands of times a walk.
+@contextmanager
+def undivided() -> Iterator[None]:
+    """Operations in this thread are not spread over others."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def spread(work: Callable[[int], Result], shares: int) -> list[Result]:
+    """work(0) … work(shares − 1), each in a thread of its own, undivided; the first in the one that calls."""
+    if shares == 1:
+        return [work(0)]
+
+    def alone(share: int) -> Result:
+        torch.set_num_threads(1)  # holds for the thread that says so
+        with torch.no_grad():
+            return work(share)
+
+    with undivided(), ThreadPoolExecutor(shares - 1) as pool:
+        others = [pool.submit(alone, share) for share in range(1, shares)]
+        with torch.no_grad():
+            first = work(0)
+        return [first, *(other.result() for other in others)]
 
 
 class TooLittleMemory(UmpteenError):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from umpteen.errors import BadInput
-from umpteen.parallel.shard import undivided
+from umpteen.parallel.world import undivided
 from umpteen.search.engine import LabelIndex
 from umpteen.search.index import Effort, exact_scores, exact_search
 from umpteen.search.ranking import NO_LABEL, Ranking

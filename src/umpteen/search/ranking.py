@@ -23,8 +23,7 @@ from torch import Tensor
 from umpteen.errors import BadFile, BadInput
 from umpteen.files.progress import Advance
 from umpteen.files.storage import atomic_file, write_atomically
-from umpteen.parallel.shard import Shard, spread
-from umpteen.parallel.world import World
+from umpteen.parallel.world import Shard, World, spread
 
 NO_LABEL = -1  # stands in `rows` where a query has fewer labels than the ranking is wide
 

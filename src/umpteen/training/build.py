@@ -16,8 +16,8 @@ from umpteen.config.settings import (
     EvaluationConfig,
     RunConfig,
 )
-from umpteen.data.batches import EpochSampler
 from umpteen.data.dataset import Dataset, Split, open_dataset
+from umpteen.data.labels import EpochSampler
 from umpteen.data.tokens import TokenTable
 from umpteen.encoders.encoder import NEW, encode_texts, encode_tokens, tokens_for
 from umpteen.encoders.towers import Towers
@@ -25,8 +25,7 @@ from umpteen.errors import BadConfig, BadInput
 from umpteen.evaluation.report import Evaluator
 from umpteen.files.progress import Progress, named
 from umpteen.objectives.losses import Objective, build_objective, objective_kind
-from umpteen.parallel.shard import Shard
-from umpteen.parallel.world import World
+from umpteen.parallel.world import Shard, World
 from umpteen.training.inputs import TrainingData
 from umpteen.training.loop import Loop, LoopSettings
 from umpteen.training.negatives.kinds import Place, build_pool

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from umpteen.encoders.encoder import Encoder, micro_batches
-from umpteen.parallel.shard import Shard
-from umpteen.parallel.world import World
+from umpteen.parallel.world import Shard, World
 
 TOGETHER = 1 << 22  # numbers; smaller gradients travel in one message
 

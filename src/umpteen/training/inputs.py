@@ -11,8 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from umpteen.data.batches import draw_positives
-from umpteen.data.labels import Relevance
+from umpteen.data.labels import Relevance, draw_positives
 from umpteen.data.tokens import TokenTable
 from umpteen.objectives.targets import Pairs, Targets
 from umpteen.training.negatives.pool import Draw

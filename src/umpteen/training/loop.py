@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.optim import AdamW
 
-from umpteen.data.batches import EpochSampler
+from umpteen.data.labels import EpochSampler
 from umpteen.encoders.rows import row_tables
 from umpteen.errors import BadConfig, Diverged, Stopped
 from umpteen.parallel.children import stop_request

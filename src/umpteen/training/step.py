@@ -24,8 +24,7 @@ from umpteen.files.progress import Notice
 from umpteen.objectives.losses import Objective
 from umpteen.objectives.scores import Scores
 from umpteen.objectives.targets import Pairs, Targets
-from umpteen.parallel.shard import Shard
-from umpteen.parallel.world import TooLittleMemory, World, together
+from umpteen.parallel.world import Shard, TooLittleMemory, World, together
 from umpteen.training.gradient_cache import CachedVectors, Positions, Thinned, sum_gradients_, thin
 from umpteen.training.inputs import DistinctTexts, TextsInPlay, TrainingData, in_pool
 from umpteen.training.negatives.pool import Batch, Draw, Pool

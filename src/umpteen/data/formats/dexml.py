@@ -15,14 +15,14 @@ from umpteen.data.prepared import Builder
 from umpteen.errors import BadFile
 
 # What scipy, numpy and zipfile raise on a file that is cut short or holds something else.
-NOT_A_MATRIX = (
+BROKEN = (
     OSError,
     EOFError,
     ValueError,
     TypeError,
-    KeyError,
+    LookupError,
     AttributeError,
-    NotImplementedError,
+    RuntimeError,
     BadZipFile,
     zlib.error,
 )
@@ -92,7 +92,7 @@ def _load(path: Path, labels: int) -> csr_array:
         with path.open("rb") as file:
             matrix = csr_array(load_npz(file))
         damaged = "row starts go backwards" if (np.diff(matrix.indptr) < 0).any() else ""
-    except NOT_A_MATRIX as error:
+    except BROKEN as error:
         damaged = str(error) or type(error).__name__
     if damaged:
         raise BadFile(path, f"is no whole scipy sparse matrix ({damaged}); save it again with scipy.sparse.save_npz")

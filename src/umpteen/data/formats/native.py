@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
 
 from umpteen.data.formats.reading import Record, is_table, list_of, read_records, string
 from umpteen.data.prepared import SPLITS, Builder, Place
@@ -21,11 +20,7 @@ ENDINGS = (".jsonl", ".csv", ".tsv", ".jsonl.gz", ".csv.gz", ".tsv.gz")
 SETTINGS = "dataset.toml"
 SEPARATORS = "|;"
 OPTIONAL = ("weights", "ignore")
-
-
-class Settings(NamedTuple):
-    name: str | None
-    label_separator: str | None
+KNOWN = ("name", "label_separator")
 
 
 def recognises(folder: Path) -> bool:
@@ -39,7 +34,7 @@ def sources(folder: Path) -> list[Path]:
 
 def read(folder: Path, into: Builder) -> None:
     settings = _settings(folder / SETTINGS)
-    into.name = settings.name or into.name
+    into.name = settings.get("name", into.name)
     path = _file(folder, "labels")
     into.begin_labels(path)
     for at, record in read_records(path, into.advance):
@@ -47,15 +42,15 @@ def read(folder: Path, into: Builder) -> None:
         into.add_label(key.strip() if is_table(path) else key, string(record, "text", at), at)
     for split in SPLITS:
         if split == "train" or _candidates(folder, split):
-            _read_split(split, _file(folder, split), settings, into)
+            _read_split(split, _file(folder, split), settings.get("label_separator"), into)
 
 
-def _read_split(split: str, path: Path, settings: Settings, into: Builder) -> None:
+def _read_split(split: str, path: Path, separator: str | None, into: Builder) -> None:
     into.begin(split, path)
     records, hint = read_records(path, into.advance), ""
     if is_table(path):
         hint = f'; if these are several keys, give what separates them in {SETTINGS}: label_separator = ","'
-        records = _with_lists(records, _splitter(settings.label_separator, path, into))
+        records = _with_lists(records, _splitter(separator, path, into))
     for query, (at, record) in enumerate(records):
         _refuse_misspelt(record, at)
         labels = [into.label_row(key, at, hint) for key in list_of("strings", record, "labels", at)]
@@ -65,19 +60,19 @@ def _read_split(split: str, path: Path, settings: Settings, into: Builder) -> No
             into.ignore(query, into.label_row(key, at, hint), at)
 
 
-def _settings(path: Path) -> Settings:
+def _settings(path: Path) -> dict[str, str]:
     if not path.is_file():
-        return Settings(None, None)
+        return {}
     try:
         given = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise BadFile(path, f"cannot be read as TOML: {error}") from None
     for field, value in given.items():
-        if field not in Settings._fields:
-            raise BadFile(path, f"unknown setting {field!r}; known are {' and '.join(Settings._fields)}")
+        if field not in KNOWN:
+            raise BadFile(path, f"unknown setting {field!r}; known are {' and '.join(KNOWN)}")
         if not isinstance(value, str) or not value:
             raise BadFile(path, f"{field} = {value!r} must be a string that is not empty")
-    return Settings(given.get("name"), given.get("label_separator"))
+    return given
 
 
 def _candidates(folder: Path, stem: str) -> list[Path]:

@@ -44,7 +44,9 @@ def read(folder: Path, into: Builder) -> None:
         if path := _json(folder, part):
             into.begin(split, path)
             for at, record in read_records(path, into.advance):
-                into.add_query(_text(record, at), *_targets(record, at), at)
+                labels = list_of("whole numbers", record, "target_ind", at)
+                weights = list_of("numbers", record, "target_rel", at) if "target_rel" in record else None
+                into.add_query(_text(record, at), labels, weights, at)
         elif split == "train" or _texts(folder, part) or (folder / f"{part}_X_Y.txt").is_file():
             _read_sparse(split, folder, part, into)
         else:
@@ -79,12 +81,6 @@ def _text(record: Record, at: Place) -> str:
     """The title, and the content when there is any."""
     parts = [string(record, field, at) for field in ("title", "content") if record.get(field) or field == "title"]
     return " ".join(part for part in parts if part.strip())
-
-
-def _targets(record: Record, at: Place) -> tuple[list[int], list[float] | None]:
-    labels = list_of("whole numbers", record, "target_ind", at)
-    weights = list_of("numbers", record, "target_rel", at) if "target_rel" in record else None
-    return labels, weights
 
 
 def _read_sparse(split: str, folder: Path, part: str, into: Builder) -> None:

@@ -15,7 +15,7 @@ from umpteen.encoders.encoder import encode_tokens
 from umpteen.encoders.towers import Towers
 from umpteen.objectives.scores import Scores
 from umpteen.objectives.targets import Targets
-from umpteen.parallel.shard import Shard
+from umpteen.parallel.world import Shard
 from umpteen.training.negatives.pool import Batch, Draw
 
 

@@ -11,7 +11,7 @@ from umpteen.encoders.towers import Towers
 from umpteen.errors import BadConfig, known
 from umpteen.files.progress import Notice
 from umpteen.objectives.losses import Objective
-from umpteen.parallel.shard import Shard
+from umpteen.parallel.world import Shard
 from umpteen.training.inputs import TrainingData
 from umpteen.training.negatives.cache import VectorCache
 from umpteen.training.negatives.pool import InBatch, Pool, Uniform

@@ -14,7 +14,7 @@ from umpteen.encoders.encoder import encode_tokens
 from umpteen.encoders.towers import Towers
 from umpteen.files.progress import Notice
 from umpteen.objectives.targets import Pairs
-from umpteen.parallel.shard import Shard
+from umpteen.parallel.world import Shard
 from umpteen.search.ranking import NO_LABEL, best_known, top_k
 from umpteen.training.inputs import TrainingData
 from umpteen.training.negatives.pool import Batch, Draw
