@@ -116,7 +116,7 @@ def test_every_command_shown_is_understood(words: list[str]) -> None:
 
 @pytest.mark.parametrize("words", COMMANDS)
 def test_every_setting_shown_on_a_command_line_exists(words: list[str]) -> None:
-    of_a_ranker = words[1:2] == ["ranker"]
+    of_a_ranker = words[1:2] == ["rerank"]
     together = () if of_a_ranker else tuple(after for word, after in pairwise(words) if word == "--set")
     recipe = next((word for word in words[2:3] if word in names()), None)
 

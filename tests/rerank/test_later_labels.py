@@ -89,7 +89,7 @@ def test_a_ranker_fitted_on_changed_labels_knows_what_the_data_says_and_survives
     model = home / "model"
     Classifier.load(model).change_labels([Add("new", NEW), Rename(KEYS[2], "library of trees"), Retire(KEYS[5])])
     few = ("--candidates", "5", "--jobs", "1", "--weight", "0.5")
-    outcome = command("ranker", "fit", model, "--data", home / "data", *few)
+    outcome = command("rerank", "fit", model, "--data", home / "data", *few)
     assert outcome.code == 0, outcome.err
     assert verify(model) == []
     ranker = Classifier.load(model).ranker

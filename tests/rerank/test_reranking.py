@@ -1,4 +1,4 @@
-"""`umpteen ranker fit` and `remove`: the model folder gets a ranker whole or stays as it was."""
+"""`umpteen rerank fit` and `remove`: the model folder gets a ranker whole or stays as it was."""
 
 import json
 import shutil
@@ -140,7 +140,7 @@ def test_removing_brings_the_old_model_back(home: Path) -> None:
     after = listing(home / "model")
     assert after.keys() == before.keys()
     assert all(after[name] == before[name] for name in before if not name.endswith(".db") or "/" in name)
-    refused(command("ranker", "remove", home / "model"), "no ranker")
+    refused(command("rerank", "remove", home / "model"), "no ranker")
 
 
 def test_filtered_pairs_are_no_candidates_and_no_positives(home: Path) -> None:
@@ -166,7 +166,7 @@ def test_filtered_pairs_are_no_candidates_and_no_positives(home: Path) -> None:
 
 def test_the_command_fits_judges_and_predicts(home: Path) -> None:
     outcome = command(
-        "ranker", "fit", home / "model", "--data", home / "data", "--candidates", "7", "--jobs", "1", "--json"
+        "rerank", "fit", home / "model", "--data", home / "data", "--candidates", "7", "--jobs", "1", "--json"
     )
     assert outcome.code == 0, outcome.err
     told = json.loads(outcome.out)
@@ -197,20 +197,20 @@ def test_the_command_fits_judges_and_predicts(home: Path) -> None:
 
 def test_what_cannot_be_is_refused(home: Path) -> None:
     model, data = home / "model", home / "data"
-    refused(command("ranker", "fit", model, "--data", data), "100 candidates", "10 labels", "--candidates 10")
-    refused(command("ranker", "fit", model, "--data", data, "--candidates", "5", "--set", "costs=1"), "costs", "cost")
+    refused(command("rerank", "fit", model, "--data", data), "100 candidates", "10 labels", "--candidates 10")
+    refused(command("rerank", "fit", model, "--data", data, "--candidates", "5", "--set", "costs=1"), "costs", "cost")
     few = ("--candidates", "5", "--jobs", "1")
-    refused(command("ranker", "fit", model, "--data", data, *few, "--set", "min_texts=1000"), "no n-gram")
+    refused(command("rerank", "fit", model, "--data", data, *few, "--set", "min_texts=1000"), "no n-gram")
     other = home / "other-data"
     shutil.copytree(data, other)
     with (other / "train.jsonl").open("a") as file:
         file.write(json.dumps({"text": "one more", "labels": [KEYS[0]], "ignore": []}) + "\n")
-    refused(command("ranker", "fit", model, "--data", other, *few), "not what the model was trained on", "--weight")
+    refused(command("rerank", "fit", model, "--data", other, *few), "not what the model was trained on", "--weight")
 
 
 def test_a_model_fitted_on_everything_needs_a_weight(tmp_path: Path) -> None:
     model = trained(tmp_path, "data.fit_on=train+validation")
-    asked = ("ranker", "fit", model, "--data", tmp_path / "data", "--candidates", "5", "--jobs", "1")
+    asked = ("rerank", "fit", model, "--data", tmp_path / "data", "--candidates", "5", "--jobs", "1")
     refused(command(*asked), "fitted on validation", "--weight")
     outcome = command(*asked, "--weight", "0.35")
     assert outcome.code == 0, outcome.err

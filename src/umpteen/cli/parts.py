@@ -1,4 +1,4 @@
-"""`umpteen calibrate`, `ranker` and `index`: what can be added to a trained model."""
+"""`umpteen calibrate`, `rerank` and `index`: what can be added to a trained model."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,11 +70,11 @@ def calibrate(model: Path, source: str, as_json: bool, **asked: Any) -> None:
 
 
 @cli.group()
-def ranker() -> None:
-    """Add a sparse ranker to a trained model, or remove it (docs/how-to/ranker.md)."""
+def rerank() -> None:
+    """Look again at a text's first labels: by n-grams and by training texts that vote (docs/how-to/ranker.md)."""
 
 
-@ranker.command()
+@rerank.command()
 @MODEL
 @DATA_OF_MODEL
 @click.option("--weight", type=click.FloatRange(0, 1), help="Of the ranker's score.  [default: chosen on validation]")
@@ -89,6 +89,7 @@ def fit(
 ) -> None:
     """Fit a ranker on what MODEL was trained on and put it into the model folder; a killed fit goes on."""
     from umpteen.config.recipes import with_overrides
+    from umpteen.model.folder import CALIBRATION, has_part
     from umpteen.model.rerank import fit_ranker
     from umpteen.parallel.world import cores
     from umpteen.rerank.features import RankerSettings
@@ -96,6 +97,7 @@ def fit(
     width = {} if candidates is None else {"candidates": candidates}
     chosen = RankerSettings.of(with_overrides({}, overrides) | width)
     asked["jobs"] = asked["jobs"] or cores()
+    had_calibration = has_part(model, CALIBRATION)
     with Watch(quiet=as_json) as watch:
         dataset = watch.open_dataset(source)
         fitted, trials = fit_ranker(model, dataset, chosen, **asked, progress=watch)
@@ -108,9 +110,11 @@ def fit(
         say(f"validation, weight {trial.weight:g}, votes {trial.votes:g}, rare {trial.rare:g}: {figures}")
     texts = 0 if fitted.memory is None else len(fitted.memory.vectors)
     say(f"{model} has a ranker of {fitted.weights.nnz:,} weights and {texts:,} texts; it counts {fitted.weight:g}")
+    if had_calibration:
+        say(f"its probabilities were those of other scores, and are gone: umpteen calibrate {model} --data {source}")
 
 
-@ranker.command(name="remove")
+@rerank.command(name="remove")
 @MODEL
 def remove_ranker(model: Path) -> None:
     """Take the ranker out of MODEL."""

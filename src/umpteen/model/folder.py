@@ -30,6 +30,10 @@ FORMAT = 3
 MANIFEST, MARK = "manifest.json", "part.json"
 REPORT, RECIPE, CARD = "report.json", "recipe.toml", "README.md"
 RANKER, INDEX, CALIBRATION = "ranker", "index", "calibration"
+_REMOVED_BY = {
+    RANKER: ", or remove it (`umpteen rerank remove`)",
+    INDEX: ", or remove it (`umpteen index remove`)",
+}
 _OLD_MANIFEST = "umpteen.json"  # of formats 1 and 2
 ALWAYS_HASHED = 8 * 2**20  # bytes; larger files are hashed once after a change, else judged by size and header
 _ID = re.compile(r"[0-9a-f]{8}")
@@ -153,7 +157,7 @@ class ModelFolder:
         """
         groups = [(self.trained.name, self.manifest["files"], "copy the model again, or train it again")]
         for part in parts:
-            advice = f"make the {part.name} again, or remove it (`umpteen {part.name} remove`)"
+            advice = f"make the {part.name} again{_REMOVED_BY.get(part.name, '')}"
             groups.append((part.folder, part.files, advice))
         total = sum(file["bytes"] for _, files, _ in groups for file in files.values())
         found, done = [], 0
@@ -230,6 +234,11 @@ def at_one_moment(path: Path | str, read: Callable[[ModelFolder, Connection], Re
             if not isinstance(error, Replaced):
                 raise
             raise DamagedModel(f"{folder.store.path}: is missing; copy the model again, or train it again") from None
+
+
+def has_part(path: Path | str, name: str) -> bool:
+    """Whether the model has a part of this name now."""
+    return at_one_moment(path, lambda folder, connection: name in checked_parts(connection))
 
 
 def checked_parts(connection: Connection) -> dict[str, Part]:

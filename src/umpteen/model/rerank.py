@@ -82,7 +82,7 @@ def fit_ranker(
     dataset = _as_the_model_saw_it(classifier, dataset, needs_validation=weight is None)
     # What was begun with other settings, data or model is discarded.
     identity = [standing_in(model), dataset.fingerprint, len(dataset.train), settings.to_dict(), __version__]
-    with open_workspace(Path(f"{model.resolve()}.ranker"), "umpteen ranker fit", identity) as workspace:
+    with open_workspace(Path(f"{model.resolve()}.ranker"), "umpteen rerank fit", identity) as workspace:
         ranker = _fit(classifier, dataset.train, Samples(workspace.folder), settings, jobs, progress)
         trials: list[Trial] = []
         both = settings.sparse and settings.memory
