@@ -1,5 +1,6 @@
 """One run as settings: typed, frozen, every key explained, closed to keys it does not know."""
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -58,6 +59,10 @@ class TowerConfig(Section):
         """The settings of whatever in it reads texts."""
         return []
 
+    def each(self, change: "Callable[[TextTower], TextTower]") -> "TowerConfig":
+        """The same with each of these changed."""
+        return self
+
 
 class TextTower(TowerConfig):
     """A tower that reads texts."""
@@ -65,8 +70,13 @@ class TextTower(TowerConfig):
     def reading(self) -> "list[TextTower]":
         return [self]
 
+    def each(self, change: "Callable[[TextTower], TextTower]") -> TowerConfig:
+        return change(self)
+
     start: str = Field("all-MiniLM-L6-v2", description="a Hugging Face model by name or folder")
-    max_length: int = Field(128, ge=1, description="tokens kept of a text")
+    max_length: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
+        128, description='tokens kept of a text; "auto": as many as 99 in 100 training texts have'
+    )
 
 
 _RANDOM = Field(False, description="start from random weights; `start` then gives the shape and the vocabulary")
@@ -152,6 +162,9 @@ class PartsTower(TowerConfig):
 
     def reading(self) -> list[TextTower]:
         return [reader for part in self.parts.values() for reader in part.reading()]
+
+    def each(self, change: Callable[[TextTower], TextTower]) -> TowerConfig:
+        return self.model_copy(update={name: part.each(change) for name, part in self.parts.items()})
 
     @model_validator(mode="after")
     def _has_parts(self) -> "PartsTower":
@@ -260,6 +273,11 @@ class EncoderConfig(Section):
     @property
     def label_tower(self) -> TowerConfig:
         return self.label or self.query
+
+    def each(self, change: Callable[[TextTower], TextTower]) -> "EncoderConfig":
+        """The same with each change to whatever reads texts."""
+        label = self.label and self.label.each(change)
+        return self.model_copy(update={"query": self.query.each(change), "label": label})
 
 
 _WHICH = "docs/explanation/choosing-an-objective.md tells which to use"

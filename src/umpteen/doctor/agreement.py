@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from umpteen.config.settings import PartsTower, RunConfig, StaticTower, TowerConfig, TransformerTower
+from umpteen.config.settings import RunConfig, StaticTower, TextTower, TransformerTower
 from umpteen.data.dataset import Dataset, Split
 from umpteen.data.labels import EpochSampler, Relevance
 from umpteen.data.tokens import TokenTable
@@ -145,19 +145,15 @@ def processes_meet() -> str:
 def exact_towers(config: RunConfig, sample: Sample) -> Towers:
     """The recipe's towers at their start, in float64 and without dropout."""
 
-    def exact(tower: TowerConfig) -> TowerConfig:
+    def exact(tower: TextTower) -> TextTower:
         if isinstance(tower, TransformerTower):
             return tower.model_copy(update={"precision": "float32"})
         if isinstance(tower, StaticTower):
             return tower.model_copy(update={"bigrams": min(tower.bigrams, BUCKETS)})
-        if isinstance(tower, PartsTower):
-            return tower.model_copy(update={name: exact(part) for name, part in tower.parts.items()})
         return tower
 
-    encoder = config.encoder
-    changed = {"query": exact(encoder.query), "label": encoder.label and exact(encoder.label)}
-    towers = Towers.build(encoder.model_copy(update=changed), config.seed, Shard(World(), sample.catalogue))
-    towers.start(encoder, sample.data.queries, sample.data.labels)
+    towers = Towers.build(config.encoder.each(exact), config.seed, Shard(World(), sample.catalogue))
+    towers.start(config.encoder, sample.data.queries, sample.data.labels)
     return towers.double().eval()
 
 

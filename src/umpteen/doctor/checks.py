@@ -27,7 +27,7 @@ from umpteen.encoders.backbone import Precision, require
 from umpteen.encoders.folder import DEFAULT_MODEL, locate
 from umpteen.encoders.rows import row_tables
 from umpteen.encoders.tokenizer import TextTokenizer
-from umpteen.encoders.towers import Towers
+from umpteen.encoders.towers import Towers, with_lengths
 from umpteen.errors import BadConfig
 from umpteen.files.progress import Progress
 from umpteen.parallel.world import Shard, World, cores
@@ -70,12 +70,15 @@ class Examination:
         self._towers: Towers | None = None
 
     def half_precision(self, precision: Precision) -> str:
-        sides = (self._config.encoder.query, self._config.encoder.label_tower)
-        asked_for = any(isinstance(tower, TransformerTower) and tower.precision == precision for tower in sides)
+        encoder = self._config.encoder
+        readers = (*encoder.query.reading(), *encoder.label_tower.reading())
+        asked_for = any(isinstance(tower, TransformerTower) and tower.precision == precision for tower in readers)
         return half_precision(precision, pick_device(self._config.training.device).type, asked_for=asked_for)
 
     def open_data(self) -> str:
         dataset = self._dataset = open_dataset(self._config.data.source)
+        encoder = with_lengths(self._config.encoder, dataset.train.texts)
+        self._config = self._config.model_copy(update={"encoder": encoder})
         return f"{dataset.name}: {len(dataset.train):,} training queries, {len(dataset.labels):,} labels"
 
     def start_model(self) -> str:

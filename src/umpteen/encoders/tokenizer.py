@@ -85,6 +85,13 @@ class TextTokenizer:
         encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=self.special_tokens)
         return [encoding.ids for encoding in encodings]
 
+    def uncut_lengths(self, texts: Sequence[str]) -> list[int]:
+        """How many tokens each text would have if none were cut."""
+        whole = Tokenizer.from_str(self._tokenizer.to_str())
+        whole.no_truncation()
+        found = whole.encode_batch_fast(list(texts), add_special_tokens=self.special_tokens)
+        return [len(encoding.ids) for encoding in found]
+
     def batch(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
         """What an encoder takes: ids int64 [T] of all texts in a row, and offsets int64 [n+1]."""
         lists = self(texts)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -18,16 +19,19 @@ from umpteen.config.settings import (
     StaticTower,
     TablePart,
     TableTower,
+    TextTower,
     TowerConfig,
     TransformerTower,
 )
+from umpteen.data.texts import Texts
 from umpteen.data.tokens import TokenTable
 from umpteen.encoders import folder as layout
-from umpteen.encoders.encoder import Encoder
+from umpteen.encoders.encoder import Encoder, tokens_now
 from umpteen.encoders.parts import PartsEncoder
 from umpteen.encoders.rows import RowTable, row_tables
 from umpteen.encoders.static import StaticEncoder, inverse_document_frequencies
 from umpteen.encoders.table import LabelTable
+from umpteen.encoders.tokenizer import TextTokenizer
 from umpteen.errors import BadConfig, BadInput, DamagedModel, known
 from umpteen.parallel.world import Shard, World
 
@@ -170,6 +174,39 @@ def read_encoder(folder: Path, settings: dict[str, Any], beside: Encoder | None 
         raise DamagedModel(f"{problem}; copy or save the model again") from problem
     except (AttributeError, IndexError, OverflowError, RuntimeError, TypeError, ValueError) as problem:
         raise DamagedModel(f"{folder}: cannot be read ({problem}); copy or save the model again") from problem
+
+
+_SAMPLE = 5_000  # texts whose lengths are looked at
+_LONGEST = 512  # tokens that "auto" gives at most; many transformers know no more positions
+
+
+def with_lengths(config: EncoderConfig, texts: Texts) -> EncoderConfig:
+    """The settings with each max_length = "auto" as training texts need it: all tokens of 99 in 100."""
+
+    def fitted(tower: TextTower) -> TextTower:
+        if tower.max_length != "auto":
+            return tower
+        special = not isinstance(tower, StaticTower)
+        lengths = TextTokenizer.load(tower.start, _LONGEST, special_tokens=special).uncut_lengths(sample_of(texts))
+        wanted = int(np.percentile(lengths, 99)) if lengths else 1
+        return tower.model_copy(update={"max_length": min(_LONGEST, max(16, 8 * -(-wanted // 8)))})
+
+    return config.each(fitted)
+
+
+def share_cut(tower: Encoder, texts: Texts) -> float:
+    """The share of the texts' tokens that lie beyond the max_length of whatever reads them; of several, the most."""
+    some, shares = sample_of(texts), [0.0]
+    for leaf, _ in tower.leaves(tokens_now(tower, some[:1])):
+        lengths = np.array(leaf.tokenizer.uncut_lengths(some))
+        beyond = np.maximum(0, lengths - leaf.tokenizer.max_length).sum()
+        shares.append(float(beyond / max(1, lengths.sum())))
+    return max(shares)
+
+
+def sample_of(texts: Texts) -> list[str]:
+    """Texts from all over, the same each time."""
+    return [texts[row] for row in range(0, len(texts), -(-len(texts) // _SAMPLE) if len(texts) else 1)]
 
 
 QUERY_FOLDER, LABEL_FOLDER = "query", "label"

@@ -114,6 +114,7 @@ def train_in(
                 "seconds": round(state.seconds, 1),
                 "best_step": state.best_step,
                 "parameters": towers.parameter_counts(),
+                "tokens_cut": round(run.cut, 4),
             }
             kept = Classifier(towers, labels, vectors).save(
                 output,

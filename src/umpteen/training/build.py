@@ -20,7 +20,7 @@ from umpteen.data.dataset import Dataset, Split, open_dataset
 from umpteen.data.labels import EpochSampler
 from umpteen.data.tokens import TokenTable
 from umpteen.encoders.encoder import NEW, encode_texts, encode_tokens, tokens_for
-from umpteen.encoders.towers import Towers
+from umpteen.encoders.towers import Towers, share_cut, with_lengths
 from umpteen.errors import BadConfig, BadInput
 from umpteen.evaluation.report import Evaluator
 from umpteen.files.progress import Progress, named
@@ -33,6 +33,8 @@ from umpteen.training.observer import Everyone, MetricsLog, Observer, Silence, T
 from umpteen.training.optimizer import make_optimizer
 from umpteen.training.step import StepSettings, TrainingStep
 from umpteen.version import __version__
+
+WORTH_TELLING = 0.01  # a share of tokens that are cut off
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,7 @@ class Run:
     step: TrainingStep
     evaluator: Evaluator | None  # of the validation split; None for the final fit
     loop: Loop
+    cut: float  # share of the queries' tokens beyond max_length
 
 
 def build_run(
@@ -112,8 +115,9 @@ def build_run(
     if start:
         towers = trained_towers(start, dataset.labels.keys, config.seed, shard)
     else:
-        towers = Towers.build(config.encoder, config.seed, shard)
+        towers = Towers.build(with_lengths(config.encoder, dataset.train.texts), config.seed, shard)
     _refuse_sampled_rows(config, towers)
+    towers.to(device)
     with world.first_alone():
         queries = tokens_for(towers.query, dataset.train.texts, progress=named(progress, "reading queries"))
         every = np.arange(len(dataset.labels))
@@ -121,7 +125,6 @@ def build_run(
     if not start:
         own = dataset.labels.texts[shard.rows]
         towers.start(config.encoder, queries, labels, lambda: encode_texts(towers.query, own))
-    towers.to(device)
     optimizer = build_optimizer(config, towers)
     data = TrainingData(queries, labels, dataset.train.relevance, dataset.train.filtered)
     sampler = EpochSampler(
@@ -131,6 +134,11 @@ def build_run(
         keep_unlabelled=objective_kind(config.objective.name).uses_unlabelled,
     )
     everyone = Everyone(*_watchers(config, workspace), observer or Silence())
+    cut = share_cut(towers.query, dataset.train.texts)
+    if cut >= WORTH_TELLING:
+        everyone.notice(
+            f'{cut:.1%} of the queries\' tokens are cut off; max_length = "auto" keeps all of 99 texts in 100'
+        )
     pool = build_pool(Place(config, towers, data, objective, shard, sampler.batches_per_epoch, everyone.notice))
     step = TrainingStep(
         towers, data, objective, optimizer, step_settings(config), world=world, pool=pool, notice=everyone.notice
@@ -148,7 +156,7 @@ def build_run(
         data=dataset.fingerprint,
         world=world,
     )
-    return Run(dataset, towers, data, sampler, objective, optimizer, step, evaluator, loop)
+    return Run(dataset, towers, data, sampler, objective, optimizer, step, evaluator, loop, cut)
 
 
 def _watchers(config: RunConfig, workspace: Path | None) -> list[Observer]:

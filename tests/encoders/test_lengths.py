@@ -1,0 +1,45 @@
+"""How much of a text is read: chosen from the training texts, and told where it is not all."""
+
+from pathlib import Path
+
+import pytest
+
+from miniature import command, write_recipe
+from tiny import tiny_transformer
+from umpteen.config.recipes import read_config
+from umpteen.config.settings import EncoderConfig
+from umpteen.data.texts import Texts
+from umpteen.encoders.towers import Towers, share_cut, with_lengths
+from umpteen.model.classifier import Classifier
+from umpteen.training.build import build_run
+
+
+def settings(folder: Path, kind: str, length: int | str) -> EncoderConfig:
+    part = {"start": tiny_transformer(folder), "max_length": length}
+    return EncoderConfig.model_validate({"query": {"kind": "sum", kind: part} if kind == "frozen" else part})
+
+
+@pytest.mark.parametrize("kind", ["static", "frozen"])
+def test_auto_keeps_every_token_of_99_texts_in_100(kind: str, tmp_path: Path) -> None:
+    texts = Texts.of(["dog"] * 50 + ["dog " * 37] * 49 + ["dog " * 900])
+    fitted = with_lengths(settings(tmp_path, kind, "auto"), texts)
+    lengths = {tower.max_length for tower in (*fitted.query.reading(), *fitted.label_tower.reading())}
+    assert lengths == {48}  # the 99th percentile lies a little beyond 37, or 39 with the special tokens
+    assert with_lengths(settings(tmp_path, kind, 9), texts).query.reading()[0].max_length == 9
+
+
+def test_the_share_of_tokens_that_is_cut_is_counted(tmp_path: Path) -> None:
+    tower = Towers.build(settings(tmp_path, "static", 10), 0).query
+    assert share_cut(tower, Texts.of(["dog " * 10, "dog " * 30])) == 0.5
+    assert share_cut(tower, Texts.of(["dog"])) == 0
+    assert share_cut(tower, Texts.of([])) == 0
+
+
+def test_training_tells_of_cut_tokens_and_the_card_says_how_many(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, "encoder.query.max_length=2", "training.steps=1")
+    outcome = command("train", recipe, "--output", tmp_path / "model")
+    assert outcome.code == 0 and "tokens are cut off" in outcome.out + outcome.err
+    assert Classifier.load(tmp_path / "model").training["tokens_cut"] > 0.1
+    assert "training tokens cut" in (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
+    whole = build_run(read_config(write_recipe(tmp_path, "encoder.query.max_length=auto")), workspace=None)
+    assert whole.cut < 0.01
