@@ -184,8 +184,10 @@ def test_a_calibration_of_the_ranker_s_scores_is_not_for_those_without_it(model:
     plain = Classifier.load(model)
     features = TextFeatures.fit(TEXTS, RankerSettings())
     none = np.zeros(len(LABELS))
-    weights = csr_array((len(LABELS), len(features)), dtype=np.float32)
-    ranker = Ranker(features, weights, none.astype(np.float32), none.astype(np.int64), RankerSettings(candidates=5))
+    weights = csr_array((len(features), len(LABELS)), dtype=np.float32)
+    ranker = Ranker(
+        features, weights, none.astype(np.float32), none.astype(np.int64), RankerSettings(candidates=5, memory=False)
+    )
     Classifier(plain.towers, plain.labels, plain.vectors, ranker=ranker).save(tmp_path / "ranked")
     whole, part = (Classifier.load(tmp_path / "ranked", ranker=how) for how in (True, False))
     calibrate(tmp_path / "ranked")
