@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from umpteen.encoders.folder import locate
-from umpteen.encoders.tokenizer import TOKENIZER_FILE
+from umpteen.encoders.folder import TOKENIZER_FILE, locate
 from umpteen.errors import BadInput
 from umpteen.files.progress import Progress
 

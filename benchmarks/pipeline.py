@@ -20,9 +20,8 @@ from umpteen.data.dataset import Dataset, open_dataset
 from umpteen.data.tokens import TokenTable, tokenise
 from umpteen.encoders.backbone import quiet
 from umpteen.encoders.encoder import encode_texts, encode_tokens
-from umpteen.encoders.folder import locate
+from umpteen.encoders.folder import TOKENIZER_FILE, TextTokenizer, locate
 from umpteen.encoders.static import StaticEncoder
-from umpteen.encoders.tokenizer import TOKENIZER_FILE, TextTokenizer
 from umpteen.encoders.towers import Towers
 from umpteen.encoders.transformer import TransformerEncoder
 from umpteen.errors import BadInput

@@ -19,7 +19,7 @@ import numpy as np
 
 from umpteen.data.dataset import open_dataset
 from umpteen.data.tokens import CHUNK, TokenTable, tokenise
-from umpteen.encoders.tokenizer import TextTokenizer
+from umpteen.encoders.folder import TextTokenizer
 from umpteen.errors import BadInput
 from umpteen.files.progress import Advance, Progress
 

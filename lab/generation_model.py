@@ -13,9 +13,8 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from umpteen.encoders.backbone import quiet
-from umpteen.encoders.folder import DEFAULT_MODEL, locate
+from umpteen.encoders.folder import DEFAULT_MODEL, TOKENIZER_FILE, locate
 from umpteen.encoders.static import StaticEncoder
-from umpteen.encoders.tokenizer import TOKENIZER_FILE
 from umpteen.errors import BadInput
 from umpteen.files.storage import atomic_folder
 

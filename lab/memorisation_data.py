@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from umpteen.encoders.tokenizer import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE
+from umpteen.encoders.folder import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE
 from umpteen.files.storage import atomic_folder
 
 BLOCK = 8192  # texts drawn at once

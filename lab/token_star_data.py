@@ -7,8 +7,7 @@ from tokenizers import Tokenizer
 
 from umpteen.data.dataset import Dataset, Split
 from umpteen.data.labels import LabelCatalogue, Relevance
-from umpteen.encoders.folder import locate
-from umpteen.encoders.tokenizer import TOKENIZER_FILE, TextTokenizer
+from umpteen.encoders.folder import TOKENIZER_FILE, TextTokenizer, locate
 
 STAR_LABELS = 5  # the labels of a query with t*; only the first of them has t* in its text
 

@@ -11,7 +11,7 @@ from benchmarks.million import MODEL, Case, measure, products_seconds, run
 from miniature import command
 from umpteen.data.dataset import open_dataset
 from umpteen.data.tokens import tokenise
-from umpteen.encoders.tokenizer import TextTokenizer
+from umpteen.encoders.folder import TextTokenizer
 from umpteen.errors import BadInput
 
 

@@ -12,10 +12,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tiny import tiny_tokenizer, tiny_transformer
+from umpteen.encoders.folder import TextTokenizer
 from umpteen.encoders.rows import RowTable
 from umpteen.encoders.static import StaticEncoder
 from umpteen.encoders.table import LabelTable
-from umpteen.encoders.tokenizer import TextTokenizer
 from umpteen.encoders.towers import Towers
 from umpteen.encoders.transformer import TransformerEncoder
 from umpteen.errors import BadInput, DamagedModel

@@ -7,8 +7,8 @@ import torch
 from safetensors.torch import load_file
 
 from tiny import tiny_tokenizer, tiny_transformer
+from umpteen.encoders.folder import TextTokenizer
 from umpteen.encoders.static import StaticEncoder
-from umpteen.encoders.tokenizer import TextTokenizer
 from umpteen.errors import BadConfig, BadInput
 
 TEXTS = ["the law of the fish", "", "tax and trade", "dog"]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tiny import tiny_tokenizer
-from umpteen.encoders.tokenizer import TextTokenizer
+from umpteen.encoders.folder import TextTokenizer
 from umpteen.errors import BadConfig, BadFile, BadInput
 
 LONG = "law " * 60

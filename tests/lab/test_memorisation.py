@@ -10,7 +10,7 @@ from lab.memorisation_data import BLOCK, made_up_words, random_texts, write_pair
 
 from lab import memorisation
 from umpteen.data.dataset import open_dataset
-from umpteen.encoders.tokenizer import TextTokenizer
+from umpteen.encoders.folder import TextTokenizer
 from umpteen.errors import BadInput
 
 

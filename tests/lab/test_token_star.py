@@ -9,7 +9,7 @@ from lab.experiment import Setup
 from lab.token_star import OURS, THEIRS, begin, conclude
 from lab.token_star_data import Sizes, make_dataset, whole_words
 
-from umpteen.encoders.tokenizer import TextTokenizer
+from umpteen.encoders.folder import TextTokenizer
 from umpteen.errors import BadInput
 from umpteen.evaluation import figures
 

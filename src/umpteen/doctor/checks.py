@@ -24,9 +24,8 @@ from umpteen.data.texts import Texts
 from umpteen.data.tokens import TokenTable, tokenise
 from umpteen.doctor import Check, Failed, Skipped, agreement, available_memory, look
 from umpteen.encoders.backbone import Precision, require
-from umpteen.encoders.folder import DEFAULT_MODEL, locate
+from umpteen.encoders.folder import DEFAULT_MODEL, TextTokenizer, locate
 from umpteen.encoders.rows import row_tables
-from umpteen.encoders.tokenizer import TextTokenizer
 from umpteen.encoders.towers import Towers, with_lengths
 from umpteen.errors import BadConfig
 from umpteen.files.progress import Progress

@@ -17,8 +17,8 @@ from torch.autograd.function import once_differentiable
 
 from umpteen.data.texts import Texts
 from umpteen.data.tokens import TokenTable, tokenise
+from umpteen.encoders.folder import TextTokenizer
 from umpteen.encoders.rows import RowTable
-from umpteen.encoders.tokenizer import TextTokenizer
 from umpteen.errors import BadConfig
 from umpteen.files.progress import Advance
 from umpteen.parallel.world import Shard, spread
@@ -138,10 +138,14 @@ class Encoder(nn.Module):
 
     def encode(self, texts: Sequence[str]) -> Tensor:
         """The vectors of a few texts, without a graph; many texts go through `encode_texts` instead."""
-        ids, offsets = tokens_now(self, texts).batch(np.arange(len(texts)))
+        ids, offsets = self.read_now(texts)
         device = next(self.parameters()).device
         with torch.no_grad():
             return self(ids.to(device), offsets.to(device))
+
+    def read_now(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """What it takes for a few texts: ids int64 [T], offsets int64 [n+1]."""
+        return self.tokenizer.batch(texts)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
         vectors: Tensor = super().__call__(*args, **kwargs)

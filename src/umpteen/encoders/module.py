@@ -7,11 +7,10 @@ SentenceTransformer(folder, trust_remote_code=True).
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from sentence_transformers.base.modules.input_module import InputModule
 from torch import Tensor
 
-from umpteen.encoders.encoder import Encoder, tokens_now
+from umpteen.encoders.encoder import Encoder
 from umpteen.encoders.towers import LABEL_FOLDER, Towers
 
 
@@ -25,7 +24,7 @@ class EncoderModule(InputModule):
 
     def preprocess(self, inputs: Any, prompt: str | None = None, **kwargs: Any) -> dict[str, Tensor]:
         texts = self._prepend_prompt(list(inputs), prompt or "")
-        ids, offsets = tokens_now(self.encoder, texts).batch(np.arange(len(texts)))
+        ids, offsets = self.encoder.read_now(texts)
         return {"input_ids": ids, "offsets": offsets}
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:

@@ -4,7 +4,7 @@ Added up, they are one vector, and each part has a learned weight. Side by side,
 parts' scores: each part is trained to rank by itself, and the weights may still be chosen afterwards.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from umpteen.config.settings import PARTS, PartsTower
 from umpteen.data.tokens import JoinedTokens, TokenTable, segments
 from umpteen.encoders import folder as layout
-from umpteen.encoders.encoder import Encoder, Read, Reader, Share, checked_dropout, drop, normalised
+from umpteen.encoders.encoder import Encoder, Read, Reader, Share, checked_dropout, drop, normalised, tokens_now
 from umpteen.encoders.rows import RowTable
 from umpteen.errors import BadConfig, DamagedModel
 from umpteen.parallel.world import Shard
@@ -71,6 +71,9 @@ class PartsEncoder(Encoder):
 
     def takes(self, read: Read, rows: NDArray[np.int64]) -> TokenTable:
         return JoinedTokens([part.takes(read, rows) for part in self.encoders.values()])
+
+    def read_now(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
+        return tokens_now(self, texts).batch(np.arange(len(texts)))
 
     def leaves(self, tokens: TokenTable) -> list[tuple[Encoder, TokenTable]]:
         assert isinstance(tokens, JoinedTokens)

@@ -17,8 +17,7 @@ from torch.nn.functional import embedding_bag, pad
 from umpteen.data.tokens import TokenTable
 from umpteen.encoders import folder as layout
 from umpteen.encoders.encoder import Encoder, checked_dropout, drop, normalised
-from umpteen.encoders.folder import locate
-from umpteen.encoders.tokenizer import TextTokenizer
+from umpteen.encoders.folder import TextTokenizer, locate
 from umpteen.errors import BadConfig, BadInput, DamagedModel
 
 _CHUNK = 50_000  # texts counted at once

@@ -12,8 +12,8 @@ from torch import Tensor
 from umpteen.data.tokens import TokenTable
 from umpteen.encoders import folder as layout
 from umpteen.encoders.encoder import NEW, Encoder, Read, checked_dropout, drop, normalised
+from umpteen.encoders.folder import TextTokenizer
 from umpteen.encoders.rows import RowTable
-from umpteen.encoders.tokenizer import TextTokenizer
 from umpteen.errors import BadInput
 from umpteen.parallel.world import Shard
 

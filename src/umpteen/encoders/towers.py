@@ -27,11 +27,11 @@ from umpteen.data.texts import Texts
 from umpteen.data.tokens import TokenTable
 from umpteen.encoders import folder as layout
 from umpteen.encoders.encoder import Encoder, tokens_now
+from umpteen.encoders.folder import TextTokenizer
 from umpteen.encoders.parts import PartsEncoder
 from umpteen.encoders.rows import RowTable, row_tables
 from umpteen.encoders.static import StaticEncoder, inverse_document_frequencies
 from umpteen.encoders.table import LabelTable
-from umpteen.encoders.tokenizer import TextTokenizer
 from umpteen.errors import BadConfig, BadInput, DamagedModel, known
 from umpteen.parallel.world import Shard, World
 

@@ -11,8 +11,7 @@ from umpteen.encoders import backbone as precisions
 from umpteen.encoders import folder as layout
 from umpteen.encoders.backbone import check_sizes, load_backbone, quiet, train_last_layers
 from umpteen.encoders.encoder import Encoder, checked_dropout, drop, normalised
-from umpteen.encoders.folder import locate
-from umpteen.encoders.tokenizer import TextTokenizer
+from umpteen.encoders.folder import TextTokenizer, locate
 from umpteen.errors import BadConfig
 
 Pooling = Literal["mean", "first"]
