@@ -1,23 +1,33 @@
-"""Other people's systems, each run in an environment of its own, so that its requirements never meet ours."""
+"""What else one could run: systems of other people, each in an environment of its own, and what one builds oneself."""
 
 from functools import partial
+from typing import Any
 
-from lab.peers import pecos
+from lab.peers import apart, here
 from umpteen.compare.methods import Baseline
 
+
+def _apart(name: str, choices: tuple[str, ...], release: str, **more: Any) -> Baseline:
+    """A peer whose requirements never meet ours."""
+    install = apart.ENVIRONMENTS[name].make
+    return Baseline(name, choices, partial(apart.fit, name), install=install, release=release, **more)
+
+
+_RATES = "learning_rate=0.0001,0.00005,0.0002"
 PEERS = {
-    "xr-linear": Baseline(
-        "xr-linear",
-        ("threshold=0.1,0.01,0.03,0.3", "ngrams=2,1"),
-        partial(pecos.fit, "xr-linear"),
-        install=pecos.ENVIRONMENTS["xr-linear"].make,
-        release=pecos.RELEASE,
-    ),
-    "xr-transformer": Baseline(
-        "xr-transformer",
-        ("learning_rate=0.0001,0.00005,0.0002", "epochs=5,3,8"),
-        partial(pecos.fit, "xr-transformer"),
-        install=pecos.ENVIRONMENTS["xr-transformer"].make,
-        release=pecos.RELEASE,
-    ),
+    peer.name: peer
+    for peer in (
+        _apart("xr-linear", ("threshold=0.1,0.01,0.03,0.3", "ngrams=2,1"), apart.PECOS),
+        _apart("xr-transformer", (_RATES, "epochs=5,3,8"), apart.PECOS),
+        _apart("bonsai", ("threshold=0.1,0.01,0.03,0.3", "ngrams=2,1"), apart.OMIKUJI),
+        _apart(
+            "mnrl",
+            ("learning_rate=0.00005,0.00002,0.0001", "epochs=1,2"),
+            apart.SENTENCE_TRANSFORMERS,
+            reads_labels=True,
+        ),
+        Baseline("linear-svm", ("cost=1.0,0.3,3.0", "ngrams=2,1"), here.linear_svm),
+        Baseline("minilm-knn", ("neighbours=20,10,50", "temperature=0.05,0.02,0.1"), here.minilm_neighbours),
+        Baseline("minilm-probe", ("learning_rate=0.01,0.003,0.03", "epochs=20,10,40"), here.linear_probe),
+    )
 }

@@ -61,7 +61,8 @@ class Environment:
             pip = [str(self.interpreter), "-m", "pip", "install", "--quiet", "--retries", "1"]
             pip += ["--disable-pip-version-check"]
             self._call([*pip, *self.needs], f"{' '.join(self.needs)} could not be installed")
-            self._call([*pip, "--no-deps", *self.alone], f"{' '.join(self.alone)} could not be installed")
+            if self.alone:
+                self._call([*pip, "--no-deps", *self.alone], f"{' '.join(self.alone)} could not be installed")
             write_atomically(self.folder / _READY, json.dumps({"installed": [*self.needs, *self.alone]}) + "\n")
         except BaseException:
             shutil.rmtree(self.folder, ignore_errors=True)

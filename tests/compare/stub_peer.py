@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from lab.peers.pecos import ENVIRONMENTS
+from lab.peers.apart import ENVIRONMENTS
 
 SCRIPT = """#!{python}
 import json, sys

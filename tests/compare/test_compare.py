@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab.peers import pecos
+from lab.peers import apart
 from lab.peers.environment import Environment
 from stub_peer import calls, make_stub
 
@@ -95,7 +95,7 @@ def test_after_a_kill_between_trials_nothing_runs_twice(
     log, output = tmp_path / "log", tmp_path / "out"
     make_stub(log, sys.executable)
     options = ("compare", folder / "data", "--recipe", folder / "recipe.toml", "--output", output, "--trials", "3")
-    run = pecos._run
+    run = apart._run
 
     def interrupted(environment: Environment, job: Path) -> dict[str, Any]:
         figures = run(environment, job)
@@ -104,7 +104,7 @@ def test_after_a_kill_between_trials_nothing_runs_twice(
         return figures
 
     with monkeypatch.context() as patch:
-        patch.setattr(pecos, "_run", interrupted)
+        patch.setattr(apart, "_run", interrupted)
         assert command(*options, "--peers", "xr-linear", "--json").code == 130
     assert len(calls(log)) == 2
     found = compare(folder, output, "--trials", "3", "--peers", "xr-linear")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from lab.peers import pecos
+from lab.peers import apart
 from lab.peers.environment import Environment, Unavailable
 from scipy.sparse import csr_array
 
@@ -61,7 +61,7 @@ def test_a_failed_installation_says_why_and_leaves_nothing(tmp_path: Path, monke
     assert not environment.folder.exists() and not environment.is_ready
 
 
-PECOS = Path.home() / ".cache" / "umpteen" / "peers" / pecos.ENVIRONMENTS["xr-linear"].name
+PECOS = Path.home() / ".cache" / "umpteen" / "peers" / apart.ENVIRONMENTS["xr-linear"].name
 
 
 @pytest.mark.skipif(not (PECOS / "ready.json").exists(), reason="PECOS's environment was never made on this machine")
@@ -73,6 +73,6 @@ def test_xr_linear_learns_the_miniature(monkeypatch: pytest.MonkeyPatch) -> None
     filtered = Relevance(csr_array(([1.0], ([0], [0])), shape=(4, 4)))
     asked = Split.of([f"about {word}" for word in words], relevance.take(np.arange(4)), filtered)
     settings = {"threshold": 0.1, "ngrams": 2}
-    found = pecos.fit("xr-linear", Split.of(texts, relevance), asked, settings, 2)
+    found = apart.fit("xr-linear", Split.of(texts, relevance), asked, settings, 2)
     assert found.ranking.rows[1:, 0].tolist() == [1, 2, 3]
     assert 0 not in found.ranking.rows[0] and found.parameters > 0

@@ -140,7 +140,10 @@ def _tell_calibration(found: dict[str, Any]) -> None:
         )
 
 
-PEERS = "popularity, tfidf-knn; from umpteen's repository also xr-linear, xr-transformer"
+PEERS = (
+    "popularity, tfidf-knn; from umpteen's repository also linear-svm, minilm-knn, minilm-probe, bonsai, xr-linear, "
+    "xr-transformer, mnrl"
+)
 STATIC = "wordnet-nouns"  # the recipe whose settings also serve data without a recipe of their own
 
 

@@ -110,7 +110,7 @@ class Unavailable(Exception):
     """A peer cannot be run here; the message says why and what to do. Never the end of a comparison."""
 
 
-Fit = Callable[[Split, Split, dict[str, Any], int], Outcome]
+Fit = Callable[..., Outcome]  # (train, asked, settings, k), and the labels' texts where they are read
 
 
 @dataclass(frozen=True)
@@ -118,9 +118,10 @@ class Baseline(Method):
     """A method that needs no checkpoint: fitted on one split, asked about another."""
 
     choices: tuple[str, ...]  # key=v1,v2,…; the first value of each is its own default
-    fit: Fit  # (train, asked, settings, k)
+    fit: Fit
     install: Callable[[Notice], None] = lambda notice: None  # raises Unavailable where it cannot be had
     release: str | None = None
+    reads_labels: bool = False  # `fit` takes the labels' texts, too
 
     @property
     def particulars(self) -> dict[str, Any]:
@@ -132,7 +133,7 @@ class Baseline(Method):
 
         def candidate(point: tuple[str, ...]) -> Candidate:
             def run() -> dict[str, Any]:
-                outcome = self.fit(train, evaluator.split, _values(point), k)
+                outcome = self._fit(task, train, evaluator.split, point, k)
                 return {"metrics": evaluator.report(outcome.ranking, bootstrap=0).metrics}
 
             return Candidate(point, task.identify(self.name, point), run)
@@ -141,7 +142,11 @@ class Baseline(Method):
 
     def finish(self, task: Task, settings: tuple[str, ...], folder: Path) -> Outcome:
         everything = task.dataset.with_validation_in_train().train
-        return self.fit(everything, task.test, _values(settings), max(task.evaluator_of_test().at))
+        return self._fit(task, everything, task.test, settings, max(task.evaluator_of_test().at))
+
+    def _fit(self, task: Task, train: Split, asked: Split, settings: tuple[str, ...], k: int) -> Outcome:
+        more = {"labels": task.dataset.labels.texts} if self.reads_labels else {}
+        return self.fit(train, asked, _values(settings), k, **more)
 
 
 def _values(settings: tuple[str, ...]) -> dict[str, Any]:
@@ -171,7 +176,7 @@ BASELINES = {
     "tfidf-knn": Baseline("tfidf-knn", ("neighbours=50,10,20,100,200", "ngrams=2,1"), _neighbours),
 }
 # Installed when they are asked for, by lab/peers of umpteen's repository.
-PEERS = ("xr-linear", "xr-transformer")
+PEERS = ("xr-linear", "xr-transformer", "bonsai", "mnrl", "linear-svm", "minilm-knn", "minilm-probe")
 
 
 def peers() -> dict[str, Baseline]:
