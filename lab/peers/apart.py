@@ -18,7 +18,7 @@ from umpteen.data.texts import Texts
 from umpteen.encoders.folder import DEFAULT_MODEL, locate
 from umpteen.search.ranking import Ranking
 
-PECOS, OMIKUJI, SENTENCE_TRANSFORMERS = "libpecos==1.2.8", "omikuji==0.5.1", "sentence-transformers[train]>=6,<7"
+PECOS, OMIKUJI, SENTENCE_TRANSFORMERS = "libpecos==1.2.8", "omikuji==0.5.2", "sentence-transformers[train]>=6,<7"
 _NUMERIC = ("numpy<2", "scipy<1.14", "scikit-learn<1.6")
 # XR-Linear does without the rest of what the package asks for; XR-Transformer needs an optimizer that later
 # releases of transformers no longer have.
