@@ -11,6 +11,8 @@ from lab.peers.environment import Environment
 from stub_peer import calls, make_stub
 
 from miniature import command, refused, write_miniature, write_recipe
+from umpteen.cli.evaluate import _usual_recipes
+from umpteen.config.recipes import names, resolve
 from umpteen.data.dataset import open_dataset
 from umpteen.evaluation.report import Evaluator, Report
 from umpteen.search.ranking import Ranking
@@ -97,8 +99,8 @@ def test_after_a_kill_between_trials_nothing_runs_twice(
     options = ("compare", folder / "data", "--recipe", folder / "recipe.toml", "--output", output, "--trials", "3")
     run = apart._run
 
-    def interrupted(environment: Environment, job: Path) -> dict[str, Any]:
-        figures = run(environment, job)
+    def interrupted(environment: Environment, worker: str, job: Path) -> dict[str, Any]:
+        figures = run(environment, worker, job)
         if len(calls(log)) == 2:
             raise KeyboardInterrupt
         return figures
@@ -146,13 +148,20 @@ def test_trials_never_see_the_test_split(folder: Path, tmp_path: Path, monkeypat
     assert all(not set(texts) & set(test) for texts in evaluated[:ends])
 
 
-def test_data_without_a_recipe_of_its_own_gets_the_static_one(folder: Path) -> None:
+def test_data_without_a_recipe_of_its_own_gets_those_that_serve_any_data() -> None:
+    shipped = names()
+    assert _usual_recipes("mine", shipped) == ("mixed+ranker", "static")
+    assert _usual_recipes("eurlex-titles", shipped) == ("eurlex-titles-mixed+ranker", "eurlex-titles")
+    assert _usual_recipes("eurlex-4k", shipped) == ("eurlex-4k",)
+    for name in ("mixed", "static"):
+        assert resolve(name, (), "mine").data.source == "mine"
+
+
+def test_a_recipe_marked_so_gets_a_ranker() -> None:
     from umpteen.compare.methods import our_methods
     from umpteen.training.observer import Silence
 
     quiet = {"notice": print, "observer": Silence(), "progress": lambda *_: None}
-    (method,) = our_methods(["wordnet-nouns"], ranker=False, label="static", **quiet)
-    assert method.name == "umpteen static"
     rows = our_methods(["wordnet-nouns", "yso-titles+ranker"], ranker=True, **quiet)
     assert [row.name for row in rows] == [
         "umpteen wordnet-nouns",

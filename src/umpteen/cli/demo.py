@@ -5,7 +5,9 @@ from pathlib import Path
 
 from umpteen.cli.main import PATH, Watch, cli, option, say, show_metrics
 
-RECIPE = "wordnet-nouns"
+DATA, RECIPE = "wordnet-nouns", "wordnet-nouns-mixed"
+# Found on validation: `umpteen train wordnet-nouns-mixed`, then `umpteen rerank fit … --set sparse=false`.
+MEMORY = {"neighbours": 10, "similarity": 0.05, "weight": 0.3}
 SAMPLES = (
     "husky: a strong dog with a thick coat, bred to pull sledges over snow",
     "mandolin player: a person who plucks the strings of a small lute-like instrument",
@@ -22,20 +24,27 @@ def demo(output: Path) -> None:
     from umpteen.encoders.folder import locate
     from umpteen.evaluation.baselines import popularity, tfidf_neighbours
     from umpteen.evaluation.report import Evaluator
+    from umpteen.model.classifier import Classifier
     from umpteen.model.evaluate import evaluate_model
+    from umpteen.model.rerank import fit_ranker
     from umpteen.model.train import train
+    from umpteen.rerank.features import RankerSettings
 
     # Settings and epochs were chosen on validation; this is the final fit, on all of train.
     config = resolve(RECIPE, ("data.fit_on=train+validation",))
     with Watch() as watch:
         watch.notice("dataset   wordnet-nouns, bundled (WordNet 3.0): a noun and its definition → its broader concepts")
         start = config.encoder.query.reading()[0].start
-        watch.notice(f"encoder   word pieces of {start}, loaded from {locate(start)}")
-        dataset = open_dataset(RECIPE)
+        watch.notice(f"encoder   word pieces and a frozen {start}, loaded from {locate(start)}")
+        dataset = open_dataset(DATA)
         assert dataset.test is not None
         train_queries, test_queries, labels = len(dataset.train), len(dataset.test), len(dataset.labels)
         watch.notice(f"          {train_queries:,} training and {test_queries:,} test queries, {labels:,} labels")
-        classifier = train(config, output=output, overwrite=True, observer=watch, progress=watch)
+        encoder = train(config, output=output, overwrite=True, observer=watch, progress=watch)
+        near = {name: MEMORY[name] for name in ("neighbours", "similarity")}
+        settings = RankerSettings.of({"sparse": False, **near})
+        fit_ranker(output, dataset, settings, weight=MEMORY["weight"], progress=watch)
+        classifier = Classifier.load(output)
         watch.notice("evaluating on test, beside popularity and tf-idf nearest neighbours …")
         evaluator = Evaluator(dataset, dataset.test)
         width, filtered = max(evaluator.at), dataset.test.filtered.matrix
@@ -44,7 +53,8 @@ def demo(output: Path) -> None:
         reports = {
             "popularity": evaluator.report(popularity(train_matrix, len(dataset.test), width, excluding=filtered)),
             "tf-idf neighbours": evaluator.report(neighbours),
-            "umpteen": evaluate_model(classifier, dataset)[0],
+            "umpteen, dual encoder": evaluate_model(encoder, dataset)[0],
+            "umpteen, with memory": evaluate_model(classifier, dataset)[0],
         }
     show_metrics(reports, title="wordnet-nouns, test, filtered: % ± half the 95 % interval")
     for text, found in zip(SAMPLES, classifier.predict(list(SAMPLES), 5), strict=True):
@@ -56,5 +66,5 @@ def demo(output: Path) -> None:
     say()
     say(f"saved {output}; ask it yourself: {command} predict {output} 'your text'")
     say(f"open its page:  {command} serve {output} --open")
-    calibrate = f"{command} calibrate {output} --data {RECIPE} --folds 3"
+    calibrate = f"{command} calibrate {output} --data {DATA} --folds 3"
     say(f"with probabilities (trains three more, a few minutes): {calibrate}")

@@ -304,12 +304,12 @@ def available_peers(names: Sequence[str], notice: Notice) -> tuple[list[Method],
     return found, skipped
 
 
-def our_methods(recipes: Sequence[str], *, ranker: bool, label: str | None = None, **watching: Any) -> list[Method]:
-    """Each recipe, and with a ranker on top where it is marked so or all are; `label` renames a single one."""
+def our_methods(recipes: Sequence[str], *, ranker: bool, **watching: Any) -> list[Method]:
+    """Each recipe, and with a ranker on top where it is marked so or all are."""
     methods: dict[str, Ours] = {}
     for recipe in recipes:
         plain = recipe.removesuffix(RANKED)
-        name = label or path_of(plain).stem
+        name = path_of(plain).stem
         for end in [RANKED] if recipe.endswith(RANKED) else ["", RANKED] if ranker else [""]:
             row = f"{OURS}{name}{end}"
             one = methods.setdefault(row, Ours(row, plain, **watching))
