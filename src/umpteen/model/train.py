@@ -16,7 +16,7 @@ from umpteen.model.classifier import Classifier
 from umpteen.model.folder import MANIFEST
 from umpteen.model.writing import standing_in
 from umpteen.parallel.world import Shard, World, launch_name
-from umpteen.training.build import Start, build_run
+from umpteen.training.build import Start, build_run, weigh_parts
 from umpteen.training.checkpoint import remove_checkpoint
 from umpteen.training.observer import Observer, Silence
 
@@ -94,6 +94,7 @@ def train_in(
         if folder is not None and (name := launch_name()):
             write_atomically(folder / LAUNCHED_BY, name)
         state = run.loop.run()
+        weights = weigh_parts(run, config.evaluation.metric)
         for tower in run.towers.modules():
             if isinstance(tower, Encoder):
                 tower.settle()  # so that the saved model gives the same vectors to the bit
@@ -115,6 +116,7 @@ def train_in(
                 "best_step": state.best_step,
                 "parameters": towers.parameter_counts(),
                 "tokens_cut": round(run.cut, 4),
+                **({"weights": weights} if weights else {}),
             }
             kept = Classifier(towers, labels, vectors).save(
                 output,

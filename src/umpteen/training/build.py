@@ -20,6 +20,7 @@ from umpteen.data.dataset import Dataset, Split, open_dataset
 from umpteen.data.labels import EpochSampler
 from umpteen.data.tokens import TokenTable
 from umpteen.encoders.encoder import NEW, encode_texts, encode_tokens, tokens_for
+from umpteen.encoders.parts import PartsEncoder
 from umpteen.encoders.towers import Towers, share_cut, with_lengths
 from umpteen.errors import BadConfig, BadInput
 from umpteen.evaluation.report import Evaluator
@@ -27,7 +28,7 @@ from umpteen.files.progress import Progress, named
 from umpteen.objectives.losses import Objective, build_objective, objective_kind
 from umpteen.parallel.world import Shard, World
 from umpteen.training.inputs import TrainingData
-from umpteen.training.loop import Loop, LoopSettings
+from umpteen.training.loop import Evaluate, Loop, LoopSettings
 from umpteen.training.negatives.kinds import Place, build_pool
 from umpteen.training.observer import Everyone, MetricsLog, Observer, Silence, TensorBoard
 from umpteen.training.optimizer import make_optimizer
@@ -68,6 +69,7 @@ class Run:
     step: TrainingStep
     evaluator: Evaluator | None  # of the validation split; None for the final fit
     loop: Loop
+    validate: Evaluate | None
     cut: float  # share of the queries' tokens beyond max_length
 
 
@@ -143,12 +145,13 @@ def build_run(
     step = TrainingStep(
         towers, data, objective, optimizer, step_settings(config), world=world, pool=pool, notice=everyone.notice
     )
+    validate = partial(_validate, evaluator, towers, labels, config.training.token_budget, world) if evaluator else None
     loop = Loop(
         towers,
         step,
         optimizer,
         sampler,
-        partial(_validate, evaluator, towers, labels, config.training.token_budget, world) if evaluator else None,
+        validate,
         loop_settings(config, sampler.batches_per_epoch),
         everyone,
         workspace=workspace,
@@ -156,7 +159,7 @@ def build_run(
         data=dataset.fingerprint,
         world=world,
     )
-    return Run(dataset, towers, data, sampler, objective, optimizer, step, evaluator, loop, cut)
+    return Run(dataset, towers, data, sampler, objective, optimizer, step, evaluator, loop, validate, cut)
 
 
 def _watchers(config: RunConfig, workspace: Path | None) -> list[Observer]:
@@ -176,6 +179,38 @@ def _validate(
     vectors = encode_tokens(towers.label, own, token_budget=token_budget)
     ranking = evaluator.rank(towers.query, vectors, token_budget=token_budget, shard=shard)
     return evaluator.report(ranking, bootstrap=0).metrics
+
+
+_FACTORS = (0.25, 0.5, 0.7, 1.4, 2.0, 4.0)
+
+
+def weigh_parts(run: Run, metric: str) -> dict[str, float]:
+    """Of towers whose parts' scores are added up: how much each counts, by validation; nothing for other towers.
+
+    One weight after the other is changed for as long as that helps. Every process must call it.
+    """
+    query, label = run.towers.query, run.towers.label
+    if run.validate is None or not (isinstance(query, PartsEncoder) and isinstance(label, PartsEncoder)):
+        return {}
+    if query.how != "concat":
+        return {}
+    validate = run.validate
+
+    def value(weights: dict[str, float]) -> float:
+        query.weigh(weights)
+        label.weigh(weights)
+        return validate()[metric]
+
+    best = dict(zip(query.parts, query.weights.tolist(), strict=True))
+    reached, is_better = value(best), True
+    while is_better:
+        is_better = False
+        for name in list(best)[1:]:
+            for trial in [best | {name: best[name] * factor} for factor in _FACTORS]:
+                if (found := value(trial)) > reached:
+                    best, reached, is_better = trial, found, True
+    value(best)
+    return best
 
 
 def build_evaluator(config: EvaluationConfig, dataset: Dataset, split: Split) -> Evaluator:
