@@ -90,3 +90,11 @@ def test_equality_and_fingerprint_follow_the_content() -> None:
     others.append(Relevance.from_lists([[0], [1]], LABELS, weights=[[1], [2]]))
     for other in others:
         assert relevance != other and relevance.fingerprint() != other.fingerprint()
+
+
+def test_a_label_as_a_query_has_the_labels_that_its_queries_have() -> None:
+    relevance = Relevance.from_lists([[0, 1], [0, 1], [0], [1, 2]], 4, [[1, 1], [2, 1], [1], [1, 0]])
+    # Of the three queries of 0, two have 1, too; of those of 1, two have 0; 2 is given with weight 0; 3 has no query.
+    expected = [[1, 2 / 3, 0, 0], [2 / 3, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
+    np.testing.assert_allclose(relevance.of_labels(0.1).matrix.toarray(), expected, rtol=1e-6)
+    np.testing.assert_array_equal(relevance.of_labels(0.9).matrix.toarray(), np.eye(4))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from umpteen.data import tokens
 from umpteen.data.texts import Texts
-from umpteen.data.tokens import TokenTable, tokenise
+from umpteen.data.tokens import JoinedTokens, TokenTable, segments, tokenise
 from umpteen.errors import NotSaved
 from umpteen.files.storage import write_atomically
 
@@ -260,3 +260,21 @@ def test_a_view_of_a_view_keeps_its_rows() -> None:
     view = table.take(np.array([3, 1, 0])).take(np.array([True, False, True]))
     assert rows_of(view) == [[3], [1]]
     assert len(view) == 2 and view.lengths.tolist() == [1, 1]
+
+
+def test_tables_follow_each_other_and_joined_ones_part_by_part() -> None:
+    one, two = TokenTable.of([[1, 2], [], [3]], 70_000), TokenTable.of([[4], [5, 6, 7]], 300)
+    both = one.followed_by(two)
+    assert [both.batch(np.array([row]))[0].tolist() for row in range(5)] == [[1, 2], [], [3], [4], [5, 6, 7]]
+    joined = JoinedTokens([one, one.take(np.array([2, 0, 1]))]).followed_by(JoinedTokens([two, two]))
+    parts = [list(segments(*joined.batch(np.array([row])), 2)) for row in range(5)]
+    assert [[ids.tolist() for ids, _ in part] for part in parts] == [
+        [[1, 2], [3]],
+        [[], [1, 2]],
+        [[3], []],
+        [[4], [4]],
+        [[5, 6, 7], [5, 6, 7]],
+    ]
+    assert joined.lengths.tolist() == [4, 3, 2, 3, 7]
+    distinct, places = joined.take(np.array([1, 0, 1])).distinct()
+    assert len(distinct) == 2 and places.tolist() == [0, 1, 0]

@@ -43,6 +43,12 @@ class DataConfig(Section):
         "train",
         description="train+validation is the final fit, after all choices are made: nothing is evaluated on the way",
     )
+    label_queries: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="each label's text is a query, too, for labels that this share of its queries have; 0 for none",
+    )
 
 
 class TowerConfig(Section):

@@ -13,7 +13,7 @@ from typing import cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import csr_array, vstack
+from scipy.sparse import csr_array, eye_array, vstack
 
 from umpteen.data.texts import Texts
 from umpteen.errors import BadInput
@@ -133,6 +133,19 @@ class Relevance:
                 f"label row {wrong:,} is out of range: there are {labels:,} labels, rows 0 to {labels - 1:,}"
             )
         return cls(cast(csr_array, csr_array((weights, rows, starts), shape=(len(starts) - 1, labels))))
+
+    def of_labels(self, at_least: float) -> Relevance:
+        """Each label as a query: relevant are labels that at least this share of its own queries have, by that share.
+
+        Gandalf's augmentation (Kharbanda et al., 2024); a label without queries has itself alone.
+        """
+        has = csr_array((self.matrix > 0).astype(np.float32))
+        together = csr_array(has.T @ has)
+        counts = np.maximum(1, together.diagonal())
+        together.data /= np.repeat(counts, np.diff(together.indptr))
+        together.data[together.data < at_least] = 0
+        together.eliminate_zeros()
+        return Relevance(csr_array(together.maximum(eye_array(self.labels, format="csr"))))
 
     @classmethod
     def empty(cls, queries: int, labels: int) -> Relevance:

@@ -60,6 +60,12 @@ class TokenTable:
         """These rows in this order; shares the ids."""
         return TokenTable(self.ids, self.starts[rows], self.ends[rows])
 
+    def followed_by(self, other: "TokenTable") -> "TokenTable":
+        """These rows, then the other's; in memory."""
+        parts = [table._gather(np.arange(len(table))) for table in (self, other)]
+        ids = np.concatenate([part.astype(np.int32) for part, _ in parts])
+        return TokenTable.of_lengths(ids, np.concatenate([np.diff(offsets) for _, offsets in parts]))
+
     def batch(self, rows: NDArray[Any]) -> tuple[Tensor, Tensor]:
         """The rows' ids one after the other, int64 [T], and where each begins and ends, int64 [n + 1]."""
         ids, offsets = self._gather(rows)
@@ -93,6 +99,10 @@ class JoinedTokens(TokenTable):
     @property
     def lengths(self) -> NDArray[np.int64]:
         return sum((part.lengths for part in self.parts), np.full(len(self), len(self.parts) - 1))
+
+    def followed_by(self, other: TokenTable) -> "JoinedTokens":
+        assert isinstance(other, JoinedTokens)
+        return JoinedTokens([one.followed_by(two) for one, two in zip(self.parts, other.parts, strict=True)])
 
     def take(self, rows: NDArray[Any]) -> "JoinedTokens":
         return JoinedTokens([part.take(rows) for part in self.parts])

@@ -17,7 +17,7 @@ from umpteen.config.settings import (
     RunConfig,
 )
 from umpteen.data.dataset import Dataset, Split, open_dataset
-from umpteen.data.labels import EpochSampler
+from umpteen.data.labels import EpochSampler, Relevance
 from umpteen.data.tokens import TokenTable
 from umpteen.encoders.encoder import NEW, encode_texts, encode_tokens, tokens_for
 from umpteen.encoders.parts import PartsEncoder
@@ -128,7 +128,13 @@ def build_run(
         own = dataset.labels.texts[shard.rows]
         towers.start(config.encoder, queries, labels, lambda: encode_texts(towers.query, own))
     optimizer = build_optimizer(config, towers)
-    data = TrainingData(queries, labels, dataset.train.relevance, dataset.train.filtered)
+    relevance, filtered = dataset.train.relevance, dataset.train.filtered
+    if config.data.label_queries:
+        own_texts = tokens_for(towers.query, dataset.labels.texts)
+        queries = queries.followed_by(own_texts)
+        relevance = relevance.stack(relevance.without(filtered).of_labels(config.data.label_queries))
+        filtered = filtered.stack(Relevance.empty(len(own_texts), len(dataset.labels)))
+    data = TrainingData(queries, labels, relevance, filtered)
     sampler = EpochSampler(
         data.relevance,
         config.training.batch_size,
