@@ -41,6 +41,17 @@ def prepare(documents: int, words: int, as_json: bool) -> None:
 
 
 @benchmarks.command()
+@click.option("--labels", default=600, show_default=True)
+@click.option("--weights", default=6_000, show_default=True, help="Of each label.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def ranker(labels: int, weights: int, as_json: bool) -> None:
+    """A ranker's look at 100 candidates of one text, through its own features and through rows of labels."""
+    from benchmarks.ranker import run
+
+    _print(run(labels=labels, weights=weights), as_json)
+
+
+@benchmarks.command()
 @click.option(
     "--labels", multiple=True, type=int, help="A number of labels; once for each. Default: three, up to a million."
 )
