@@ -55,6 +55,9 @@ def test_a_fitted_model_ranks_as_its_parts_say_and_is_whole(home: Path) -> None:
     assert {0.0, 1.0} < {trial.votes for trial in trials}  # each alone, and both together
 
     with_it, without = Classifier.load(home / "model"), Classifier.load(home / "model", ranker=False)
+    assert with_it.report is not None and without.report is not None  # each says what it answers like
+    assert with_it.report.metrics["P@1"] == pytest.approx(best.metrics["P@1"])
+    assert without.report.metrics["P@1"] == pytest.approx(trials[0].metrics["P@1"])
     assert with_it.ranker is not None and without.ranker is None
     dense = without.rank(TEXTS, 10)
     vectors = without.towers.query.encode(TEXTS)

@@ -130,6 +130,8 @@ class LiveModel:
     @property
     def report(self) -> Report | None:
         """On validation, as training ended."""
+        if self._fitted_ranker is not None and self._fitted_ranker.report is not None:
+            return Report.from_dict(self._fitted_ranker.report)
         if self._report is not None and not isinstance(self._report, Report):
             try:
                 self._report = Report.from_dict(self._report)

@@ -96,6 +96,7 @@ def fit_ranker(
             for name, trial in (("validation", best), ("without_ranker", trials[0])):
                 origin[name] = {metric: round(value, 2) for metric, value in trial.metrics.items()}
             ranker = _as_tried(replace(ranker, origin=origin), best)
+            ranker = replace(ranker, report=_report(classifier, ranker, dataset))
         put_ranker(classifier, ranker)
         workspace.remove()
     return ranker, trials
@@ -129,6 +130,15 @@ def _fit(
     texts = np.bincount(relevant.indices[relevant.data > 0], minlength=count).astype(np.int64)
     texts[(texts == 0) & (classifier.labels.origins() != TRAINED)] = LATER
     return Ranker(features, weights, intercepts, texts, settings, memory)
+
+
+def _report(classifier: Classifier, ranker: Ranker, dataset: Dataset) -> dict[str, Any]:
+    """The model with this ranker on validation, with intervals: it answers so from now on."""
+    assert dataset.validation is not None
+    a, b = propensity_of_recipe(classifier)
+    evaluator = Evaluator(dataset, dataset.validation, a=a, b=b)
+    ranking = evaluator.rank(classifier.towers.query, classifier.vectors, ranker=ranker, hidden=classifier.hidden)
+    return evaluator.report(ranking).to_dict()
 
 
 def _vectors(classifier: Classifier, split: Split, progress: Advance | None = None) -> Tensor:

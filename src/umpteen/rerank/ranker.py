@@ -113,6 +113,7 @@ class Ranker:
     votes: float = 0.0  # of this, the memory's share
     rare: float = 0.0  # the head start of a label with one training text
     origin: dict[str, Any] = field(default_factory=dict)  # how these were chosen
+    report: dict[str, Any] | None = None  # of the model with this ranker, on validation
 
     def __post_init__(self) -> None:
         for name in ("weight", "votes"):
@@ -178,7 +179,7 @@ class Ranker:
         """Writes the ranker's files into a new folder."""
         folder.mkdir(exist_ok=True)
         chosen = {"weight": self.weight, "votes": self.votes, "rare": self.rare, "origin": self.origin}
-        content = {**chosen, "settings": self.settings.to_dict()}
+        content = {**chosen, "settings": self.settings.to_dict(), "report": self.report}
         (folder / "ranker.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         self.features.save(folder)
         arrays: dict[str, NDArray[Any]] = {
@@ -213,7 +214,7 @@ class Ranker:
             memory = None
             if settings.memory:
                 memory = Memory.load(folder, labels, settings.neighbours, settings.similarity)
-            chosen = {name: content[name] for name in ("weight", "votes", "rare", "origin")}
+            chosen = {name: content[name] for name in ("weight", "votes", "rare", "origin", "report")}
             return cls(features, weights, arrays["intercepts"], arrays["texts"], settings, memory, **chosen)
         except (
             BadInput,
