@@ -32,8 +32,7 @@ def begin(setup: Setup) -> Job:
         trained = bench.train(variant, seed)
         _save(trained, model)
         dataset = open_dataset(bench.source)
-        settings = RankerSettings(candidates=min(RankerSettings.candidates, len(dataset.labels)))
-        ranker, _ = fit_ranker(model, dataset, settings, jobs=torch.get_num_threads(), progress=setup.progress)
+        ranker, _ = fit_ranker(model, dataset, RankerSettings(), jobs=torch.get_num_threads(), progress=setup.progress)
         models = {WITHOUT: Classifier.load(model, ranker=False), WITH: Classifier.load(model)}
         metrics = {name: rounded(evaluate_model(found, dataset)[0].metrics) for name, found in models.items()}
         shutil.rmtree(model)

@@ -198,9 +198,14 @@ def test_the_command_fits_judges_and_predicts(home: Path) -> None:
     assert judged("--no-ranker").keys() == judged().keys()
 
 
+def test_a_model_with_few_labels_has_all_of_them_looked_at(home: Path) -> None:
+    fitted, _ = fit_ranker(home / "model", data_of(home), RankerSettings(), weight=0.5)
+    assert fitted.settings.candidates == 10
+    assert len(Classifier.load(home / "model").predict(TEXTS, k=10)[0]) == 10
+
+
 def test_what_cannot_be_is_refused(home: Path) -> None:
     model, data = home / "model", home / "data"
-    refused(command("rerank", "fit", model, "--data", data), "100 candidates", "10 labels", "--candidates 10")
     refused(command("rerank", "fit", model, "--data", data, "--candidates", "5", "--set", "costs=1"), "costs", "cost")
     few = ("--candidates", "5", "--jobs", "1")
     refused(command("rerank", "fit", model, "--data", data, *few, "--set", "min_texts=1000"), "no n-gram")

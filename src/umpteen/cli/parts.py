@@ -80,7 +80,7 @@ def rerank() -> None:
 @click.option("--weight", type=click.FloatRange(0, 1), help="Of the ranker's score.  [default: chosen on validation]")
 @click.option("--votes", type=click.FloatRange(0, 1), help="The memory's share of it.  [default: chosen on validation]")
 @click.option("--rare", type=click.FloatRange(0), help="Head start of rare labels.  [default: chosen on validation]")
-@click.option("--candidates", type=click.IntRange(1), help="Labels of a text to put in order.  [default: 100]")
+@click.option("--candidates", type=click.IntRange(1), help="Labels of a text to put in order.  [default: 100, or all]")
 @settings("A setting, e.g. cost=3 or words=[1,3].")
 @click.option("--jobs", type=click.IntRange(1), help="Processes that fit labels.  [default: one for each core]")
 @JSON

@@ -257,7 +257,7 @@ class Ours(Method):
             with atomic_folder(ranked) as copy:
                 shutil.copytree(plain, copy, dirs_exist_ok=True)
         if not clock.exists():
-            chosen = RankerSettings(candidates=min(RankerSettings.candidates, len(model.labels)))
+            chosen = RankerSettings()
             found = {}
             if weighed is not None:
                 chosen = weighed.settings

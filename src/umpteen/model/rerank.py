@@ -73,12 +73,7 @@ def fit_ranker(
     fitted on validation, too.
     """
     classifier = Classifier.load(model, ranker=False, index=False)
-    count = classifier.labels.count()
-    if settings.candidates > count:
-        raise BadInput(
-            f"{settings.candidates:,} candidates were asked for, but the model has {count:,} labels; "
-            f"give --candidates {count} or fewer"
-        )
+    settings = replace(settings, candidates=min(settings.candidates, classifier.labels.count()))
     dataset = _as_the_model_saw_it(classifier, dataset, needs_validation=weight is None)
     # What was begun with other settings, data or model is discarded.
     identity = [standing_in(model), dataset.fingerprint, len(dataset.train), settings.to_dict(), __version__]
