@@ -52,14 +52,16 @@ def grid(choices: Iterable[str], trials: int | None, seed: int, *, own_first: bo
 
 
 def usual_choices(config: RunConfig) -> list[str]:
-    """What is tried when nothing else is said: the recipe's learning rate and temperature, and values around them."""
+    """What is tried when nothing else is said: the recipe's learning rate and temperature, and values around them; and
+    labels' texts as queries, or not."""
     own = config.encoder.query.learning_rate  # where a tower has its own rate, the optimizer's would change nothing
     rate = ("encoder.query.learning_rate", own) if own else ("optimizer.learning_rate", config.optimizer.learning_rate)
     temperature = ("objective.temperature", config.objective.temperature)
+    as_queries = config.data.label_queries
     return [
         f"{key}={value!r}," + ",".join(f"{value * factor:.2g}" for factor in factors[1:])
         for (key, value), factors in ((rate, _RATES), (temperature, _TEMPERATURES))
-    ]
+    ] + [f"data.label_queries={as_queries!r},{0.0 if as_queries else 0.1!r}"]
 
 
 def tune(
