@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, vstack
 from sklearn.svm import LinearSVC
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
@@ -37,7 +37,7 @@ def linear_svm(train: Split, asked: Split, settings: dict[str, Any], k: int) -> 
         delayed(_one_label)(features, some, settings["cost"])
         for some in np.split(texts_of.indices, texts_of.indptr[1:-1])
     )
-    weights = csr_array(np.stack([np.where(np.abs(w) < 0.01, 0, w) for w, _ in found]).astype(np.float32))
+    weights: csr_array = csr_array(vstack([w for w, _ in found], format="csr"))
     intercepts = np.array([b for _, b in found], dtype=np.float32)
     fitted = time.monotonic()
     queries = csr_array(vectorizer.transform(list(asked.texts)))
@@ -49,13 +49,14 @@ def linear_svm(train: Split, asked: Split, settings: dict[str, Any], k: int) -> 
     return Outcome(_joined(parts), fitted - began, time.monotonic() - fitted, int(weights.nnz))
 
 
-def _one_label(features: Any, positives: NDArray[np.int32], cost: float) -> tuple[NDArray[np.float64], float]:
+def _one_label(features: Any, positives: NDArray[np.int32], cost: float) -> tuple[csr_array, float]:
+    if len(positives) == 0:
+        return csr_array((1, features.shape[1]), dtype=np.float32), -1.0
     signs = np.full(features.shape[0], -1)
     signs[positives] = 1
-    if len(positives) == 0:
-        return np.zeros(features.shape[1]), -1.0
     machine = LinearSVC(C=cost, dual=True, max_iter=100, tol=0.1, random_state=0).fit(features, signs)
-    return machine.coef_[0], float(machine.intercept_[0])
+    weights = np.where(np.abs(machine.coef_) < 0.01, 0, machine.coef_).astype(np.float32)
+    return csr_array(weights), float(machine.intercept_[0])
 
 
 def minilm_neighbours(train: Split, asked: Split, settings: dict[str, Any], k: int) -> Outcome:

@@ -20,6 +20,7 @@ from sentence_transformers import (
     SentenceTransformerTrainingArguments,
 )
 from sentence_transformers.losses import MultipleNegativesRankingLoss
+from sentence_transformers.training_args import BatchSamplers
 
 
 def main(folder: Path) -> None:
@@ -47,6 +48,7 @@ def main(folder: Path) -> None:
             disable_tqdm=True,
             use_cpu=True,
             seed=0,
+            batch_sampler=BatchSamplers.NO_DUPLICATES,
         )
         loss = MultipleNegativesRankingLoss(model)
         SentenceTransformerTrainer(model=model, args=arguments, train_dataset=pairs, loss=loss).train()

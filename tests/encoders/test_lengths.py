@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 
 from miniature import command, write_recipe
-from tiny import tiny_transformer
+from tiny import POSITIONS, tiny_transformer
 from umpteen.config.recipes import read_config
 from umpteen.config.settings import EncoderConfig
+from umpteen.data.dataset import Dataset
+from umpteen.data.labels import LabelCatalogue, Relevance, Split
 from umpteen.data.texts import Texts
 from umpteen.encoders.towers import Towers, share_cut, with_lengths
 from umpteen.model.classifier import Classifier
@@ -19,13 +21,23 @@ def settings(folder: Path, kind: str, length: int | str) -> EncoderConfig:
     return EncoderConfig.model_validate({"query": {"kind": "sum", kind: part} if kind == "frozen" else part})
 
 
+def dataset_of(texts: list[str], labels: list[str]) -> Dataset:
+    relevance = Relevance.from_lists([[0]] * len(texts), len(labels))
+    catalogue = LabelCatalogue([f"key {row}" for row in range(len(labels))], labels)
+    return Dataset("mine", catalogue, Split.of(texts, relevance), None, None, "mine")
+
+
 @pytest.mark.parametrize("kind", ["static", "frozen"])
 def test_auto_keeps_every_token_of_99_texts_in_100(kind: str, tmp_path: Path) -> None:
-    texts = Texts.of(["dog"] * 50 + ["dog " * 37] * 49 + ["dog " * 900])
-    fitted = with_lengths(settings(tmp_path, kind, "auto"), texts)
+    data = dataset_of(["dog"] * 50 + ["dog " * 37] * 49 + ["dog " * 900], ["dog"])
+    fitted = with_lengths(settings(tmp_path, kind, "auto"), data)
     lengths = {tower.max_length for tower in (*fitted.query.reading(), *fitted.label_tower.reading())}
     assert lengths == {48}  # the 99th percentile lies a little beyond 37, or 39 with the special tokens
-    assert with_lengths(settings(tmp_path, kind, 9), texts).query.reading()[0].max_length == 9
+    assert with_lengths(settings(tmp_path, kind, 9), data).query.reading()[0].max_length == 9
+    longer = with_lengths(settings(tmp_path, kind, "auto"), dataset_of(["dog"], ["dog " * 50]))
+    assert longer.query.reading()[0].max_length == 56  # labels are read whole, too
+    beyond = with_lengths(settings(tmp_path, kind, "auto"), dataset_of(["dog " * 900], ["dog"]))
+    assert beyond.query.reading()[0].max_length == (512 if kind == "static" else POSITIONS)
 
 
 def test_the_share_of_tokens_that_is_cut_is_counted(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from miniature import KEYS, command, files_of, flip_a_byte, listing, part_of, refused, trained
+from miniature import KEYS, command, files_of, flip_a_byte, listing, part_of, refused, trained, write_miniature
 from umpteen.data.dataset import Dataset, open_dataset
 from umpteen.errors import BadInput, DamagedModel
 from umpteen.model import rerank as reranking
@@ -116,9 +116,9 @@ def test_a_killed_fit_leaves_the_model_alone_goes_on_and_ends_the_same(home: Pat
             fit_ranker(home / "model", data_of(home), SETTINGS)
         assert listing(home / "model") == before and (home / "model.ranker").is_dir()
         shutil.copytree(home / "model", home / "other")
-        with mock.patch.object(reranking, "encode_texts", wraps=reranking.encode_texts) as encoded:
+        with mock.patch.object(reranking, "top_k", wraps=reranking.top_k) as searched:
             resumed, _ = fit_ranker(home / "model", data_of(home), SETTINGS)
-        assert encoded.call_count == 0  # the candidates were there
+        assert searched.call_count == 1  # validation's only: the candidates were there
         straight, _ = fit_ranker(home / "other", data_of(home), SETTINGS)
     assert (resumed.weights != straight.weights).nnz == 0 and resumed.weight == straight.weight
     assert listing(part_of(home / "model", "ranker")) == listing(part_of(home / "other", "ranker"))
@@ -174,7 +174,8 @@ def test_the_command_fits_judges_and_predicts(home: Path) -> None:
     assert outcome.code == 0, outcome.err
     told = json.loads(outcome.out)
     assert told["candidates"] == 7 and len(told["trials"]) > 1 + len(reranking.WEIGHTS) * len(reranking.RARES)
-    assert told["remembered_texts"] == len(data_of(home).with_validation(0.1, 0).train)
+    texts = len(data_of(home).with_validation(0.1, 0).train)
+    assert told["remembered_texts"] == (texts if told["votes"] else 0)
     chosen = max(told["trials"], key=lambda trial: sum(trial["metrics"].values()))
     assert told["weight"] == chosen["weight"]
 
@@ -226,6 +227,42 @@ def test_a_model_fitted_on_everything_needs_a_weight(tmp_path: Path) -> None:
     assert isinstance(ranker, Ranker) and ranker.weight == 0.35 and ranker.rare == reranking.USUAL_RARE
     fitted, trials = fit_ranker(model, open_dataset(tmp_path / "data"), SETTINGS, weight=0.35, rare=0.1)
     assert fitted.rare == 0.1 and trials == []
+
+
+def test_votes_that_are_given_are_kept_and_a_memory_that_nobody_asks_is_not(home: Path) -> None:
+    fitted, trials = fit_ranker(home / "model", data_of(home), SETTINGS, votes=0.4)
+    assert {trial.votes for trial in trials[1:]} == {0.4} and fitted.votes in (0.0, 0.4)
+    fitted, _ = fit_ranker(home / "model", data_of(home), RankerSettings(candidates=7, memory=False))
+    assert fitted.memory is None and Classifier.load(home / "model").ranker is not None
+
+
+def test_a_ranker_can_be_fitted_on_data_as_it_was_opened(tmp_path: Path) -> None:
+    """Nothing filtered, nothing held out: the dataset's own arrays, which nobody may write to."""
+    for file in write_miniature(tmp_path / "data").glob("t*.jsonl"):
+        lines = [json.loads(line) | {"ignore": []} for line in file.read_text().splitlines()]
+        file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    model = trained(tmp_path, "data.fit_on=train+validation")
+    data = open_dataset(tmp_path / "data")
+    before = data.train.relevance.matrix.toarray()
+    fitted, _ = fit_ranker(model, data, SETTINGS, weight=0.5)
+    assert fitted.memory is not None and fitted.memory.labels.nnz == np.count_nonzero(before)
+    np.testing.assert_array_equal(data.train.relevance.matrix.toarray(), before)
+
+
+def test_saving_a_model_with_a_ranker_keeps_the_encoder_s_own_report(home: Path) -> None:
+    alone = Classifier.load(home / "model").report
+    fit_ranker(home / "model", data_of(home), SETTINGS)
+    Classifier.load(home / "model").save(home / "again")
+    remove_ranker(home / "again")
+    again = Classifier.load(home / "again").report
+    assert alone is not None and again is not None and again.metrics == alone.metrics
+
+
+def test_a_memory_of_other_vectors_is_refused_by_name(home: Path) -> None:
+    fitted, _ = fit_ranker(home / "model", data_of(home), SETTINGS, weight=0.5)
+    assert fitted.memory is not None
+    with pytest.raises(DamagedModel, match="rerank fit"):
+        fitted.memory.require(3)
 
 
 @pytest.mark.parametrize("left_out", ["sparse", "memory"])

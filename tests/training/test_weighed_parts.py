@@ -11,6 +11,7 @@ from umpteen.encoders.frozen import FrozenEncoder
 from umpteen.encoders.parts import PartsEncoder
 from umpteen.model.classifier import Classifier
 from umpteen.model.train import train
+from umpteen.parallel.world import World
 from umpteen.training.build import build_run, weigh_parts
 
 
@@ -25,7 +26,7 @@ def test_a_part_that_misleads_loses_its_weight(tmp_path: Path) -> None:
         frozen.normalise = False
     assert run.validate is not None
     before = run.validate()["nDCG@5"]
-    found = weigh_parts(run, "nDCG@5")
+    found = weigh_parts(run, "nDCG@5", World())
     assert found["frozen"] < found["static"]
     assert run.validate()["nDCG@5"] >= before
     assert run.towers.query.shares == run.towers.label.shares

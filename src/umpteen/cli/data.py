@@ -29,9 +29,7 @@ def prepare(source: str, recipe_name: str, overrides: tuple[str, ...]) -> None:
     config = resolve(recipe_name, overrides, source)
     with Watch() as watch:
         dataset = watch.open_dataset(config.data.source)
-        towers = Towers.build(
-            with_lengths(config.encoder, dataset.train.texts), config.seed, Shard(World(), len(dataset.labels))
-        )
+        towers = Towers.build(with_lengths(config.encoder, dataset), config.seed, Shard(World(), len(dataset.labels)))
         parts = [(name, split.texts, towers.query) for name, split in dataset.splits().items()]
         for name, texts, tower in (*parts, ("labels", dataset.labels.texts, towers.label)):
             table = tokens_for(tower, texts, np.arange(len(texts)), progress=partial(watch, name))

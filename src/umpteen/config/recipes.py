@@ -47,6 +47,8 @@ def _merged(under: dict[str, Any], over: dict[str, Any], *path: str) -> dict[str
     if path == ("encoder",) and isinstance(under.get("label"), dict) and isinstance(query, dict) and "kind" in query:
         kind = under["label"].get("kind", query["kind"])  # labels have a kind of their own, or the queries'
         both["label"] = _merged(under["label"], {"kind": kind}, "encoder", "label")
+        if "kind" not in under["label"]:  # it goes on having the queries'
+            del both["label"]["kind"]
     for name, value in over.items():
         beneath = both.get(name)
         if isinstance(value, dict) and isinstance(beneath, dict | None):

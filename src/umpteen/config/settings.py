@@ -149,7 +149,7 @@ class TablePart(PartConfig, TowerConfig):
     """A residual for each label: it starts at zero, and has whatever length it learns."""
 
     kind: Literal["table"] = Field("table", description="for labels: a learned vector each, added to the text's")
-    normalise: bool = Field(False, description="vectors of length 1")
+    normalise: Literal[False] = Field(False, description="as it starts at zero, it has no direction to keep")
 
 
 class PartsTower(TowerConfig):

@@ -76,7 +76,7 @@ class Examination:
 
     def open_data(self) -> str:
         dataset = self._dataset = open_dataset(self._config.data.source)
-        encoder = with_lengths(self._config.encoder, dataset.train.texts)
+        encoder = with_lengths(self._config.encoder, dataset)
         self._config = self._config.model_copy(update={"encoder": encoder})
         return f"{dataset.name}: {len(dataset.train):,} training queries, {len(dataset.labels):,} labels"
 

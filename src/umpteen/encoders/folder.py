@@ -90,6 +90,15 @@ def _from_hub(name: str, *, weights: bool) -> Path:
     return Path(snapshot_download(name, allow_patterns=wanted, ignore_patterns=["*/*"]))
 
 
+def positions_of(source: str) -> int | None:
+    """How many tokens a transformer has positions for, if its configuration says so; RoBERTa's kin need two more."""
+    try:
+        config = json.loads((locate(source, weights=False) / "config.json").read_text(encoding="utf-8"))
+        return int(config["max_position_embeddings"]) - (2 if "roberta" in config.get("model_type", "") else 0)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 SETTINGS_FILE = "umpteen_encoder.json"
 MODULES_FILE = "modules.json"
 ROUTER_FILE = "router_config.json"

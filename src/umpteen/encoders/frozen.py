@@ -26,7 +26,8 @@ from umpteen.errors import BadInput, NotSaved
 from umpteen.files.progress import Advance
 from umpteen.files.storage import locked_file, write_atomically
 
-CACHE_VERSION = 1
+CACHE_VERSION = 2
+_VOLATILE = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures")  # of a configuration
 CHUNK = 2_048  # texts between two records: what a kill costs at most
 VECTORS_FILE, RECORD_FILE, READER = "vectors.npy", "record.json", "reader"
 
@@ -43,8 +44,11 @@ class FrozenReader:
     @cached_property
     def fingerprint(self) -> str:
         """Of everything a vector follows from; the name of the model says nothing."""
-        digest = hashlib.sha256(f"{self.encoder.tokenizer.fingerprint} {self.encoder.pooling}".encode())
-        for name, tensor in sorted(self.encoder.model.state_dict().items()):
+        encoder = self.encoder
+        shape = {name: value for name, value in encoder.model.config.to_dict().items() if name not in _VOLATILE}
+        how = [encoder.tokenizer.fingerprint, encoder.pooling, encoder.normalise, encoder.precision, shape]
+        digest = hashlib.sha256(json.dumps(how, sort_keys=True, default=str).encode())
+        for name, tensor in sorted(encoder.state_dict().items()):
             if "pooler" not in name:
                 digest.update(f"{name} {tuple(tensor.shape)}".encode())
                 digest.update(np.ascontiguousarray(tensor.float().cpu().numpy()).data)
@@ -63,6 +67,8 @@ class FrozenReader:
 
     def at(self, rows: NDArray[np.int64]) -> Tensor:
         """The vectors of these rows, read from where they are mapped."""
+        if len(rows) and not (int(rows.min()) >= 0 and int(rows.max()) < self._starts[-1]):
+            raise BadInput("these texts were read by another transformer; read them again")
         found = np.empty((len(rows), self.encoder.dimension), dtype=np.float32)
         for start, kept in zip(self._starts, self._kept.values(), strict=False):
             here = (rows >= start) & (rows < start + len(kept))

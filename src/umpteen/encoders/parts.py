@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from umpteen.config.settings import PARTS, PartsTower
+from umpteen.config.settings import PARTS, PartsTower, TowerConfig
 from umpteen.data.tokens import JoinedTokens, TokenTable, segments
 from umpteen.encoders import folder as layout
 from umpteen.encoders.encoder import Encoder, Read, Reader, Share, checked_dropout, drop, normalised, tokens_now
@@ -104,9 +104,10 @@ class PartsEncoder(Encoder):
         with torch.no_grad():
             self.weights.copy_(torch.tensor([weights[name] for name in self.parts]))
 
-    def rates(self, settings: PartsTower, usual: float) -> list[tuple[nn.Module, float]]:
+    def rates(self, settings: TowerConfig, usual: float) -> list[tuple[nn.Module, float]]:
         usual = settings.learning_rate or usual
-        parts = [rate for name, own in settings.parts.items() for rate in self.encoders[name].rates(own, usual)]
+        known = settings.parts if isinstance(settings, PartsTower) else {}  # a trained tower may have others
+        parts = [rate for name, part in self.encoders.items() for rate in part.rates(known.get(name, settings), usual)]
         return [*parts, (self, usual)]
 
     @property
@@ -154,6 +155,8 @@ class PartsEncoder(Encoder):
         known = {name: settings[name] for name in ("normalise", "dropout")}
         encoder = cls(parts, "sum" if settings["kind"] == "sum" else "concat", skip=skip, **known)
         weights = layout.read_tensors(folder / layout.WEIGHTS_FILE)["weights"]
+        if not torch.isfinite(weights).all() or (encoder.how == "concat" and not (weights > 0).all()):
+            raise DamagedModel(f"{folder}: its parts' weights are {weights.tolist()}; copy or save the model again")
         encoder.weigh(dict(zip(parts, weights.tolist(), strict=True)))
         return encoder.eval()
 

@@ -23,11 +23,12 @@ from umpteen.config.settings import (
     TowerConfig,
     TransformerTower,
 )
+from umpteen.data.dataset import Dataset
 from umpteen.data.texts import Texts
 from umpteen.data.tokens import TokenTable
 from umpteen.encoders import folder as layout
 from umpteen.encoders.encoder import Encoder, tokens_now
-from umpteen.encoders.folder import TextTokenizer
+from umpteen.encoders.folder import TextTokenizer, positions_of
 from umpteen.encoders.parts import PartsEncoder
 from umpteen.encoders.rows import RowTable, row_tables
 from umpteen.encoders.static import StaticEncoder, inverse_document_frequencies
@@ -180,16 +181,22 @@ _SAMPLE = 5_000  # texts whose lengths are looked at
 _LONGEST = 512  # tokens that "auto" gives at most; many transformers know no more positions
 
 
-def with_lengths(config: EncoderConfig, texts: Texts) -> EncoderConfig:
-    """The settings with each max_length = "auto" as training texts need it: all tokens of 99 in 100."""
+def with_lengths(config: EncoderConfig, dataset: Dataset) -> EncoderConfig:
+    """The settings with each max_length = "auto" as the data needs it: all tokens of 99 texts in 100.
+
+    Queries and labels have one length, so that both towers can read with one frozen transformer.
+    """
+    texts = [dataset.with_validation_in_train().train.texts, dataset.labels.texts]
 
     def fitted(tower: TextTower) -> TextTower:
         if tower.max_length != "auto":
             return tower
         special = not isinstance(tower, StaticTower)
-        lengths = TextTokenizer.load(tower.start, _LONGEST, special_tokens=special).uncut_lengths(sample_of(texts))
-        wanted = int(np.percentile(lengths, 99)) if lengths else 1
-        return tower.model_copy(update={"max_length": min(_LONGEST, max(16, 8 * -(-wanted // 8)))})
+        tokenizer = TextTokenizer.load(tower.start, _LONGEST, special_tokens=special)
+        lengths = [tokenizer.uncut_lengths(sample_of(some)) or [1] for some in texts]
+        wanted = max(int(np.percentile(each, 99)) for each in lengths)
+        longest = min(_LONGEST, positions_of(tower.start) or _LONGEST) if special else _LONGEST
+        return tower.model_copy(update={"max_length": min(longest, max(16, 8 * -(-wanted // 8)))})
 
     return config.each(fitted)
 
@@ -225,6 +232,11 @@ class Towers(nn.Module):
                 f"label vectors {label.dimension} ({label.describe()}); "
                 f"give the transformer tower projection = {min(query.dimension, label.dimension)}, or the static one "
                 "the other's dimension"
+            )
+        if label is not None and label.shares != query.shares:
+            raise BadConfig(
+                "the towers' parts cannot be compared: give them the same dimensions and weights, query "
+                f"{query.describe()}, label {label.describe()}"
             )
         self.query = query
         self.label_tower = None if label is query else label

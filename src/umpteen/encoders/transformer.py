@@ -50,6 +50,7 @@ class TransformerEncoder(Encoder):
         self.normalise = normalise
         self.dropout = checked_dropout(dropout)
         self.precision = precisions.checked_precision(precision)
+        self.trained_layers = trained_layers
         if trained_layers is not None:
             train_last_layers(model, trained_layers)
         # Some models (RoBERTa) count positions from the padding's id, so it has to be the model's.
@@ -151,6 +152,7 @@ class TransformerEncoder(Encoder):
             "dropout": self.dropout,
             "max_length": self.tokenizer.max_length,
             "precision": self.precision,
+            "trained_layers": self.trained_layers,
         }
         layout.write_settings(folder, settings)
 
@@ -190,6 +192,7 @@ class TransformerEncoder(Encoder):
             normalise=settings["normalise"],
             dropout=settings["dropout"],
             precision=settings["precision"],
+            trained_layers=settings.get("trained_layers"),
         )
         if encoder.projection is not None:
             encoder.projection.load_state_dict({"weight": weight, "bias": bias})

@@ -326,7 +326,8 @@ class Classifier:
 
     def _as_written(self, given: Mapping[str, Any]) -> Model:
         """The model with its labels as they are now, and what is given."""
-        told = {name: given.get(name) or getattr(self, name) for name in ("report", "recipe", "data", "training")}
+        told = {name: given.get(name) or getattr(self, name) for name in ("recipe", "data", "training")}
+        told["report"] = given.get("report") or self._live.trained_report
         return Model(self.towers, LiveLabels.of(self.labels), self.vectors, ranker=self.ranker, **told)
 
     def _carried(self, parts: Mapping[str, Part], path: Path, *, drop_index: bool = False) -> list[Carried]:

@@ -129,15 +129,22 @@ class LiveModel:
 
     @property
     def report(self) -> Report | None:
-        """On validation, as training ended."""
-        if self._fitted_ranker is not None and self._fitted_ranker.report is not None:
-            return Report.from_dict(self._fitted_ranker.report)
+        """On validation: as it answers, with its ranker if it has one."""
+        ranked = None if self._fitted_ranker is None else self._fitted_ranker.report
+        return self.trained_report if ranked is None else self._read(ranked)
+
+    @property
+    def trained_report(self) -> Report | None:
+        """On validation, as training ended: of the dual encoder alone."""
         if self._report is not None and not isinstance(self._report, Report):
-            try:
-                self._report = Report.from_dict(self._report)
-            except BadInput as error:
-                raise DamagedModel(f"{self.path}: cannot be used although its files are whole: {error}") from error
+            self._report = self._read(self._report)
         return self._report
+
+    def _read(self, report: dict[str, Any]) -> Report:
+        try:
+            return Report.from_dict(report)
+        except BadInput as error:
+            raise DamagedModel(f"{self.path}: cannot be used although its files are whole: {error}") from error
 
     @property
     def labels(self) -> LiveLabels:
@@ -238,7 +245,10 @@ class LiveModel:
         assert self.folder is not None
         where = None if part is None else self.folder.part_path(part)
         if name == RANKER:
-            self._fitted_ranker = None if where is None else Ranker.load(where)
+            ranker = None if where is None else Ranker.load(where)
+            if ranker is not None and ranker.memory is not None:
+                ranker.memory.require(self.towers.query.dimension)
+            self._fitted_ranker = ranker
             self._current_ranker = None
         elif name == CALIBRATION:
             self.calibration = None if where is None else Calibration.load(where)

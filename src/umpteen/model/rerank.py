@@ -15,7 +15,7 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from umpteen.data.dataset import Dataset, Split
-from umpteen.encoders.encoder import encode_texts, encode_tokens, tokens_for
+from umpteen.encoders.encoder import encode_tokens, tokens_for
 from umpteen.errors import BadInput
 from umpteen.evaluation.report import Evaluator
 from umpteen.files.progress import Advance, Progress, named
@@ -85,7 +85,7 @@ def fit_ranker(
         start = USUAL_RARE if rare is None else rare
         ranker = replace(ranker, weight=weight or 0.0, votes=share, rare=start, origin={"chosen": "by hand"})
         if weight is None:
-            trials = try_on_validation(classifier, ranker, dataset, rares=RARES if rare is None else (rare,))
+            trials = try_on_validation(classifier, ranker, dataset, RARES if rare is None else (rare,), votes)
             best = max(trials, key=lambda trial: trial.mean)  # of equal ones the first
             origin: dict[str, Any] = {"chosen": f"by the mean of {', '.join(best.metrics)} on validation"}
             for name, trial in (("validation", best), ("without_ranker", trials[0])):
@@ -102,6 +102,8 @@ def _as_tried(ranker: Ranker, trial: Trial) -> Ranker:
     if memory is not None:
         memory = replace(memory, neighbours=trial.neighbours, temperature=trial.similarity)
     settings = replace(ranker.settings, neighbours=trial.neighbours, similarity=trial.similarity)
+    if memory is not None and trial.votes == 0 and settings.sparse:  # nobody would ask it
+        memory, settings = None, replace(settings, memory=False)
     return replace(ranker, weight=trial.weight, votes=trial.votes, rare=trial.rare, memory=memory, settings=settings)
 
 
@@ -165,11 +167,16 @@ def _describe(folder: ModelFolder, ranker: dict[str, Any] | None) -> None:
 
 
 def try_on_validation(
-    classifier: Classifier, ranker: Ranker, dataset: Dataset, rares: tuple[float, ...] = RARES
+    classifier: Classifier,
+    ranker: Ranker,
+    dataset: Dataset,
+    rares: tuple[float, ...] = RARES,
+    votes: float | None = None,
 ) -> list[Trial]:
     """What each way would give on validation; the first is the dual encoder alone.
 
-    N-grams and memory are first tried each by itself, then together with what was best for each.
+    N-grams and memory are first tried each by itself, then together with what was best for each; with `votes` given,
+    only ways that have these count.
     """
     assert dataset.validation is not None
     split = dataset.validation
@@ -212,7 +219,9 @@ def try_on_validation(
         best = max(alone, key=lambda trial: trial.mean)
         trials, near = trials + alone, (best.neighbours, best.similarity)
     if memory is not None and ranker.settings.sparse:
-        trials += tried(*near, ((weight, votes, rare) for votes in VOTES for weight in WEIGHTS))
+        shares = VOTES if votes is None else (votes,)
+        together = tried(*near, ((weight, share, rare) for share in shares for weight in WEIGHTS))
+        trials = [trials[0], *together] if votes is not None else trials + together
     return trials
 
 
@@ -245,7 +254,8 @@ def _retrieve(
     for start in range(0, len(train), TEXTS_AT_A_TIME):
         stop = min(start + TEXTS_AT_A_TIME, len(train))
         if not samples.has_candidates(start):
-            vectors = encode_texts(classifier.towers.query, train.texts[start:stop])
+            tower = classifier.towers.query
+            vectors = encode_tokens(tower, tokens_for(tower, train.texts[start:stop]))
             filtered = train.filtered.take(np.arange(start, stop)).matrix
             found = top_k(
                 vectors, classifier.vectors, settings.candidates, excluding=filtered, hidden=classifier.hidden

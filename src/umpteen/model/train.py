@@ -94,7 +94,7 @@ def train_in(
         if folder is not None and (name := launch_name()):
             write_atomically(folder / LAUNCHED_BY, name)
         state = run.loop.run()
-        weights = weigh_parts(run, config.evaluation.metric)
+        weights = weigh_parts(run, config.evaluation.metric, world)
         for tower in run.towers.modules():
             if isinstance(tower, Encoder):
                 tower.settle()  # so that the saved model gives the same vectors to the bit

@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from scipy.sparse import csr_array
 from torch import Tensor
 
+from umpteen.errors import DamagedModel
 from umpteen.search.ranking import Ranking, top_k, values_at
 
 MEMORY_FILE = "memory.safetensors"
@@ -31,8 +32,8 @@ class Memory:
     @classmethod
     def of(cls, vectors: Tensor, relevant: csr_array) -> "Memory":
         """The memory of these texts; it has the vectors at the precision in which it is kept."""
-        stored = csr_array((np.ones(relevant.nnz, np.float32), relevant.indices, relevant.indptr), relevant.shape)
-        stored.data[relevant.data <= 0] = 0
+        stored = relevant.copy()  # the dataset's own is not ours to change
+        stored.data = (stored.data > 0).astype(np.float32)
         stored.eliminate_zeros()
         return cls(vectors.half().float(), stored)
 
@@ -64,6 +65,14 @@ class Memory:
             return self
         known = self.labels
         return replace(self, labels=csr_array((known.data, known.indices, known.indptr), (known.shape[0], count)))
+
+    def require(self, dimension: int) -> None:
+        """Refuses a memory that no vector of this size can be compared with."""
+        if len(self.vectors) == 0 or self.vectors.shape[1] != dimension:
+            raise DamagedModel(
+                f"the ranker remembers {tuple(self.vectors.shape)} numbers, but the encoder's vectors have {dimension} "
+                "each; fit it again: `umpteen rerank fit`"
+            )
 
     def save(self, folder: Path) -> None:
         tensors = {

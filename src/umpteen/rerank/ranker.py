@@ -127,7 +127,8 @@ class Ranker:
     def margins(self, texts: Sequence[str], rows: NDArray[np.int32]) -> NDArray[np.float32]:
         """w·x + b for the labels rows[i] of each text i."""
         margins = self.intercepts[rows]
-        for first in range(0, len(rows) if self.settings.sparse else 0, _TEXTS_AT_A_TIME):
+        is_asked = self.settings.sparse and self.votes < 1
+        for first in range(0, len(rows) if is_asked else 0, _TEXTS_AT_A_TIME):
             some = slice(first, min(first + _TEXTS_AT_A_TIME, len(rows)))
             found = self.features.transform([texts[row] for row in range(some.start, some.stop)])
             margins[some] += values_at(csr_array(found @ self.weights), rows[some])
@@ -158,6 +159,8 @@ class Ranker:
 
     def rerank(self, texts: Sequence[str], vectors: Tensor, dense: Ranking) -> Ranking:
         """The dense ranking with its first labels put in the order of all scores; `vectors` are the texts'."""
+        if self.weight == 0:
+            return dense
         head = dense.rows[:, : self.settings.candidates]
         votes = None if self.memory is None else self.memory.votes(self.memory.nearest(vectors), head)
         return fuse(dense, self.scores(self.margins(texts, head), votes, head), self.weight)

@@ -117,7 +117,7 @@ def build_run(
     if start:
         towers = trained_towers(start, dataset.labels.keys, config.seed, shard)
     else:
-        towers = Towers.build(with_lengths(config.encoder, dataset.train.texts), config.seed, shard)
+        towers = Towers.build(with_lengths(config.encoder, dataset), config.seed, shard)
     _refuse_sampled_rows(config, towers)
     towers.to(device)
     with world.first_alone():
@@ -190,7 +190,7 @@ def _validate(
 _FACTORS = (0.25, 0.5, 0.7, 1.4, 2.0, 4.0)
 
 
-def weigh_parts(run: Run, metric: str) -> dict[str, float]:
+def weigh_parts(run: Run, metric: str, world: World) -> dict[str, float]:
     """Of towers whose parts' scores are added up: how much each counts, by validation; nothing for other towers.
 
     One weight after the other is changed for as long as that helps. Every process must call it.
@@ -205,7 +205,7 @@ def weigh_parts(run: Run, metric: str) -> dict[str, float]:
     def value(weights: dict[str, float]) -> float:
         query.weigh(weights)
         label.weigh(weights)
-        return validate()[metric]
+        return float(world.gather_objects(validate()[metric])[0])  # machines may differ in the last digit
 
     best = dict(zip(query.parts, query.weights.tolist(), strict=True))
     reached, is_better = value(best), True

@@ -1,0 +1,64 @@
+"""Towers of several parts in recipes: what is inherited, what another kind leaves behind, what is refused."""
+
+import tomllib
+
+import pytest
+
+from umpteen.config.recipes import checked, resolve, to_toml, with_overrides
+from umpteen.config.settings import EncoderConfig, StaticTower, SumTower
+from umpteen.encoders.towers import Towers
+from umpteen.errors import BadConfig
+
+SUM = ("encoder.label.kind=sum", "encoder.label.static.idf=true")
+
+
+def test_another_kind_of_queries_is_another_kind_of_labels_unless_these_have_their_own() -> None:
+    for kind in ("static", "frozen"):
+        encoder = resolve("wordnet-nouns-mixed", (f"encoder.query.kind={kind}",)).encoder
+        assert (encoder.query.kind, encoder.label_tower.kind) == (kind, kind)
+    kept = resolve("wordnet-nouns-mixed", ("encoder.label.kind=static", "encoder.query.kind=frozen")).encoder
+    assert (kept.query.kind, kept.label_tower.kind) == ("frozen", "static")
+
+
+def test_labels_have_the_parts_of_queries_but_for_what_they_say() -> None:
+    encoder = resolve("wordnet-nouns-mixed").encoder
+    assert isinstance(encoder.query, SumTower) and isinstance(encoder.label, SumTower)
+    assert encoder.query.static is not None and encoder.label.static is not None
+    assert (encoder.query.static.bigrams, encoder.label.static.bigrams) == (100_000, 0)
+    assert encoder.label.static.dropout == encoder.query.static.dropout == 0.3
+    assert encoder.label.frozen == encoder.query.frozen
+    beside = EncoderConfig.model_validate(
+        {"query": {"dropout": 0.2, "bigrams": 7}, "label": {"kind": "sum", "static": {"bigrams": 0}, "table": {}}}
+    )
+    assert isinstance(beside.query, StaticTower) and isinstance(beside.label, SumTower)
+    assert beside.label.static is not None and beside.label.static.dropout == 0.2
+
+
+def test_a_written_recipe_reads_back_as_it_was() -> None:
+    config = resolve("wordnet-nouns-mixed", ("encoder.label.table.learning_rate=0.1",))
+    assert checked(tomllib.loads(to_toml(config)), origin="again") == config
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("encoder.query.kind=sum",), "needs parts that read texts"),
+        (("encoder.query.kind=sum", "encoder.query.static.skip=1"), "encoder.query.static.skip"),
+        (
+            ("encoder.label.kind=sum", "encoder.label.static.idf=true", "encoder.label.table.normalise=true"),
+            "normalise",
+        ),
+        (("encoder.query.kind=concat", "encoder.query.static.idf=true", "encoder.label.kind=static"), "like parts"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(given: tuple[str, ...], said: str) -> None:
+    with pytest.raises(BadConfig, match=said):
+        checked(with_overrides({}, given), origin="here")
+
+
+def test_parts_that_cannot_be_compared_are_refused() -> None:
+    parts = {"static": {"dimension": 8, "random_weights": True, "weight": 2.0}, "frozen": {"dimension": 4}}
+    label = {"static": {"dimension": 8, "weight": 1.0}}
+    config = EncoderConfig.model_validate({"query": {"kind": "concat", **parts}, "label": label})
+    with pytest.raises(BadConfig, match="same dimensions and weights"):
+        Towers.build(config, 0)
