@@ -10,11 +10,11 @@ from umpteen.errors import BadInput
 from umpteen.model.labels import LiveLabels
 from umpteen.search.ranking import NO_LABEL
 from umpteen.service.batching import Found
-from umpteen.service.limits import JSON, read_body
 from umpteen.service.schemas import PredictRequest, PredictResponse, Refusal, errors
 from umpteen.service.service import Service
 from umpteen.service.settings import Limits
 
+JSON = (b"content-type", b"application/json")
 _LOGGED = 200  # characters of each text, in a log that was asked to hold them
 _MOST_KEPT = 50_000  # labels, some 10 MB
 
@@ -25,7 +25,7 @@ def add_predict(app: FastAPI, service: Service) -> Route:
     writer = _AnswerWriter()
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        message = PredictRequest.model_validate_json(await read_body(receive))
+        message = PredictRequest.model_validate_json(await _body(receive))
         texts = _texts_of(message, limits)
         scope["umpteen.about"] = {"texts": len(texts), "k": message.k}
         if log_texts:
@@ -51,6 +51,16 @@ def add_predict(app: FastAPI, service: Service) -> Route:
     route = next(route for route in app.router.routes if isinstance(route, Route) and route.path == "/predict")
     route.app = answer
     return route
+
+
+async def _body(receive: Receive) -> bytes:
+    """All of it; empty if whoever sends it goes away."""
+    parts, more = [], True
+    while more:
+        message = await receive()
+        parts.append(message.get("body", b""))
+        more = message.get("more_body", False)
+    return b"".join(parts)
 
 
 def _texts_of(message: PredictRequest, limits: Limits) -> list[str]:
