@@ -1,7 +1,8 @@
 """The routes of labels: what there are, how they came to be, and, with a token, how they change."""
 
 import hmac
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from itertools import takewhile
 from typing import Annotated
 
 from fastapi import Depends, FastAPI, Query, Security
@@ -29,8 +30,6 @@ _bearer = HTTPBearer(auto_error=False, description="The token the service was st
 
 
 def add_labels(app: FastAPI, service: Service) -> None:
-    """Adds the routes that read labels."""
-
     @app.get("/labels", responses=errors(422, 429, 503, 504), summary="Search and browse labels")
     async def list_labels(
         search: Annotated[str, Query(max_length=1000, description="Part of a key or a text, whatever the case.")] = "",
@@ -39,12 +38,20 @@ def add_labels(app: FastAPI, service: Service) -> None:
         retired: Annotated[bool, Query(description="Retired ones too.")] = False,
     ) -> LabelPage:
         labels = service.classifier.labels  # a snapshot: nothing changes under the search
+
+        def find(given_up: GivenUp) -> tuple[int, list[LabelEntry]]:
+            """How many rows there are, and some of them; a million matches take no memory."""
+            total, shown = 0, []
+            rows = labels.find_rows(search, retired=retired, stop=given_up.is_set)
+            for total, row in enumerate(takewhile(lambda _: not given_up.is_set(), rows), start=1):
+                if start < total <= start + count:
+                    shown.append(labels.entry(row))
+            if given_up.is_set():
+                raise Refusal(503, "not_ready", "the service ends")  # who gave up earlier does not hear it
+            return total, shown
+
         if search:
-            total, entries = await service.lookups.run(
-                lambda given_up: _found(
-                    labels.find_rows(search, retired=retired, stop=given_up.is_set), labels, start, count, given_up
-                )
-            )
+            total, entries = await service.lookups.run(find)
         else:
             total = len(labels) if retired else labels.count()
             entries = labels.page(start=start, count=count, retired=retired)
@@ -58,22 +65,6 @@ def add_labels(app: FastAPI, service: Service) -> None:
         lines = await service.lookups.run(lambda _: service.classifier.history())
         newest = sorted(lines, key=lambda line: line.version, reverse=True)[:count]
         return History(version=version, versions=[VersionLine(**line._asdict()) for line in newest])
-
-
-def _found(
-    rows: Iterable[int], labels: LiveLabels, start: int, count: int, given_up: GivenUp
-) -> tuple[int, list[LabelEntry]]:
-    """How many rows there are, and some of them; a million matches take no memory."""
-    total, shown = 0, []
-    for row in rows:
-        if start <= total < start + count:
-            shown.append(labels.entry(row))
-        total += 1
-        if given_up.is_set():
-            break
-    if given_up.is_set():
-        raise Refusal(503, "not_ready", "the service ends")  # who gave up earlier does not hear it
-    return total, shown
 
 
 def add_editing(app: FastAPI, service: Service, token: str) -> None:

@@ -234,6 +234,9 @@ def too_busy(reason: str) -> Refusal:
     return Refusal(429, "too_busy", f"{reason}; ask again in a moment", headers={"Retry-After": "1"})
 
 
+_KNOWN = ((NotSaved, 503, "not_saved"), (DamagedModel, 503, "damaged_model"), (BadInput, 422, "bad_input"))
+
+
 def refusal_of(problem: Exception) -> Refusal | None:
     """What a known problem means to whoever asked; None for one that nobody foresaw."""
     if isinstance(problem, Refusal):
@@ -242,11 +245,7 @@ def refusal_of(problem: Exception) -> Refusal | None:
         return _of_framework(problem)
     if isinstance(problem, RequestValidationError | ValidationError):
         return _of_validation(problem)
-    for kind, status, code in (
-        (NotSaved, 503, "not_saved"),
-        (DamagedModel, 503, "damaged_model"),
-        (BadInput, 422, "bad_input"),
-    ):
+    for kind, status, code in _KNOWN:
         if isinstance(problem, kind):
             return Refusal(status, code, str(problem))
     if isinstance(problem, MemoryError | RuntimeError):
