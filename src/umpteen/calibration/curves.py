@@ -195,7 +195,6 @@ def logistic(readings: NDArray[np.floating], right: NDArray[np.bool_]) -> tuple[
 
 
 def read_curve(content: dict[str, Any]) -> Curve:
-    """What `to_dict` gave."""
     if content["kind"] == "isotonic":
         return Isotonic(np.array(content["scores"], np.float64), np.array(content["probabilities"], np.float64))
     if content["kind"] == "platt":
@@ -246,12 +245,10 @@ class TextCurves:
         return cls(first, KINDS[choice.others].fit(scores, right) if len(scores) else first, choice.of_best)
 
     def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
         return {"first": self.first.to_dict(), "others": {**self.others.to_dict(), "of_best": self.of_best}}
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> TextCurves:
-        """What `to_dict` gave."""
         first, others = content["first"], content["others"]
         return cls(read_curve(first), read_curve(others), of_best=float(others["of_best"]))
 

@@ -7,10 +7,10 @@ import math
 import multiprocessing
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -62,8 +62,7 @@ def largest_micro_batch(queries: NDArray[np.int64], labels: NDArray[np.int64], s
     return max(len(part) * max(1, int(side[part[0]])) for side in sides for part in micro_batches(side, token_budget))
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """What a step costs that has a share of the queries, of the labels and of the token budget."""
 
     share: float
@@ -75,8 +74,7 @@ class Part:
     tile: int
 
 
-@dataclass(frozen=True)
-class Costs:
+class Costs(NamedTuple):
     """What was measured: all that a prediction needs besides the work."""
 
     parts: Sequence[Part]  # the two largest
@@ -229,8 +227,7 @@ def _evaluation(run: Run, config: RunConfig, share: float, meter: Meter) -> tupl
     return encoding, search, report, max(0, meter.peak() - before - sum(each.nbytes for each in vectors))
 
 
-@dataclass(frozen=True)
-class Measured:
+class Measured(NamedTuple):
     """What real steps took."""
 
     step: Seconds  # the median one

@@ -4,7 +4,6 @@ import math
 import os
 from bisect import bisect
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,8 +31,7 @@ class Sizes(NamedTuple):
     tile: int | None
 
 
-@dataclass(frozen=True)
-class Prediction:
+class Prediction(NamedTuple):
     """Of a process that has its share of the work."""
 
     seconds: dict[str, Seconds]  # of a step, by part
@@ -110,8 +108,7 @@ def _halves(number: int, smallest: int) -> Iterator[int]:
         number //= 2
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(NamedTuple):
     """The prediction for a run, the memory it has, and what would fit if it does not."""
 
     prediction: Prediction
@@ -167,7 +164,6 @@ class Plan:
         return found
 
     def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
         step = float(self.prediction.step[0])
         content: dict[str, Any] = {
             "processes": self.processes,
@@ -233,7 +229,7 @@ def make_plan(
     def predicted(sizes: Sizes) -> Prediction:
         batch = lengths[batches[0][: sizes.batch_size]]
         found = predict(costs, Work(batch, run.data.labels.lengths, run.towers.shared, evaluated, processes), sizes)
-        return replace(found, memory={"building": building, **found.memory})
+        return found._replace(memory={"building": building, **found.memory})
 
     def peak(sizes: Sizes) -> int:
         return predicted(sizes).peak

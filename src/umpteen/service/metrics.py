@@ -123,7 +123,6 @@ class Metrics(Collector):
             ProcessCollector(registry=self._all)
 
     def request(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Counts a request that was answered."""
         known = self._known.get((method, route, status))
         if known is None:
             known = self._requests.labels(method, route, str(status)), self._seconds.labels(route)
@@ -132,7 +131,6 @@ class Metrics(Collector):
         known[1].observe(seconds)
 
     def batch(self, texts: int, seconds: float) -> None:
-        """Counts a batch."""
         self._batch_texts.observe(texts)
         self._batch_seconds.observe(seconds)
 
@@ -196,7 +194,6 @@ class Log:
         self._writing: asyncio.Handle | None = None
 
     def request(self, **about: Any) -> None:
-        """One answered request."""
         self._add("request", about)
         if self._writing is None:
             self._writing = asyncio.get_running_loop().call_later(_BETWEEN_WRITES, self._flush)

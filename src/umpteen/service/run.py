@@ -171,7 +171,6 @@ class _Worker:
             self._pause()
 
     def _fate(self) -> str:
-        """How it ended."""
         self._process.join()
         code = self._process.exitcode or 0
         if code < 0:

@@ -31,8 +31,7 @@ class OpenConnections:
     """The connections of a worker that have no request under way, longest silent first, and what became of others."""
 
     def __init__(self, settings: ServiceSettings, log: Log) -> None:
-        self.head_bytes = settings.limits.head_bytes
-        self.head_seconds = settings.body_timeout
+        self.head_bytes, self.head_seconds = settings.limits.head_bytes, settings.body_timeout
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self.most = settings.limits.connections
         if files != resource.RLIM_INFINITY:

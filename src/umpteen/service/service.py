@@ -120,7 +120,6 @@ class Lookups:
             given_up.set()
 
     def stop(self) -> None:
-        """Waits for none."""
         for given_up in list(self._taken.values()):
             given_up.set()
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -256,9 +255,7 @@ class Service:
         self.ready = False
         for watching in self._watching:
             watching.cancel()
-            with suppress(asyncio.CancelledError):
-                await watching
-        self._watching = []
+        await asyncio.gather(*self._watching, return_exceptions=True)
         self.lookups.stop()
         self.batcher.end()
         await asyncio.to_thread(self.batcher.stop)
