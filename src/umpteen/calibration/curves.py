@@ -274,15 +274,13 @@ def cross_fitted(held_out: HeldOut, folds: NDArray[np.int64], choice: Choice) ->
 
 
 def _left_out_loss(held_out: HeldOut, folds: NDArray[np.int64], kind: Kind, of_best: float | None) -> float:
-    losses, pairs = 0.0, 0
+    found, truth = [], []
     for fold in np.unique(folds):
-        out = folds == fold
-        curve = KINDS[kind].fit(*_pairs(held_out.take(~out), of_best))
-        scores, right = _pairs(held_out.take(out), of_best)
-        if len(scores):
-            losses += len(scores) * log_loss(curve(scores), right)
-            pairs += len(scores)
-    return losses / max(1, pairs)
+        curve = KINDS[kind].fit(*_pairs(held_out.take(folds != fold), of_best))
+        scores, right = _pairs(held_out.take(folds == fold), of_best)
+        found.append(curve(scores))
+        truth.append(right)
+    return log_loss(np.concatenate(found), np.concatenate(truth))
 
 
 def _pairs(held_out: HeldOut, of_best: float | None) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:

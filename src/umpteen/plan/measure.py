@@ -189,15 +189,13 @@ class WatchedStep(TrainingStep):
 
     def seconds(self) -> Numbers:
         """Of the last step by part [5, 2]; a shared tower divides its time by the numbers of texts."""
-        found, before = dict.fromkeys(PARTS, np.zeros(2)), self._marks[0][1]
-        for name, mark in self._marks[1:]:
-            found[name] = found[name] + (mark - before)[:2]
-            before = mark
+        names, marks = zip(*self._marks, strict=True)
+        took = np.diff(np.stack(marks)[:, :2], axis=0)
+        found = np.stack([took[np.array(names[1:]) == part].sum(axis=0) for part in PARTS])
         if self._towers.shared:
             queries = self._queries / (self._queries + len(self._data.labels))
-            both = found["encode_queries"]
-            found["encode_queries"], found["encode_labels"] = both * queries, both * (1 - queries)
-        return np.stack([found[part] for part in PARTS])
+            found[:2] = found[0] * np.array([[queries], [1 - queries]])
+        return found
 
     def peaks(self) -> Numbers:
         """Of the last step by phase [4]."""
@@ -235,7 +233,7 @@ class Measured(NamedTuple):
     memory: int  # bytes at most held, evaluation included
 
 
-def verify(config: RunConfig, progress: Progress, at_start: Callable[[], object] | None = None) -> Measured:
+def verify(config: RunConfig, progress: Progress, at_start: Callable[[], object]) -> Measured:
     """Runs the recipe's first steps and the evaluation after them in a process of their own, and measures both.
 
     `at_start` is what the command does before anything else; the process must be like the one that will train.
@@ -262,9 +260,8 @@ def verify(config: RunConfig, progress: Progress, at_start: Callable[[], object]
         child.join()
 
 
-def _child(connection: Connection, config: RunConfig, at_start: Callable[[], object] | None) -> None:
-    if at_start is not None:
-        at_start()
+def _child(connection: Connection, config: RunConfig, at_start: Callable[[], object]) -> None:
+    at_start()
     watch = _Clocks(lambda *report: connection.send(report))
     training = config.training.model_copy(update={"steps": STEPS, "minutes": None})
     try:

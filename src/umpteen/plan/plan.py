@@ -197,7 +197,7 @@ def make_plan(
     processes: int = 1,
     verified: bool = False,
     progress: Progress = lambda name, done, total: None,
-    at_start: Callable[[], object] | None = None,
+    at_start: Callable[[], object] = dict,
 ) -> Plan:
     """Measures for some seconds and predicts the rest; `verified` runs some real steps afterwards.
 

@@ -96,30 +96,31 @@ def _name(host: str) -> str:
 
 
 def _limited(scope: Scope, receive: Receive, settings: ServiceSettings) -> Receive:
-    """The same body, refused as soon as it is known to be too large or too slow."""
+    """The same body in one message, refused as soon as it is known to be too large or too slow."""
     most, seconds = settings.limits.body_bytes, settings.body_timeout
-    deadline = asyncio.get_running_loop().time() + seconds
-    taken = 0
-    whole = False
+    asked = False
 
     async def next_message() -> Message:
-        nonlocal taken, whole
-        if whole:
+        nonlocal asked
+        if asked:
             return await receive()
+        asked = True
         said = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
         if said.isdigit() and int(said) > most:
             raise _too_large(most)
+        body, more = bytearray(), True
         try:
-            async with asyncio.timeout_at(deadline):
-                message = await receive()
+            async with asyncio.timeout(seconds):
+                while more and len(body) <= most:
+                    message = await receive()
+                    body += message.get("body", b"")
+                    more = message.get("more_body", False)
         except TimeoutError:
             reason = f"the body was not there within {seconds:g} s"
             raise Refusal(408, "slow_body", reason, headers={"Connection": "close"}) from None
-        taken += len(message.get("body", b""))
-        if taken > most:
+        if len(body) > most:
             raise _too_large(most)
-        whole = not message.get("more_body", False)
-        return message
+        return {"type": "http.request", "body": bytes(body)}
 
     return next_message
 

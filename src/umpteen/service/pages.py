@@ -46,11 +46,9 @@ def add_pages(app: FastAPI) -> None:
     marks = {name: f'"{hashlib.sha256(content).hexdigest()[:16]}"' for name, content in files.items()}  # the ETags
 
     @app.get("/", include_in_schema=False)
-    async def index(request: Request) -> Response:
-        return await asset("index.html", request)
-
     @app.get("/page/{name:path}", include_in_schema=False)
-    async def asset(name: str, request: Request) -> Response:
+    async def asset(request: Request) -> Response:
+        name = request.path_params.get("name", "index.html")
         if name not in files:
             raise Refusal(404, "not_found", "there is no such page")
         headers = {**_PAGE_HEADERS, "ETag": marks[name]}

@@ -26,7 +26,7 @@ def add_predict(app: FastAPI, service: Service) -> Route:
     writer = _AnswerWriter(service.classifier.labels)
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        message = PredictRequest.model_validate_json(await _body(receive))
+        message = PredictRequest.model_validate_json((await receive())["body"])
         texts = _texts_of(message, limits)
         scope["umpteen.about"] = {"texts": len(texts), "k": message.k}
         if log_texts:
@@ -52,16 +52,6 @@ def add_predict(app: FastAPI, service: Service) -> Route:
     route = next(route for route in app.router.routes if isinstance(route, Route) and route.path == "/predict")
     route.app = answer
     return route
-
-
-async def _body(receive: Receive) -> bytes:
-    """All of it; empty if whoever sends it goes away."""
-    parts, more = [], True
-    while more:
-        message = await receive()
-        parts.append(message.get("body", b""))
-        more = message.get("more_body", False)
-    return b"".join(parts)
 
 
 def _texts_of(message: PredictRequest, limits: Limits) -> list[str]:
