@@ -116,7 +116,7 @@ def measure(run: Run, config: RunConfig, batches: Batches, meter: Meter, progres
 def _part(run: Run, config: RunConfig, batches: Batches, share: float, meter: Meter) -> Part:
     """Bytes of the longest step, and seconds of the middle one of several."""
     data, labels, budget = run.data, len(run.data.labels), max(1, round(config.training.token_budget * share))
-    settings = replace(step_settings(config), token_budget=budget)
+    settings, shared = replace(step_settings(config), token_budget=budget), run.towers.shared
     size = math.ceil(len(batches[0]) * share)
     rows = np.concatenate([batch[:size] for batch in batches])
     few = np.split(np.arange(len(rows)), np.cumsum([len(batch[:size]) for batch in batches])[:-1])
@@ -144,9 +144,7 @@ def _part(run: Run, config: RunConfig, batches: Batches, share: float, meter: Me
         np.median(runs, axis=0),
         always,
         np.maximum(peaks - always - COPIES * vectors, 0),
-        largest_micro_batch(
-            part.queries.lengths[few[0]], part.labels.lengths, run.towers.shared, settings.token_budget
-        ),
+        largest_micro_batch(part.queries.lengths[few[0]], part.labels.lengths, shared, budget),
         size,
         min(settings.tile or even_tile(size, len(chosen)), len(chosen)),
     )

@@ -105,8 +105,9 @@ class Connection(HttpToolsProtocol):
         others = self._others
         if len(self.connections) > others.most:
             if not others.silent:
-                busy = f"{others.most:,} connections have requests under way, which is the most"
-                reason = f"{busy}; come back in a moment"
+                reason = (
+                    f"{others.most:,} connections have requests under way, the most there may be; come back in a moment"
+                )
                 self._refuse(Refusal(503, "too_many_connections", reason, headers={"Retry-After": "1"}))
                 return
             longest_silent = next(iter(others.silent))
