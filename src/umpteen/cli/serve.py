@@ -79,4 +79,4 @@ def serve(model: Path, token_file: Path | None, open_page: bool, **asked: Any) -
 
             webbrowser.open(address)
 
-    run(model, settings, announce, at_start=keep_freed_memory)
+    run(model, settings, announce, keep_freed_memory)

@@ -237,12 +237,12 @@ def cache() -> str:
 def token_table(texts: list[str], tokenizer: TextTokenizer) -> str:
     """A table is written once, found again, and holds what tokenising in memory gives."""
     expected, every = TokenTable.of(tokenizer(texts), tokenizer.vocabulary_size), np.arange(len(texts))
-    worked: list[int] = []  # grows whenever the tokenizer has work
+    worked: list[tuple[int, int]] = []  # grows whenever the tokenizer has work
     with scratch() as folder:
         for again in (False, True):
             before = len(worked)
             table = tokenise(
-                Texts.of(texts), tokenizer, cache=folder, progress=lambda done, total: worked.append(done), small=0
+                Texts.of(texts), tokenizer, cache=folder, progress=lambda *done: worked.append(done), small=0
             )
             if again and len(worked) > before:
                 raise Failed(f"the table in {folder} was written but not found again; is the disk in order?")

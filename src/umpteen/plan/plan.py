@@ -19,6 +19,7 @@ from umpteen.parallel.world import cores
 from umpteen.plan.measure import COPIES, PARTS, PHASES, Costs, Measured, largest_micro_batch, measure, on_line, verify
 from umpteen.training.build import build_run, loop_settings, pick_device
 
+AtStart = Callable[[], object]
 BATCHES = 8  # that are measured
 SMALLEST_TILE = 64
 
@@ -191,13 +192,7 @@ class Plan(NamedTuple):
 
 
 def make_plan(
-    config: RunConfig,
-    *,
-    memory_gb: float | None = None,
-    processes: int = 1,
-    verified: bool = False,
-    progress: Progress = lambda name, done, total: None,
-    at_start: Callable[[], object] = dict,
+    config: RunConfig, *, memory_gb: float | None, processes: int, verified: bool, progress: Progress, at_start: AtStart
 ) -> Plan:
     """Measures for some seconds and predicts the rest; `verified` runs some real steps afterwards.
 

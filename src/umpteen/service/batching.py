@@ -80,9 +80,7 @@ class Batcher:
         self._changes: deque[tuple[Callable[[], Any], asyncio.Future[Any]]] = deque()
         self._ended = False
         self._busy = False  # the thread has work
-        self._next: asyncio.Handle | None = (
-            None  # when the next work begins; a timer: later, so that more texts can come
-        )
+        self._next: asyncio.Handle | None = None  # begins the next work; a timer: later, so that more texts can come
         self._seen_texts = 0  # that waited when it was last looked
         self._last_texts, self._last_seconds, self._last_end = 0, 0.0, 0.0  # of the last batch
 
@@ -208,11 +206,9 @@ class Batcher:
     def _search(self, batch: list[_Asked]) -> list[Found | Exception]:
         """What each request is answered; one that fails does not take the others with it."""
         try:
-            labels, found = self._find(
-                [text for asked in batch for text in asked.texts], max(asked.k for asked in batch)
-            )
-            each = iter(found)
-            return [Found(labels, [one[: asked.k] for one in islice(each, len(asked.texts))]) for asked in batch]
+            found = self._find([text for asked in batch for text in asked.texts], max(asked.k for asked in batch))
+            each = iter(found.texts)
+            return [Found(found.labels, [one[: asked.k] for one in islice(each, len(asked.texts))]) for asked in batch]
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as problem:  # even a library's panic belongs to whoever asked

@@ -93,9 +93,8 @@ def add_editing(app: FastAPI, service: Service, token: str) -> None:
         """A new version whose labels are those of an older one; nothing is forgotten."""
         to_version = None if message is None else message.to_version
         try:
-            return schemas.Changed(
-                version=await service.change(lambda _: service.classifier.undo(to_version, patience=0))
-            )
+            version = await service.change(lambda _: service.classifier.undo(to_version, patience=0))
+            return schemas.Changed(version=version)
         except BadInput as problem:
             if to_version is None:
                 raise Refusal(409, "nothing_to_undo", str(problem)) from problem

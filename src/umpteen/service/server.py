@@ -106,7 +106,7 @@ class Connection(HttpToolsProtocol):
         if len(self.connections) > others.most:
             if not others.silent:
                 reason = (
-                    f"{others.most:,} connections have requests under way, the most there may be; come back in a moment"
+                    f"{others.most:,} connections have requests under way, which is the most; come back in a moment"
                 )
                 self._refuse(Refusal(503, "too_many_connections", reason, headers={"Retry-After": "1"}))
                 return

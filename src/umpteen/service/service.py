@@ -294,11 +294,9 @@ class Service:
                     self._log_labels("labels")
                     return result
                 if waited >= seconds or time.monotonic() > until:
-                    reason = (
-                        f"another process has been changing the labels for {seconds:g} s, as `umpteen labels compact`"
-                    )
-                    told = f"{reason} may for longer; nothing was changed, try again in a moment"
-                    raise Refusal(503, "locked", told, headers={"Retry-After": "5"})
+                    locked = f"another process has been changing the labels for {seconds:g} s"
+                    advice = "as `umpteen labels compact` may for longer; nothing was changed, try again in a moment"
+                    raise Refusal(503, "locked", f"{locked}, {advice}", headers={"Retry-After": "5"})
                 await asyncio.sleep(_BETWEEN_TRIES)
                 waited += _BETWEEN_TRIES
         finally:
