@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import islice, repeat
 from typing import Any, NamedTuple, TypeVar
 
 from starlette.types import Receive
@@ -220,12 +220,9 @@ class Batcher:
         """The k best labels of each text, or all if there are fewer."""
         labels, calibration = self._classifier.labels, self._classifier.calibration
         ranking = self._classifier.rank(texts, min(k, labels.count()))
-        if calibration is None:
-            probabilities = [[None] * len(one) for one in ranking.rows]
-        else:
-            probabilities = calibration.probabilities(ranking.scores).tolist()
-        columns = zip(ranking.rows.tolist(), ranking.scores.tolist(), probabilities, strict=True)
-        return Found(labels, [list(zip(*text, strict=True)) for text in columns])
+        given = calibration.probabilities(ranking.scores).tolist() if calibration is not None else repeat(repeat(None))
+        columns = zip(ranking.rows.tolist(), ranking.scores.tolist(), given, strict=False)
+        return Found(labels, [list(zip(*text, strict=False)) for text in columns])
 
     def _answered(self, batch: list[_Asked], began: float, answers: list[Found | Exception]) -> None:
         self._busy = False
