@@ -260,7 +260,7 @@ def verify(config: RunConfig, progress: Progress, at_start: Callable[[], object]
 
 def _child(connection: Connection, config: RunConfig, at_start: Callable[[], object]) -> None:
     at_start()
-    watch = _Clocks(lambda *report: connection.send(report))
+    watch = _Clocks(connection)
     training = config.training.model_copy(update={"steps": STEPS, "minutes": None})
     try:
         run = build_run(config.model_copy(update={"training": training}), workspace=None, observer=watch)
@@ -275,14 +275,14 @@ def _child(connection: Connection, config: RunConfig, at_start: Callable[[], obj
 class _Clocks(Silence):
     """Collects the seconds of each step, and of the evaluation after the last."""
 
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
         self._stepped_at = self.evaluation = np.zeros(2)
         self.steps = [np.zeros(2)]
 
     def stepped(self, record: dict[str, Any]) -> None:
         self.steps.append(np.array([record["seconds"], record["processor_seconds"]]))
-        self._progress("verifying", record["step"], STEPS)
+        self._connection.send(("verifying", record["step"], STEPS))
         self._stepped_at = np.array([time.perf_counter(), time.process_time()])
 
     def evaluated(self, record: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ from umpteen.errors import BadInput
 from umpteen.model.changes import Add, Change, Rename, Retire, check_key, check_text
 from umpteen.model.labels import LabelEntry, LiveLabels
 from umpteen.service import schemas
-from umpteen.service.schemas import Refusal, errors
+from umpteen.service.schemas import Refusal, at_most, errors
 from umpteen.service.service import GivenUp, Service
 
 _LARGEST_ROW = 2**31 - 1
@@ -80,10 +80,7 @@ def add_editing(app: FastAPI, service: Service, token: str) -> None:
     @app.post("/labels", dependencies=guarded, responses=errors(*always), summary="Add labels")
     async def add(message: schemas.AddLabels) -> schemas.Changed:
         """All of them or none; a retired label comes back. The next request can find them."""
-        most = service.settings.limits.labels
-        if len(message.labels) > most:
-            reason = f"labels: {len(message.labels):,} at once, {most:,} are the most"
-            raise Refusal(422, "over_limit", reason, field="labels")
+        at_most(len(message.labels), service.settings.limits.labels, "labels", "at once")
         return await change([Add(label.key, label.text) for label in message.labels])
 
     @app.post(

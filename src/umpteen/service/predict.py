@@ -12,7 +12,7 @@ from umpteen.errors import BadInput
 from umpteen.model.labels import LiveLabels
 from umpteen.search.ranking import NO_LABEL
 from umpteen.service.batching import Found
-from umpteen.service.schemas import PredictRequest, PredictResponse, Refusal, errors
+from umpteen.service.schemas import PredictRequest, PredictResponse, Refusal, at_most, errors
 from umpteen.service.service import Service
 from umpteen.service.settings import Limits
 
@@ -33,7 +33,7 @@ def add_predict(app: FastAPI, service: Service) -> Route:
             scope["umpteen.about"]["asked"] = [text[:_LOGGED] for text in texts]
         k, least = _wanted(message, service)
         if len(texts) > 1:
-            _at_most(len(texts) * k, limits.answers, "texts", "labels in an answer (texts × k)")
+            at_most(len(texts) * k, limits.answers, "texts", "labels in an answer (texts × k)")
         found = await service.batcher.predict(texts, k, receive)
         body = writer.write(found, least)
         headers = [JSON, (b"content-length", b"%d" % len(body))]
@@ -57,23 +57,18 @@ def add_predict(app: FastAPI, service: Service) -> Route:
 def _texts_of(message: PredictRequest, limits: Limits) -> list[str]:
     single = "text" in message.model_fields_set
     texts = [message.text] if single else message.texts
-    _at_most(message.k, limits.k, "k", "labels of a text")
-    _at_most(len(texts), limits.texts, "texts", "texts at once")
+    at_most(message.k, limits.k, "k", "labels of a text")
+    at_most(len(texts), limits.texts, "texts", "texts at once")
     if not texts:
         raise Refusal(422, "no_texts", "texts is empty; give at least one text", field="texts")
     for place, text in enumerate(texts):
         name = "text" if single else f"texts[{place}]"
         if not text.strip():
             raise Refusal(422, "empty_text", f"{name} is empty; leave it out or give it words", field=name)
-        _at_most(len(text), limits.text_characters, name, "characters in a text")
+        at_most(len(text), limits.text_characters, name, "characters in a text")
     if not single:
-        _at_most(sum(map(len, texts)), limits.characters, "texts", "characters in all texts of a request")
+        at_most(sum(map(len, texts)), limits.characters, "texts", "characters in all texts of a request")
     return texts
-
-
-def _at_most(value: int, limit: int, field: str, what: str) -> None:
-    if value > limit:
-        raise Refusal(422, "over_limit", f"{field}: {value:,} {what}, {limit:,} are the most", field=field)
 
 
 def _wanted(message: PredictRequest, service: Service) -> tuple[int, float]:

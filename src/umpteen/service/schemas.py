@@ -229,6 +229,11 @@ class Refusal(HTTPException):
         return Response(body, self.status_code, self.headers, media_type="application/json")
 
 
+def at_most(value: int, limit: int, field: str, what: str) -> None:
+    if value > limit:
+        raise Refusal(422, "over_limit", f"{field}: {value:,} {what}, {limit:,} are the most", field=field)
+
+
 def too_busy(reason: str) -> Refusal:
     """There is more to do than the limits let wait."""
     return Refusal(429, "too_busy", f"{reason}; ask again in a moment", headers={"Retry-After": "1"})
