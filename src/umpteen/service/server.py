@@ -31,7 +31,8 @@ class OpenConnections:
     """The connections of a worker that have no request under way, longest silent first, and what became of others."""
 
     def __init__(self, settings: ServiceSettings, log: Log) -> None:
-        self.head_bytes, self.head_seconds = settings.limits.head_bytes, settings.body_timeout
+        self.head_bytes = settings.limits.head_bytes
+        self.head_seconds = settings.body_timeout
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self.most = settings.limits.connections
         if files != resource.RLIM_INFINITY:
@@ -105,9 +106,8 @@ class Connection(HttpToolsProtocol):
         others = self._others
         if len(self.connections) > others.most:
             if not others.silent:
-                reason = (
-                    f"{others.most:,} connections have requests under way, which is the most; come back in a moment"
-                )
+                busy = f"{others.most:,} connections have requests under way, which is the most"
+                reason = f"{busy}; come back in a moment"
                 self._refuse(Refusal(503, "too_many_connections", reason, headers={"Retry-After": "1"}))
                 return
             longest_silent = next(iter(others.silent))
