@@ -13,11 +13,11 @@ from miniature import Outcome, command, write_recipe
 from umpteen.config.recipes import resolve
 from umpteen.config.settings import RunConfig
 from umpteen.data import tokens
-from umpteen.doctor import Check, agreement, look
+from umpteen.doctor import agreement
 from umpteen.doctor import checks as machine
 from umpteen.doctor.agreement import STATIC_TOKENS, Difference, difference, draw_sample
 from umpteen.doctor.agreement import Outcome as Gradients
-from umpteen.doctor.checks import examine
+from umpteen.doctor.checks import Check, examine, look
 from umpteen.encoders import backbone as precision
 from umpteen.objectives import decoupled_softmax
 from umpteen.parallel.world import World

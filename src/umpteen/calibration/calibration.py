@@ -103,7 +103,6 @@ class Calibration:
         return Line(max(*least, self.rules[rule].threshold), self.rules[rule].at_most)
 
     def save(self, folder: Path) -> None:
-        """calibration.json in an existing folder."""
         content = {
             "format_version": FORMAT_VERSION,
             "held_out": self.origin,
@@ -119,7 +118,6 @@ class Calibration:
 
     @classmethod
     def load(cls, folder: Path) -> Calibration:
-        """What `save` wrote."""
         path = folder / FILE
         try:
             content = json.loads(path.read_text(encoding="utf-8"))

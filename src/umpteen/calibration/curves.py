@@ -195,7 +195,6 @@ def logistic(readings: NDArray[np.floating], right: NDArray[np.bool_]) -> tuple[
 
 
 def read_curve(content: dict[str, Any]) -> Curve:
-    """What `to_dict` gave."""
     if content["kind"] == "isotonic":
         return Isotonic(np.array(content["scores"], np.float64), np.array(content["probabilities"], np.float64))
     if content["kind"] == "platt":
@@ -246,12 +245,10 @@ class TextCurves:
         return cls(first, KINDS[choice.others].fit(scores, right) if len(scores) else first, choice.of_best)
 
     def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
         return {"first": self.first.to_dict(), "others": {**self.others.to_dict(), "of_best": self.of_best}}
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> TextCurves:
-        """What `to_dict` gave."""
         first, others = content["first"], content["others"]
         return cls(read_curve(first), read_curve(others), of_best=float(others["of_best"]))
 
@@ -277,15 +274,13 @@ def cross_fitted(held_out: HeldOut, folds: NDArray[np.int64], choice: Choice) ->
 
 
 def _left_out_loss(held_out: HeldOut, folds: NDArray[np.int64], kind: Kind, of_best: float | None) -> float:
-    losses, pairs = 0.0, 0
+    found, truth = [], []
     for fold in np.unique(folds):
-        out = folds == fold
-        curve = KINDS[kind].fit(*_pairs(held_out.take(~out), of_best))
-        scores, right = _pairs(held_out.take(out), of_best)
-        if len(scores):
-            losses += len(scores) * log_loss(curve(scores), right)
-            pairs += len(scores)
-    return losses / max(1, pairs)
+        curve = KINDS[kind].fit(*_pairs(held_out.take(folds != fold), of_best))
+        scores, right = _pairs(held_out.take(folds == fold), of_best)
+        found.append(curve(scores))
+        truth.append(right)
+    return log_loss(np.concatenate(found), np.concatenate(truth))
 
 
 def _pairs(held_out: HeldOut, of_best: float | None) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:

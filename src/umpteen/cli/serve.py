@@ -3,19 +3,18 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-from umpteen.cli.main import cli, keep_freed_memory, say
+from umpteen.cli.main import F, cli, keep_freed_memory, say
 from umpteen.errors import BadInput
 from umpteen.service.settings import Limits, ServiceSettings, read_token
 
 TOKEN = "UMPTEEN_TOKEN"
-Command = TypeVar("Command", bound=Callable[..., Any] | click.Command)
 
 
-def _option(flag: str, name: str, about: str, **more: Any) -> Callable[[Command], Command]:
+def _option(flag: str, name: str, about: str, **more: Any) -> Callable[[F], F]:
     """A setting or a limit by its name, which has its default there."""
     default = getattr(Limits if hasattr(Limits, name) else ServiceSettings, name)
     return click.option(flag, name, default=default, show_default=True, help=about, **more)
@@ -79,4 +78,4 @@ def serve(model: Path, token_file: Path | None, open_page: bool, **asked: Any) -
 
             webbrowser.open(address)
 
-    run(model, settings, announce, at_start=keep_freed_memory)
+    run(model, settings, announce, keep_freed_memory)

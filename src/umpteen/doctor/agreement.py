@@ -16,14 +16,15 @@ from umpteen.config.settings import RunConfig, StaticTower, TextTower, Transform
 from umpteen.data.dataset import Dataset, Split
 from umpteen.data.labels import EpochSampler, Relevance
 from umpteen.data.tokens import TokenTable
-from umpteen.doctor import Failed, Skipped, available_memory
 from umpteen.encoders.encoder import Encoder, tokens_now
 from umpteen.encoders.rows import row_tables
 from umpteen.encoders.static import StaticEncoder
 from umpteen.encoders.towers import Towers
+from umpteen.errors import BadInput
 from umpteen.objectives.losses import build_objective
 from umpteen.objectives.reference import formula
 from umpteen.parallel.children import run_in_world
+from umpteen.parallel.meter import Meter
 from umpteen.parallel.world import Shard, World, undivided
 from umpteen.training.build import build_optimizer, step_settings
 from umpteen.training.inputs import TrainingData
@@ -37,6 +38,14 @@ SMALL = 1e-3  # of the largest gradient; what is smaller is judged as if it were
 PARTS = 4  # micro-batches and tiles, at least
 BUCKETS = 1024  # of bigrams: more take memory, and compute the same
 BYTES_A_WEIGHT = 100  # by rule of thumb: three times its 8 bytes in three processes, and a transformer's graph
+
+
+class Failed(Exception):
+    """Something is not as it should be; the message says what, and what to do."""
+
+
+class Skipped(Exception):
+    """The check cannot be made here; the message says why."""
 
 
 class Sample(NamedTuple):
@@ -104,6 +113,14 @@ class Difference(NamedTuple):
 
     def __str__(self) -> str:
         return f"agree to {max(self.size, 1e-16):.0e} (limit {LIMIT:.0e})"
+
+
+def available_memory() -> int | None:
+    """Bytes that this process could come to hold, where the system says so."""
+    try:
+        return Meter(torch.device("cpu")).available()
+    except BadInput:
+        return None
 
 
 def require_memory(towers: Towers) -> None:

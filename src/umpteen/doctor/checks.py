@@ -4,12 +4,15 @@ import copy
 import os
 import platform
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property, partial
 from importlib import metadata
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Literal
 
 import numpy as np
 import torch
@@ -22,12 +25,13 @@ from umpteen.data.dataset import Dataset, open_dataset
 from umpteen.data.prepared import cache_folder
 from umpteen.data.texts import Texts
 from umpteen.data.tokens import TokenTable, tokenise
-from umpteen.doctor import Check, Failed, Skipped, agreement, available_memory, look
+from umpteen.doctor import agreement
+from umpteen.doctor.agreement import Failed, Skipped, available_memory
 from umpteen.encoders.backbone import Precision, require
 from umpteen.encoders.folder import DEFAULT_MODEL, TextTokenizer, locate
 from umpteen.encoders.rows import row_tables
 from umpteen.encoders.towers import Towers, with_lengths
-from umpteen.errors import BadConfig
+from umpteen.errors import BadConfig, UmpteenError
 from umpteen.files.progress import Progress
 from umpteen.parallel.world import Shard, World, cores
 from umpteen.training.build import build_optimizer, pick_device
@@ -35,6 +39,27 @@ from umpteen.training.checkpoint import TrainState, load_checkpoint, save_checkp
 from umpteen.version import __version__
 
 SPARE_LABELS = 32  # beyond the k of SoftTop-k: some may be filtered
+
+
+@dataclass(frozen=True)
+class Check:
+    name: str
+    status: Literal["ok", "failed", "skipped"]
+    detail: str
+    seconds: float
+
+
+def look(name: str, check: Callable[[], str]) -> Check:
+    """Makes the check, which returns what it saw or raises; whatever it raises is part of the finding."""
+    began = time.monotonic()
+    status: Literal["ok", "failed", "skipped"] = "ok"
+    try:
+        detail = check()
+    except Exception as problem:  # a doctor is for what nobody has foreseen
+        status = "skipped" if isinstance(problem, Skipped) else "failed"
+        foreseen = isinstance(problem, Skipped | Failed | UmpteenError)
+        detail = str(problem) if foreseen else f"{type(problem).__name__}: {problem}"
+    return Check(name, status, detail, round(time.monotonic() - began, 2))
 
 
 def examine(config: RunConfig, progress: Progress = lambda name, done, total: None) -> Iterator[Check]:
@@ -212,12 +237,12 @@ def cache() -> str:
 def token_table(texts: list[str], tokenizer: TextTokenizer) -> str:
     """A table is written once, found again, and holds what tokenising in memory gives."""
     expected, every = TokenTable.of(tokenizer(texts), tokenizer.vocabulary_size), np.arange(len(texts))
-    worked: list[int] = []  # grows whenever the tokenizer has work
+    worked: list[tuple[int, int]] = []  # grows whenever the tokenizer has work
     with scratch() as folder:
         for again in (False, True):
             before = len(worked)
             table = tokenise(
-                Texts.of(texts), tokenizer, cache=folder, progress=lambda done, total: worked.append(done), small=0
+                Texts.of(texts), tokenizer, cache=folder, progress=lambda *done: worked.append(done), small=0
             )
             if again and len(worked) > before:
                 raise Failed(f"the table in {folder} was written but not found again; is the disk in order?")

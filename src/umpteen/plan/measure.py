@@ -7,10 +7,10 @@ import math
 import multiprocessing
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -62,8 +62,7 @@ def largest_micro_batch(queries: NDArray[np.int64], labels: NDArray[np.int64], s
     return max(len(part) * max(1, int(side[part[0]])) for side in sides for part in micro_batches(side, token_budget))
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """What a step costs that has a share of the queries, of the labels and of the token budget."""
 
     share: float
@@ -75,8 +74,7 @@ class Part:
     tile: int
 
 
-@dataclass(frozen=True)
-class Costs:
+class Costs(NamedTuple):
     """What was measured: all that a prediction needs besides the work."""
 
     parts: Sequence[Part]  # the two largest
@@ -118,7 +116,7 @@ def measure(run: Run, config: RunConfig, batches: Batches, meter: Meter, progres
 def _part(run: Run, config: RunConfig, batches: Batches, share: float, meter: Meter) -> Part:
     """Bytes of the longest step, and seconds of the middle one of several."""
     data, labels, budget = run.data, len(run.data.labels), max(1, round(config.training.token_budget * share))
-    settings = replace(step_settings(config), token_budget=budget)
+    settings, shared = replace(step_settings(config), token_budget=budget), run.towers.shared
     size = math.ceil(len(batches[0]) * share)
     rows = np.concatenate([batch[:size] for batch in batches])
     few = np.split(np.arange(len(rows)), np.cumsum([len(batch[:size]) for batch in batches])[:-1])
@@ -146,9 +144,7 @@ def _part(run: Run, config: RunConfig, batches: Batches, share: float, meter: Me
         np.median(runs, axis=0),
         always,
         np.maximum(peaks - always - COPIES * vectors, 0),
-        largest_micro_batch(
-            part.queries.lengths[few[0]], part.labels.lengths, run.towers.shared, settings.token_budget
-        ),
+        largest_micro_batch(part.queries.lengths[few[0]], part.labels.lengths, shared, budget),
         size,
         min(settings.tile or even_tile(size, len(chosen)), len(chosen)),
     )
@@ -191,15 +187,13 @@ class WatchedStep(TrainingStep):
 
     def seconds(self) -> Numbers:
         """Of the last step by part [5, 2]; a shared tower divides its time by the numbers of texts."""
-        found, before = dict.fromkeys(PARTS, np.zeros(2)), self._marks[0][1]
-        for name, mark in self._marks[1:]:
-            found[name] = found[name] + (mark - before)[:2]
-            before = mark
+        names, marks = zip(*self._marks, strict=True)
+        took = np.diff(np.stack(marks)[:, :2], axis=0)
+        found = np.stack([took[np.array(names[1:]) == part].sum(axis=0) for part in PARTS])
         if self._towers.shared:
             queries = self._queries / (self._queries + len(self._data.labels))
-            both = found["encode_queries"]
-            found["encode_queries"], found["encode_labels"] = both * queries, both * (1 - queries)
-        return np.stack([found[part] for part in PARTS])
+            found[:2] = found[0] * np.array([[queries], [1 - queries]])
+        return found
 
     def peaks(self) -> Numbers:
         """Of the last step by phase [4]."""
@@ -229,8 +223,7 @@ def _evaluation(run: Run, config: RunConfig, share: float, meter: Meter) -> tupl
     return encoding, search, report, max(0, meter.peak() - before - sum(each.nbytes for each in vectors))
 
 
-@dataclass(frozen=True)
-class Measured:
+class Measured(NamedTuple):
     """What real steps took."""
 
     step: Seconds  # the median one
@@ -238,7 +231,7 @@ class Measured:
     memory: int  # bytes at most held, evaluation included
 
 
-def verify(config: RunConfig, progress: Progress, at_start: Callable[[], object] | None = None) -> Measured:
+def verify(config: RunConfig, progress: Progress, at_start: Callable[[], object]) -> Measured:
     """Runs the recipe's first steps and the evaluation after them in a process of their own, and measures both.
 
     `at_start` is what the command does before anything else; the process must be like the one that will train.
@@ -265,10 +258,9 @@ def verify(config: RunConfig, progress: Progress, at_start: Callable[[], object]
         child.join()
 
 
-def _child(connection: Connection, config: RunConfig, at_start: Callable[[], object] | None) -> None:
-    if at_start is not None:
-        at_start()
-    watch = _Clocks(lambda *report: connection.send(report))
+def _child(connection: Connection, config: RunConfig, at_start: Callable[[], object]) -> None:
+    at_start()
+    watch = _Clocks(connection)
     training = config.training.model_copy(update={"steps": STEPS, "minutes": None})
     try:
         run = build_run(config.model_copy(update={"training": training}), workspace=None, observer=watch)
@@ -283,14 +275,14 @@ def _child(connection: Connection, config: RunConfig, at_start: Callable[[], obj
 class _Clocks(Silence):
     """Collects the seconds of each step, and of the evaluation after the last."""
 
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
         self._stepped_at = self.evaluation = np.zeros(2)
         self.steps = [np.zeros(2)]
 
     def stepped(self, record: dict[str, Any]) -> None:
         self.steps.append(np.array([record["seconds"], record["processor_seconds"]]))
-        self._progress("verifying", record["step"], STEPS)
+        self._connection.send(("verifying", record["step"], STEPS))
         self._stepped_at = np.array([time.perf_counter(), time.process_time()])
 
     def evaluated(self, record: dict[str, Any]) -> None:

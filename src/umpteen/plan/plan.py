@@ -4,7 +4,6 @@ import math
 import os
 from bisect import bisect
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +19,7 @@ from umpteen.parallel.world import cores
 from umpteen.plan.measure import COPIES, PARTS, PHASES, Costs, Measured, largest_micro_batch, measure, on_line, verify
 from umpteen.training.build import build_run, loop_settings, pick_device
 
+AtStart = Callable[[], object]
 BATCHES = 8  # that are measured
 SMALLEST_TILE = 64
 
@@ -32,8 +32,7 @@ class Sizes(NamedTuple):
     tile: int | None
 
 
-@dataclass(frozen=True)
-class Prediction:
+class Prediction(NamedTuple):
     """Of a process that has its share of the work."""
 
     seconds: dict[str, Seconds]  # of a step, by part
@@ -110,8 +109,7 @@ def _halves(number: int, smallest: int) -> Iterator[int]:
         number //= 2
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(NamedTuple):
     """The prediction for a run, the memory it has, and what would fit if it does not."""
 
     prediction: Prediction
@@ -167,7 +165,6 @@ class Plan:
         return found
 
     def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
         step = float(self.prediction.step[0])
         content: dict[str, Any] = {
             "processes": self.processes,
@@ -195,13 +192,7 @@ class Plan:
 
 
 def make_plan(
-    config: RunConfig,
-    *,
-    memory_gb: float | None = None,
-    processes: int = 1,
-    verified: bool = False,
-    progress: Progress = lambda name, done, total: None,
-    at_start: Callable[[], object] | None = None,
+    config: RunConfig, *, memory_gb: float | None, processes: int, verified: bool, progress: Progress, at_start: AtStart
 ) -> Plan:
     """Measures for some seconds and predicts the rest; `verified` runs some real steps afterwards.
 
@@ -233,7 +224,7 @@ def make_plan(
     def predicted(sizes: Sizes) -> Prediction:
         batch = lengths[batches[0][: sizes.batch_size]]
         found = predict(costs, Work(batch, run.data.labels.lengths, run.towers.shared, evaluated, processes), sizes)
-        return replace(found, memory={"building": building, **found.memory})
+        return found._replace(memory={"building": building, **found.memory})
 
     def peak(sizes: Sizes) -> int:
         return predicted(sizes).peak

@@ -1,6 +1,8 @@
-"""A classifier as an ASGI application: every route, every error in one form, the start and the end."""
+"""A classifier as an ASGI application: what every request passes, every route, every error in one form."""
 
-from collections.abc import AsyncIterator
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI, Request
@@ -10,31 +12,122 @@ from fastapi.responses import Response
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from umpteen.errors import UmpteenError
 from umpteen.model.classifier import Classifier
 from umpteen.service.labels import add_editing, add_labels
-from umpteen.service.limits import Front
 from umpteen.service.metrics import Metrics
 from umpteen.service.pages import add_about, add_pages
-from umpteen.service.predict import add_predict
+from umpteen.service.predict import JSON, add_predict
 from umpteen.service.schemas import Refusal, refusal_of, write_in_limits
 from umpteen.service.service import Service
 from umpteen.service.settings import ServiceSettings
 from umpteen.version import __version__
 
+_METHODS = frozenset({"GET", "POST", "PATCH", "DELETE", "PUT", "HEAD", "OPTIONS"})
+
 
 class App(FastAPI):
-    """Answers `straight`, a method and a path, past the framework, which would take longer than the answer."""
+    """Before the framework: every request's host, the limits of its body, its clock, counters and log."""
 
-    straight: tuple[str, str, ASGIApp] | None = None
+    straight: Route | None = None  # answered past the framework, which would take longer than the answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and self.straight and (scope["method"], scope["path"]) == self.straight[:2]:
-            await self.straight[2](scope, receive, send)
-        else:
+        if scope["type"] != "http":
             await super().__call__(scope, receive, send)
+            return
+        service: Service = self.state.service
+        began, status = time.perf_counter(), 0
+
+        async def noting(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            if service.settings.allowed_hosts:
+                _check_host(scope, service.settings.allowed_hosts)
+            limited = _limited(scope, receive, service.settings)
+            if self.straight and (scope["method"], scope["path"]) == ("POST", self.straight.path):
+                scope["route"] = self.straight
+                await self.straight.app(scope, limited, noting)
+            else:  # bodies are JSON here, and curl calls each a form unless told otherwise
+                headers = [header for header in scope["headers"] if header[0] != JSON[0]]
+                scope = {**scope, "headers": [*headers, JSON]}
+                await super().__call__(scope, limited, noting)
+        except Exception as problem:
+            refusal = refusal_of(problem)
+            if refusal is None:
+                service.log.failure(problem)
+                refusal = Refusal(500, "internal", "the service failed on this request; its log tells where")
+            if status == 0:
+                await refusal.response()(scope, receive, noting)
+        finally:
+            _note(service, scope, status or 499, time.perf_counter() - began)  # 499: nobody waited for the answer
+
+
+def _note(service: Service, scope: Scope, status: int, seconds: float) -> None:
+    # The route's pattern, never the path: that may hold keys and searches. And no counters for invented methods.
+    route = scope["route"].path if "route" in scope else "(none)"
+    method = scope["method"] if scope["method"] in _METHODS else "other"
+    service.metrics.request(method, route, status, seconds)
+    if service.log.on:
+        client, about = (scope.get("client") or ("",))[0], scope.get("umpteen.about", {})
+        ms = round(seconds * 1000, 3)
+        service.log.request(method=method, route=route, status=status, ms=ms, client=client, **about)
+
+
+def _check_host(scope: Scope, allowed: Iterable[str]) -> None:
+    """Lets pass requests whose Host header has one of these names, with any port or none."""
+    hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
+    if len(hosts) != 1 or _name(hosts[0]) not in map(_name, allowed):
+        reason = f"the service is not asked as {', '.join(hosts) or 'nobody'}; --allowed-host lets a name in"
+        raise Refusal(400, "unknown_host", reason)
+
+
+def _name(host: str) -> str:
+    """Without the port, in small letters: `Shop.example:8000`, `[::1]:8000` and `::1` are shop.example and ::1."""
+    host = host.strip().lower()
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return (host if host.count(":") > 1 else host.partition(":")[0]).removesuffix(".")
+
+
+def _limited(scope: Scope, receive: Receive, settings: ServiceSettings) -> Receive:
+    """The same body in one message, refused as soon as it is known to be too large or too slow."""
+    most, seconds = settings.limits.body_bytes, settings.body_timeout
+    asked = False
+
+    async def next_message() -> Message:
+        nonlocal asked
+        if asked:
+            return await receive()
+        asked = True
+        said = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
+        if said.isdigit() and int(said) > most:
+            raise _too_large(most)
+        body, more = bytearray(), True
+        try:
+            async with asyncio.timeout(seconds):
+                while more and len(body) <= most:
+                    message = await receive()
+                    body += message.get("body", b"")
+                    more = message.get("more_body", False)
+        except TimeoutError:
+            reason = f"the body was not there within {seconds:g} s"
+            raise Refusal(408, "slow_body", reason, headers={"Connection": "close"}) from None
+        if len(body) > most:
+            raise _too_large(most)
+        return {"type": "http.request", "body": bytes(body)}
+
+    return next_message
+
+
+def _too_large(most: int) -> Refusal:
+    reason = f"the body has more than {most:,} bytes; send fewer texts at once"
+    return Refusal(413, "body_too_large", reason, headers={"Connection": "close"})  # the rest of it is not read
 
 
 def create_app(
@@ -74,9 +167,9 @@ def create_app(
             allow_headers=["Authorization", "Content-Type"],
         )
     else:  # answers to other origins carry headers that only the middleware for them knows
-        app.straight = "POST", predict.path, Front(predict.app, service, predict)
-    app.add_middleware(Front, service=service)
-    for kind in (HTTPException, RequestValidationError, ValidationError, UmpteenError, MemoryError, RuntimeError):
+        app.straight = predict
+    known = (HTTPException, RequestValidationError, ValidationError, UmpteenError, MemoryError, RuntimeError)
+    for kind in (*known, Exception):  # of the last, the framework would send an answer of its own
         app.add_exception_handler(kind, _refuse)
     write_in_limits(app.openapi(), settings.limits)
     return app
@@ -86,15 +179,10 @@ async def _refuse(request: Request, problem: Exception) -> Response:
     refusal = refusal_of(problem)
     if refusal is None:
         raise problem
-    if refusal.status_code == 405:
-        refusal = _wrong_method(refusal, request.url.path, request.app)
+    path, app = request.url.path, request.app
+    if refusal.status_code == 405 and path.startswith("/labels") and not app.state.service.settings.editable:
+        refusal = Refusal(404, "not_found", "labels cannot be changed: the service was started without a token")
+    elif refusal.status_code == 405:  # the framework knows the methods of one of this address's routes
+        routes = (route for route in app.router.routes if isinstance(route, Route) and route.path_regex.match(path))
+        refusal.headers = {"Allow": ", ".join(sorted({method for route in routes for method in route.methods or ()}))}
     return refusal.response()
-
-
-def _wrong_method(refusal: Refusal, path: str, app: FastAPI) -> Refusal:
-    """With the methods of all routes of this address; the framework knows those of one of them."""
-    if path.startswith("/labels") and not app.state.service.settings.editable:
-        return Refusal(404, "not_found", "labels cannot be changed: the service was started without a token")
-    routes = (route for route in app.router.routes if isinstance(route, Route) and route.path_regex.match(path))
-    refusal.headers = {"Allow": ", ".join(sorted({method for route in routes for method in route.methods or ()}))}
-    return refusal

@@ -9,8 +9,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
+from itertools import islice, repeat
 from typing import Any, NamedTuple, TypeVar
 
 from starlette.types import Receive
@@ -29,20 +30,10 @@ _BEFORE_A_LOOK = 0.05  # seconds; most answers are there by then, and a look for
 
 
 class Found(NamedTuple):
-    """Rows, scores and probabilities of some texts' labels, best first, and the labels whose rows they are."""
+    """Row, score and probability of each text's labels, best first, and the labels whose rows they are."""
 
     labels: LiveLabels
-    rows: list[list[int]]
-    scores: list[list[float]]
-    probabilities: list[list[float | None]]  # None: the model is not calibrated
-
-    def some(self, start: int, stop: int, k: int) -> "Found":
-        """Of these texts, the best k."""
-
-        def cut(texts: list[list[Result]]) -> list[list[Result]]:
-            return [one[:k] for one in texts[start:stop]]
-
-        return Found(self.labels, cut(self.rows), cut(self.scores), cut(self.probabilities))
+    texts: list[list[tuple[int, float, float | None]]]  # None: the model is not calibrated
 
 
 @dataclass(slots=True, eq=False)
@@ -51,28 +42,27 @@ class _Asked:
 
     texts: Sequence[str]
     k: int
+    characters: int
     future: "asyncio.Future[Found]"
-    characters: int = field(init=False)
     queued: bool = True
     look: "asyncio.Task[None] | None" = None  # whether whoever asked is still there
 
-    def __post_init__(self) -> None:
-        self.characters = sum(map(len, self.texts))
-
     def expire(self, seconds: float) -> None:
-        self._fail(Refusal(504, "timeout", f"no answer within {seconds:g} s; ask for less at once"))
+        _settle(self.future, Refusal(504, "timeout", f"no answer within {seconds:g} s; ask for less at once"))
 
     def look_for_sender(self, receive: Receive) -> None:
         async def look() -> None:
             while (await receive())["type"] != "http.disconnect":
                 pass
-            self._fail(Refusal(499, "gone", "whoever asked has gone away"))
+            _settle(self.future, Refusal(499, "gone", "whoever asked has gone away"))
 
         self.look = asyncio.get_running_loop().create_task(look())
 
-    def _fail(self, refusal: Refusal) -> None:
-        if not self.future.done():
-            self.future.set_exception(refusal)
+
+def _settle(future: "asyncio.Future[Any]", answer: Any) -> None:
+    """Gives the answer, or raises it there, unless the future has one by now."""
+    if not future.done():
+        future.set_exception(answer) if isinstance(answer, BaseException) else future.set_result(answer)
 
 
 class Batcher:
@@ -90,15 +80,14 @@ class Batcher:
         self._changes: deque[tuple[Callable[[], Any], asyncio.Future[Any]]] = deque()
         self._ended = False
         self._busy = False  # the thread has work
-        self._next: asyncio.Handle | None = None  # when the next work begins
-        self._gathers = False  # it begins later, so that more texts can come
+        self._next: asyncio.Handle | None = None  # begins the next work; a timer: later, so that more texts can come
         self._seen_texts = 0  # that waited when it was last looked
         self._last_texts, self._last_seconds, self._last_end = 0, 0.0, 0.0  # of the last batch
 
     async def predict(self, texts: Sequence[str], k: int, receive: Receive | None = None) -> Found:
         """The k best labels of each text, or fewer where there are fewer; given up if whoever sends goes away."""
         loop = asyncio.get_running_loop()
-        asked = _Asked(texts, k, loop.create_future())
+        asked = _Asked(texts, k, sum(map(len, texts)), loop.create_future())
         self._check_room(asked)
         self._asked.append(asked)
         self.waiting_texts += len(texts)
@@ -159,9 +148,8 @@ class Batcher:
         """The next work begins at the end of this turn of the loop: whatever came with it is in the queue by then."""
         if self._ended or self._busy or not (self._asked or self._changes):
             return
-        if self._gathers and (self._changes or self.waiting_texts >= self._last_texts):
-            assert self._next is not None
-            self._gathers = False
+        due = self._changes or self.waiting_texts >= self._last_texts
+        if due and isinstance(self._next, asyncio.TimerHandle):
             self._next.cancel()
             self._next = None
         if self._next is None:
@@ -169,7 +157,6 @@ class Batcher:
 
     def _start(self, gathered: bool = False) -> None:
         self._next = None
-        self._gathers = False
         loop = asyncio.get_running_loop()
         if self._changes:
             self._busy = True
@@ -180,7 +167,6 @@ class Batcher:
             self._seen_texts = self.waiting_texts
             self._next = loop.call_soon(self._start, gathered)
         elif not gathered and self._worth_waiting():
-            self._gathers = True
             patience = max(self._settings.gather, self._last_seconds / 10)
             self._next = loop.call_later(patience, self._start, True)
         elif batch := self._next_batch():
@@ -201,9 +187,8 @@ class Batcher:
         )
 
     def _is_short(self, batch: list[_Asked]) -> bool:
-        if sum(len(asked.texts) for asked in batch) > self.short_texts:
-            return False
-        return sum(asked.characters for asked in batch) <= _CHARACTERS_OF_SHORT_WORK
+        texts, characters = sum(len(one.texts) for one in batch), sum(one.characters for one in batch)
+        return texts <= self.short_texts and characters <= _CHARACTERS_OF_SHORT_WORK
 
     def _next_batch(self) -> list[_Asked]:
         """As many waiting requests as fit, at least one; those whose time is over are dropped."""
@@ -220,14 +205,10 @@ class Batcher:
 
     def _search(self, batch: list[_Asked]) -> list[Found | Exception]:
         """What each request is answered; one that fails does not take the others with it."""
-        answers: list[Found | Exception] = []
-        start = 0
         try:
             found = self._find([text for asked in batch for text in asked.texts], max(asked.k for asked in batch))
-            for asked in batch:
-                answers.append(found.some(start, start + len(asked.texts), asked.k))
-                start += len(asked.texts)
-            return answers
+            each = iter(found.texts)
+            return [Found(found.labels, [one[: asked.k] for one in islice(each, len(asked.texts))]) for asked in batch]
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as problem:  # even a library's panic belongs to whoever asked
@@ -239,10 +220,9 @@ class Batcher:
         """The k best labels of each text, or all if there are fewer."""
         labels, calibration = self._classifier.labels, self._classifier.calibration
         ranking = self._classifier.rank(texts, min(k, labels.count()))
-        rows, scores = ranking.rows.tolist(), ranking.scores.tolist()
-        if calibration is None:
-            return Found(labels, rows, scores, [[None] * len(one) for one in rows])
-        return Found(labels, rows, scores, calibration.probabilities(ranking.scores).tolist())
+        given = calibration.probabilities(ranking.scores).tolist() if calibration is not None else repeat(repeat(None))
+        columns = zip(ranking.rows.tolist(), ranking.scores.tolist(), given, strict=False)
+        return Found(labels, [list(zip(*text, strict=False)) for text in columns])
 
     def _answered(self, batch: list[_Asked], began: float, answers: list[Found | Exception]) -> None:
         self._busy = False
@@ -251,17 +231,10 @@ class Batcher:
         self._last_texts = sum(len(asked.texts) for asked in batch)
         self._metrics.batch(self._last_texts, self._last_seconds)
         for asked, answer in zip(batch, answers, strict=True):
-            if asked.future.done():
-                continue
-            if isinstance(answer, Found):
-                asked.future.set_result(answer)
-            else:
-                asked.future.set_exception(answer)
+            _settle(asked.future, answer)
         self._schedule()
 
     def _changed(self, future: "asyncio.Future[Any]", done: "asyncio.Future[Any]") -> None:
         self._busy = False
-        problem = done.exception()
-        if not future.done():
-            future.set_result(done.result()) if problem is None else future.set_exception(problem)
+        _settle(future, done.exception() or done.result())
         self._schedule()

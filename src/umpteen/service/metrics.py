@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import cache
 from multiprocessing.reduction import DupFd
 from tempfile import TemporaryFile
 from typing import Any, BinaryIO
@@ -102,12 +103,14 @@ class Metrics(Collector):
         self._place = place
         self._before = {} if shared is None else without_gauges(shared.read(place))  # by a worker that died
         self._ours = ours = CollectorRegistry()
-        self._requests = Counter(
+        requests = Counter(
             "umpteen_requests", "Requests by route and status.", ["method", "route", "status"], registry=ours
         )
-        self._seconds = Histogram(
+        answers = Histogram(
             "umpteen_request_seconds", "From a request to its answer.", ["route"], buckets=_SECONDS, registry=ours
         )
+        # Looking labels up costs more than counting.
+        self._requests_of, self._seconds_of = cache(requests.labels), cache(answers.labels)
         self._batch_texts = Histogram("umpteen_batch_texts", "Texts encoded together.", buckets=_TEXTS, registry=ours)
         self._batch_seconds = Histogram(
             "umpteen_batch_seconds", "Encoding and searching a batch.", buckets=_SECONDS, registry=ours
@@ -116,23 +119,16 @@ class Metrics(Collector):
         self.version = Gauge("umpteen_label_version", "The version all workers have reached.", registry=ours)
         self.labels = Gauge("umpteen_labels", "Labels there are.", registry=ours)
         self.index_away = Gauge("umpteen_index_away", "1 while exact search stands in for it.", registry=ours)
-        self._known: dict[tuple[str, str, int], tuple[Any, Any]] = {}  # looking labels up costs more than counting
         self._all = CollectorRegistry()
         self._all.register(self)
         if shared is None or shared.workers == 1:
             ProcessCollector(registry=self._all)
 
     def request(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Counts a request that was answered."""
-        known = self._known.get((method, route, status))
-        if known is None:
-            known = self._requests.labels(method, route, str(status)), self._seconds.labels(route)
-            self._known[method, route, status] = known
-        known[0].inc()
-        known[1].observe(seconds)
+        self._requests_of(method, route, status).inc()
+        self._seconds_of(route).observe(seconds)
 
     def batch(self, texts: int, seconds: float) -> None:
-        """Counts a batch."""
         self._batch_texts.observe(texts)
         self._batch_seconds.observe(seconds)
 
@@ -196,7 +192,6 @@ class Log:
         self._writing: asyncio.Handle | None = None
 
     def request(self, **about: Any) -> None:
-        """One answered request."""
         self._add("request", about)
         if self._writing is None:
             self._writing = asyncio.get_running_loop().call_later(_BETWEEN_WRITES, self._flush)

@@ -41,17 +41,14 @@ _STILL_HEADERS = {
 
 
 def add_pages(app: FastAPI) -> None:
-    """Adds the page and the reference."""
     folder = resources.files("umpteen.service") / "page"
     files = {file.name: file.read_bytes() for file in folder.iterdir() if Path(file.name).suffix in _TYPES}
     marks = {name: f'"{hashlib.sha256(content).hexdigest()[:16]}"' for name, content in files.items()}  # the ETags
 
     @app.get("/", include_in_schema=False)
-    async def index(request: Request) -> Response:
-        return await asset("index.html", request)
-
     @app.get("/page/{name:path}", include_in_schema=False)
-    async def asset(name: str, request: Request) -> Response:
+    async def asset(request: Request) -> Response:
+        name = request.path_params.get("name", "index.html")
         if name not in files:
             raise Refusal(404, "not_found", "there is no such page")
         headers = {**_PAGE_HEADERS, "ETag": marks[name]}
@@ -88,7 +85,6 @@ def _outline(schema: dict[str, Any], schemas: dict[str, Any]) -> Any:
 
 
 def add_about(app: FastAPI, service: Service) -> None:
-    """Adds what the service says about its model and itself."""
     classifier, settings = service.classifier, service.settings
 
     @app.get("/model", summary="The model and the limits of its service")

@@ -1,5 +1,7 @@
 """POST /predict: the one route that has to be fast, so it is documented by FastAPI but answers by itself."""
 
+from functools import lru_cache
+
 import numpy as np
 import orjson
 from fastapi import FastAPI
@@ -10,29 +12,28 @@ from umpteen.errors import BadInput
 from umpteen.model.labels import LiveLabels
 from umpteen.search.ranking import NO_LABEL
 from umpteen.service.batching import Found
-from umpteen.service.limits import JSON, read_body
-from umpteen.service.schemas import PredictRequest, PredictResponse, Refusal, errors
+from umpteen.service.schemas import PredictRequest, PredictResponse, Refusal, at_most, errors
 from umpteen.service.service import Service
 from umpteen.service.settings import Limits
 
+JSON = (b"content-type", b"application/json")
 _LOGGED = 200  # characters of each text, in a log that was asked to hold them
 _MOST_KEPT = 50_000  # labels, some 10 MB
 
 
 def add_predict(app: FastAPI, service: Service) -> Route:
-    """Adds the route, and returns it."""
     limits, log_texts = service.settings.limits, service.settings.log_texts
-    writer = _AnswerWriter()
+    writer = _AnswerWriter(service.classifier.labels)
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        message = PredictRequest.model_validate_json(await read_body(receive))
+        message = PredictRequest.model_validate_json((await receive())["body"])
         texts = _texts_of(message, limits)
         scope["umpteen.about"] = {"texts": len(texts), "k": message.k}
         if log_texts:
             scope["umpteen.about"]["asked"] = [text[:_LOGGED] for text in texts]
         k, least = _wanted(message, service)
         if len(texts) > 1:
-            _at_most(len(texts) * k, limits.answers, "texts", "labels in an answer (texts × k)")
+            at_most(len(texts) * k, limits.answers, "texts", "labels in an answer (texts × k)")
         found = await service.batcher.predict(texts, k, receive)
         body = writer.write(found, least)
         headers = [JSON, (b"content-length", b"%d" % len(body))]
@@ -54,26 +55,20 @@ def add_predict(app: FastAPI, service: Service) -> Route:
 
 
 def _texts_of(message: PredictRequest, limits: Limits) -> list[str]:
-    """The texts of a request, each with something in it and none too long."""
     single = "text" in message.model_fields_set
     texts = [message.text] if single else message.texts
-    _at_most(message.k, limits.k, "k", "labels of a text")
-    _at_most(len(texts), limits.texts, "texts", "texts at once")
+    at_most(message.k, limits.k, "k", "labels of a text")
+    at_most(len(texts), limits.texts, "texts", "texts at once")
     if not texts:
         raise Refusal(422, "no_texts", "texts is empty; give at least one text", field="texts")
     for place, text in enumerate(texts):
         name = "text" if single else f"texts[{place}]"
         if not text.strip():
             raise Refusal(422, "empty_text", f"{name} is empty; leave it out or give it words", field=name)
-        _at_most(len(text), limits.text_characters, name, "characters in a text")
+        at_most(len(text), limits.text_characters, name, "characters in a text")
     if not single:
-        _at_most(sum(map(len, texts)), limits.characters, "texts", "characters in all texts of a request")
+        at_most(sum(map(len, texts)), limits.characters, "texts", "characters in all texts of a request")
     return texts
-
-
-def _at_most(value: int, limit: int, field: str, what: str) -> None:
-    if value > limit:
-        raise Refusal(422, "over_limit", f"{field}: {value:,} {what}, {limit:,} are the most", field=field)
 
 
 def _wanted(message: PredictRequest, service: Service) -> tuple[int, float]:
@@ -97,45 +92,34 @@ def _wanted(message: PredictRequest, service: Service) -> tuple[int, float]:
 
 
 class _AnswerWriter:
-    """Writes answers as JSON; keys and texts of labels are kept, as reading them would take longer than all else."""
+    """Writes answers as JSON; a label's first key and text are kept: reading them would take longer than all else."""
 
-    def __init__(self) -> None:
-        self._labels: LiveLabels | None = None
-        self._kept: dict[int, dict[str, str]] = {}
+    def __init__(self, labels: LiveLabels) -> None:
+        self._labels = labels
+        self._changed = frozenset(labels.changed().tolist())
+        self._kept = lru_cache(_MOST_KEPT)(self._read)
 
     def write(self, found: Found, least: float) -> bytes:
         """The body of an answer, without labels that are less probable than this."""
+        if found.labels.first is not self._labels.first:  # another model
+            self._kept.cache_clear()
         if found.labels is not self._labels:
-            self._turn_to(found.labels)
-        label = self._label
+            self._labels, self._changed = found.labels, frozenset(found.labels.changed().tolist())
         results = [
             {
                 "labels": [
-                    {**label(row), "score": score, "probability": probability}
-                    for row, score, probability in zip(*text, strict=True)
+                    {**self._label(row), "score": score, "probability": probability}
+                    for row, score, probability in text
                     if row != NO_LABEL and (probability is None or probability >= least)
                 ]
             }
-            for text in zip(found.rows, found.scores, found.probabilities, strict=True)
+            for text in found.texts
         ]
         return orjson.dumps({"version": found.labels.version, "results": results})
 
-    def _turn_to(self, labels: LiveLabels) -> None:
-        """Forgets what has changed, in either direction: an older answer may come after a newer one."""
-        if self._labels is None or labels.first is not self._labels.first:  # another model
-            self._kept.clear()
-        else:
-            for row in (*self._labels.changed().tolist(), *labels.changed().tolist()):
-                self._kept.pop(row, None)
-        self._labels = labels
-
     def _label(self, row: int) -> dict[str, str]:
-        kept = self._kept.get(row)
-        if kept is None:
-            assert self._labels is not None
-            kept = {"key": self._labels.keys[row], "text": self._labels.texts[row]}
-            if row < len(self._labels.first):  # others are in memory anyway, and may get another text
-                if len(self._kept) >= _MOST_KEPT:
-                    self._kept.clear()
-                self._kept[row] = kept
-        return kept
+        first = row < len(self._labels.first) and row not in self._changed  # others are in memory anyway
+        return self._kept(row) if first else self._read(row)
+
+    def _read(self, row: int) -> dict[str, str]:
+        return {"key": self._labels.keys[row], "text": self._labels.texts[row]}

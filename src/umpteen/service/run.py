@@ -39,13 +39,7 @@ class _Served(NamedTuple):
     at_start: Callable[[], object]
 
 
-def serve(
-    model: Path,
-    settings: ServiceSettings,
-    announce: Notice = lambda address: None,
-    *,
-    at_start: Callable[[], object] = dict,
-) -> None:
+def serve(model: Path, settings: ServiceSettings, announce: Notice, at_start: Callable[[], object]) -> None:
     """Serves until SIGINT or SIGTERM, then finishes what it took; announces its address when it answers there.
 
     A worker that cannot start, be it for a damaged model or an index that another process has to itself, is an error.
@@ -171,7 +165,6 @@ class _Worker:
             self._pause()
 
     def _fate(self) -> str:
-        """How it ended."""
         self._process.join()
         code = self._process.exitcode or 0
         if code < 0:

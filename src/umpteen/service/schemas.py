@@ -229,9 +229,17 @@ class Refusal(HTTPException):
         return Response(body, self.status_code, self.headers, media_type="application/json")
 
 
+def at_most(value: int, limit: int, field: str, what: str) -> None:
+    if value > limit:
+        raise Refusal(422, "over_limit", f"{field}: {value:,} {what}, {limit:,} are the most", field=field)
+
+
 def too_busy(reason: str) -> Refusal:
     """There is more to do than the limits let wait."""
     return Refusal(429, "too_busy", f"{reason}; ask again in a moment", headers={"Retry-After": "1"})
+
+
+_KNOWN = ((NotSaved, 503, "not_saved"), (DamagedModel, 503, "damaged_model"), (BadInput, 422, "bad_input"))
 
 
 def refusal_of(problem: Exception) -> Refusal | None:
@@ -242,11 +250,7 @@ def refusal_of(problem: Exception) -> Refusal | None:
         return _of_framework(problem)
     if isinstance(problem, RequestValidationError | ValidationError):
         return _of_validation(problem)
-    for kind, status, code in (
-        (NotSaved, 503, "not_saved"),
-        (DamagedModel, 503, "damaged_model"),
-        (BadInput, 422, "bad_input"),
-    ):
+    for kind, status, code in _KNOWN:
         if isinstance(problem, kind):
             return Refusal(status, code, str(problem))
     if isinstance(problem, MemoryError | RuntimeError):

@@ -29,63 +29,6 @@ Work = Callable[[Encoded], Result]  # makes the change without waiting for other
 _BETWEEN_TRIES = 0.05  # seconds
 
 
-class Changing:
-    """The changes of one worker's labels: each takes its turn between two batches, and its time is limited.
-
-    While another process changes the same folder it waits here, in the event loop, so that no prediction waits with it.
-    """
-
-    def __init__(self, settings: ServiceSettings, batcher: Batcher) -> None:
-        self._settings = settings
-        self._batcher = batcher
-        self._taken = 0  # changes that wait, for others or for their turn, and the one that is being made
-        self._at_work = 0  # 1 while one is being made
-
-    async def make(self, work: Work[Result]) -> Result:
-        """What the work gives; refused if too many wait, if others keep the model locked, or if it takes too long."""
-        limit, seconds = self._settings.limits.waiting_changes, self._settings.change_timeout
-        if self._taken - self._at_work >= limit:
-            raise too_busy(f"{limit:,} label changes wait already")
-        self._taken += 1
-        making = asyncio.ensure_future(self._tried(work))
-        making.add_done_callback(self._made)  # it keeps its place until then, even if whoever asked has given it up
-        done, _ = await asyncio.wait({making}, timeout=seconds)
-        if not done:
-            reason = f"the change is not done after {seconds:g} s and may still be made; look at GET /labels/history"
-            raise Refusal(504, "timeout", reason)
-        return making.result()
-
-    def _made(self, making: "asyncio.Future[Any]") -> None:
-        self._taken -= 1
-        making.cancelled() or making.exception()
-
-    async def _tried(self, work: Work[Result]) -> Result:
-        encoded = Encoded()
-
-        def make() -> Result:
-            self._at_work = 1
-            try:
-                return work(encoded)
-            finally:
-                self._at_work = 0
-
-        until = time.monotonic() + self._settings.change_timeout
-        waited = 0.0  # our own encoding takes nothing of what others may take
-        while True:
-            with suppress(Locked):
-                return await self._batcher.alone(make)
-            if waited >= self._settings.lock_timeout or time.monotonic() > until:
-                raise Refusal(
-                    503,
-                    "locked",
-                    f"another process has been changing the labels for {self._settings.lock_timeout:g} s, as `umpteen "
-                    "labels compact` may for longer; nothing was changed, try again in a moment",
-                    headers={"Retry-After": "5"},
-                )
-            await asyncio.sleep(_BETWEEN_TRIES)
-            waited += _BETWEEN_TRIES
-
-
 GivenUp = threading.Event  # set: nobody waits for the result any more
 THREADS = 2  # they share the processor with predictions; the second, so that one long search does not hold up the next
 
@@ -120,7 +63,6 @@ class Lookups:
             given_up.set()
 
     def stop(self) -> None:
-        """Waits for none."""
         for given_up in list(self._taken.values()):
             given_up.set()
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -235,7 +177,8 @@ class Service:
         self.batcher = batcher = Batcher(classifier, settings, self.metrics)
         self.lookups = Lookups(settings)
         self.ready = False
-        self._changing = Changing(settings, batcher)
+        self._changes = 0  # of the labels, that wait for others or for their turn, and the one that is being made
+        self._at_work = 0  # 1 while one is being made
         self._measured: tuple[Towers, LabelIndex] | None = None
         self._watching: list[asyncio.Task[None]] = []
         self.metrics.version.set_function(lambda: classifier.version)
@@ -256,9 +199,7 @@ class Service:
         self.ready = False
         for watching in self._watching:
             watching.cancel()
-            with suppress(asyncio.CancelledError):
-                await watching
-        self._watching = []
+        await asyncio.gather(*self._watching, return_exceptions=True)
         self.lookups.stop()
         self.batcher.end()
         await asyncio.to_thread(self.batcher.stop)
@@ -317,13 +258,50 @@ class Service:
         return towers is self.classifier.towers and index is self.classifier.index
 
     async def change(self, work: Work[Result]) -> Result:
-        """A change of the labels, between two batches; when this returns, the next request finds it."""
+        """A change of the labels, between two batches; when this returns, the next request finds it.
+
+        Refused if too many wait, if others keep the model locked, or if it takes too long.
+        """
+        limit, seconds = self.settings.limits.waiting_changes, self.settings.change_timeout
+        if self._changes - self._at_work >= limit:
+            raise too_busy(f"{limit:,} label changes wait already")
+        self._changes += 1
+        making = asyncio.ensure_future(self._make(work))  # which goes on even if whoever asked has given it up
+        making.add_done_callback(lambda made: made.cancelled() or made.exception())
+        done, _ = await asyncio.wait({making}, timeout=seconds)
+        if not done:
+            reason = f"the change is not done after {seconds:g} s and may still be made; look at GET /labels/history"
+            raise Refusal(504, "timeout", reason)
+        return making.result()
+
+    async def _make(self, work: Work[Result]) -> Result:
+        """While another process changes the same folder, it waits here, so that no prediction waits with it."""
+        encoded = Encoded()
+
+        def make() -> Result:
+            self._at_work = 1
+            try:
+                return work(encoded)
+            finally:
+                self._at_work = 0
+
+        seconds, until = self.settings.lock_timeout, time.monotonic() + self.settings.change_timeout
+        waited = 0.0  # our own encoding takes nothing of what others may take
         try:
-            result = await self._changing.make(work)
+            while True:
+                with suppress(Locked):
+                    result = await self.batcher.alone(make)
+                    self._log_labels("labels")
+                    return result
+                if waited >= seconds or time.monotonic() > until:
+                    locked = f"another process has been changing the labels for {seconds:g} s"
+                    advice = "as `umpteen labels compact` may for longer; nothing was changed, try again in a moment"
+                    raise Refusal(503, "locked", f"{locked}, {advice}", headers={"Retry-After": "5"})
+                await asyncio.sleep(_BETWEEN_TRIES)
+                waited += _BETWEEN_TRIES
         finally:
+            self._changes -= 1
             self._distrust()
-        self._log_labels("labels")
-        return result
 
     async def _refresh(self) -> None:
         """Takes in what other processes did to the folder: other labels, another index, calibration or model."""
