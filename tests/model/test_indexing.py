@@ -364,8 +364,8 @@ def test_a_milvus_that_the_operator_does_not_name_is_not_asked(
     with open_elsewhere(engine):  # so that asking it would fail
         classifier = Classifier.load(model)
         classifier.predict(QUERIES[:1], 1)
-        absence = classifier.index.absence  # type: ignore[attr-defined]
-        assert absence is not None and f"set UMPTEEN_MILVUS_URI={engine}" in absence.reason
+        away = classifier.index.away
+        assert away is not None and f"set UMPTEEN_MILVUS_URI={engine}" in away
         classifier.index.close()
         same_numbers(answers(model), before)
     said = remove_index(model)
@@ -518,7 +518,7 @@ def test_an_index_that_changes_while_it_is_opened_is_opened_whole_and_followed_b
 def test_an_embedded_milvus_is_opened_again_after_it_was_replaced_and_after_it_was_synced(model: Path) -> None:
     def opened() -> Classifier:
         found = Classifier.load(model)
-        assert found.predict(QUERIES[:1], 1) and found.index.absence is None  # type: ignore[attr-defined]
+        assert found.predict(QUERIES[:1], 1) and found.index.away is None
         return found
 
     before = answers(model)

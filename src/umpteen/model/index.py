@@ -22,7 +22,7 @@ from umpteen.model.classifier import Classifier
 from umpteen.model.folder import INDEX, ModelFolder, Verified, at_one_moment, checked_parts
 from umpteen.model.labels import LiveLabels
 from umpteen.search.certificate import Certificate, interval, queries_per_second, tune
-from umpteen.search.engine import Engine, Indexed, Later
+from umpteen.search.engine import Engine, Indexed
 from umpteen.search.index import ExactIndex
 from umpteen.search.kinds import KINDS, engine_of, forget
 
@@ -144,7 +144,7 @@ def sync_index(model: Path | str, *, sample: Sample | int = USUAL, progress: Pro
     if engine.updates:
         folder = ModelFolder(model)
         older = catalogue.indexed(part.labels_version, folder.model)
-        engine.update(folder.part_path(part), part.about, older, Later(catalogue.vectors, put, gone))
+        engine.update(folder.part_path(part), part.about, older, catalogue.vectors, put, gone)
         with folder.changing() as connection:
             current = read_parts(connection).get(INDEX)
             if current is None or current.folder != part.folder:

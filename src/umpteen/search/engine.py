@@ -93,14 +93,6 @@ class Indexed(NamedTuple):
     catalogue: Callable[[], NamedRows]
 
 
-class Later(NamedTuple):
-    """What has changed since: the vectors as they are now, which rows to put and which are gone."""
-
-    now: LiveVectors
-    put: Rows
-    gone: Rows
-
-
 BOUND = "bound_to_folder"  # in what is told of an index: a copy of its files would be of no use elsewhere
 
 
@@ -124,8 +116,10 @@ class Engine(ABC):
     def open(self, folder: Path, about: dict[str, Any], indexed: Indexed) -> LabelIndex:
         """The index as it was saved; the caller tells it what has changed since that version."""
 
-    def update(self, folder: Path, about: dict[str, Any], indexed: Indexed, later: Later) -> None:
-        """Tells an index of older labels what has changed since."""
+    def update(
+        self, folder: Path, about: dict[str, Any], indexed: Indexed, now: LiveVectors, put: Rows, gone: Rows
+    ) -> None:
+        """Tells an index of older labels the vectors as they are now, the rows that changed and those that are gone."""
         raise NotImplementedError
 
     def forget(self, folder: Path, about: dict[str, Any]) -> str | None:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from umpteen.errors import BadInput, InUse
+from umpteen.files.progress import Advance
 from umpteen.files.storage import FileLock
 from umpteen.search.engine import NamedRows
 from umpteen.search.index import LiveVectors, Rows
@@ -61,9 +62,11 @@ def release(path: str) -> None:
         lock, users = _OWNED.pop(path)
         if users > 1:
             _OWNED[path] = lock, users - 1
-        else:
-            _stop(path)
-            lock.close()
+            return
+        library = sys.modules.get("milvus_lite.server_manager")
+        if library is not None:  # else it never was started
+            library.server_manager_instance.release_server(path)
+        lock.close()
 
 
 def _locked(path: str) -> FileLock:
@@ -72,14 +75,8 @@ def _locked(path: str) -> FileLock:
     except InUse:
         raise InUse(
             f"{path}: the embedded Milvus belongs to one process, and another one has it open; stop that one, "
-            "run a single worker, or build the index with --uri and the address of a cluster"
+            "run a single worker, or build the index with --uri and the address of a cluster. Nothing was changed"
         ) from None
-
-
-def _stop(path: str) -> None:
-    library = sys.modules.get("milvus_lite.server_manager")
-    if library is not None:  # else it never was started
-        library.server_manager_instance.release_server(path)
 
 
 Result = TypeVar("Result")
@@ -116,7 +113,8 @@ class MilvusConnection:
 
     def call(self, work: Callable[[Any], Result]) -> Result:
         """What the work gives with the client of pymilvus; a failed call closes the connection."""
-        self._require_believed()
+        if self._refused is not None:
+            raise MilvusAway(f"Milvus at {self.uri}: {self._refused}")
         _library()
         from grpc import FutureTimeoutError, RpcError  # type: ignore[import-untyped]
         from pymilvus.exceptions import MilvusException
@@ -129,12 +127,6 @@ class MilvusConnection:
             self._drop(client)
             raise self._away(error) from error
 
-    def own(self) -> None:
-        """Keeps other processes from the embedded engine, without opening it."""
-        self._require_believed()
-        with self._opening:
-            self._own()
-
     def close(self) -> None:
         """Lets go of the connection, and of the embedded engine's files, for good."""
         with self._opening:
@@ -143,10 +135,6 @@ class MilvusConnection:
         self._drop(self._client)
         if owned:
             release(self.uri)
-
-    def _require_believed(self) -> None:
-        if self._refused is not None:
-            raise MilvusAway(f"Milvus at {self.uri}: {self._refused}")
 
     def _connected(self) -> Any:
         with self._opening:
@@ -167,23 +155,17 @@ class MilvusConnection:
         except Exception:  # it is broken, or closed already
             logging.getLogger(__name__).debug("closing the connection to Milvus failed", exc_info=True)
 
-    def _own(self) -> None:
-        if not self._owns_files:
-            try:
-                own(self.uri)
-            except OSError as error:
-                raise self._away(error) from error
-            self._owns_files = True
-
     def _open(self) -> Any:
         library = _library()
         # Its errors come as exceptions, which are told by those who can do something about them.
         logging.getLogger("pymilvus").setLevel(logging.CRITICAL)
-        if self.embedded:
-            self._own()
-            with _OWNING:  # one at a time
-                return library.MilvusClient(self.uri)
-        return library.MilvusClient(self.uri, token=os.environ.get(TOKEN, ""), timeout=self.timeout)
+        if not self.embedded:
+            return library.MilvusClient(self.uri, token=os.environ.get(TOKEN, ""), timeout=self.timeout)
+        if not self._owns_files:
+            own(self.uri)
+            self._owns_files = True
+        with _OWNING:  # one at a time
+            return library.MilvusClient(self.uri)
 
     def _away(self, error: Exception) -> MilvusAway:
         reason = getattr(error, "message", None) or str(error)
@@ -251,7 +233,9 @@ class MilvusCollection:
         connection.call(make)
         return cls(connection, name, structure)
 
-    def write(self, rows: Rows, labels: LiveVectors, catalogue: NamedRows) -> None:
+    def write(
+        self, rows: Rows, labels: LiveVectors, catalogue: NamedRows, progress: Advance = lambda done, total: None
+    ) -> None:
         """These rows as they are now; those that are there already are replaced."""
         step = max(1, _NUMBERS_AT_A_TIME // labels.dimension)
         for start in range(0, len(rows), step):
@@ -269,6 +253,7 @@ class MilvusCollection:
                 }
                 for row, alive, vector in zip(some, active, vectors, strict=True)
             )
+            progress(start + len(some), len(rows))
 
     def mark(self, version: int, dimension: int) -> None:
         """The collection holds this version of the labels."""
