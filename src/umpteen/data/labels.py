@@ -142,13 +142,7 @@ class Relevance:
         return int(self.matrix.shape[0])
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Relevance)
-            and self.matrix.shape == other.matrix.shape
-            and np.array_equal(self.matrix.indptr, other.matrix.indptr)
-            and np.array_equal(self.matrix.indices, other.matrix.indices)
-            and np.array_equal(self.matrix.data, other.matrix.data)
-        )
+        return isinstance(other, Relevance) and self.fingerprint() == other.fingerprint()
 
     def __hash__(self) -> int:
         return hash(self.fingerprint())

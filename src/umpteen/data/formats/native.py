@@ -90,7 +90,7 @@ def _file(folder: Path, stem: str) -> Path:
 
 def _splitter(separator: str | None, path: Path, into: Builder) -> Callable[[str], list[str]]:
     """Cuts a cell into its parts: at the given separator, else at each of | and ; that stands in no label key."""
-    usable = [separator] if separator else [mark for mark in SEPARATORS if not into.any_key_holds(mark)]
+    usable = [separator] if separator else [mark for mark in SEPARATORS if not any(mark in key for key in into.row_of)]
     if not usable:
         raise BadFile(
             path,
