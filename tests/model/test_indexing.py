@@ -174,10 +174,9 @@ def test_the_unfinished_work_of_others_never_becomes_part_of_a_model(model: Path
 def test_a_recall_that_cannot_be_reached_changes_nothing(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     build_index(model, "faiss-flat", recall=0.9)
     before = listing(model)
-    from umpteen.search.faiss import Structure
     from umpteen.search.index import Effort
 
-    monkeypatch.setattr(Structure, "efforts", lambda self, k: [Effort(k, 1, k)])
+    monkeypatch.setattr(FaissIndex, "efforts", lambda self, k: [Effort(k, 1, k)])
     outcome = command("index", "build", model, "--kind", "faiss-ivfpq", "--recall", "1", "--json")
     refused(outcome, "recall@10", "at most here, not 1")
     assert listing(model) == before

@@ -99,7 +99,7 @@ def build_index(
         index, about = made.enter_context(engine.build(part.folder, over, uri, partial(tell, "building")))
         seconds = time.perf_counter() - begun
         tuned = tune(index, queries, k, recall)
-        speeds = [queries_per_second(side, queries, k) for side in (index, ExactIndex.of(labels))]
+        speeds = [queries_per_second(side, queries, k) for side in (index, ExactIndex(labels))]
         part.labels_version, part.living = classifier.version, engine.living
         part.about = {**index.save(part.folder), **about}
         index.close()  # an engine in the folder is still when the folder is moved to its place

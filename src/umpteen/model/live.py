@@ -88,7 +88,7 @@ class LiveModel:
         self.calibration = calibration  # what makes probabilities of scores, if the model is calibrated
         self.folder = folder  # it was loaded from, and the model in it
         self.parts: dict[str, Part] = {}  # what was added to the trained model and is in use, by name
-        self.index: LabelIndex = ExactIndex.of(self.catalogue.vectors)  # what finds the best labels of a vector
+        self.index: LabelIndex = ExactIndex(self.catalogue.vectors)  # what finds the best labels of a vector
         self._index_version = self.version
         self.follows = tuple(follows)  # the parts that it uses as soon as they are there and can be opened
         self._fitted_ranker = ranker
@@ -248,7 +248,7 @@ class LiveModel:
     def _use_index(self, part: Part | None, *, try_it: bool) -> None:
         assert self.folder is not None
         old, version = self.index, self.version
-        new: LabelIndex = ExactIndex.of(self.catalogue.vectors)
+        new: LabelIndex = ExactIndex(self.catalogue.vectors)
         if part is not None:
             where = self.folder.part_path(part)
             engine = engine_of(str(part.about.get("kind")))

@@ -27,50 +27,39 @@ class LabelIndex(Protocol):
     @property
     def one_process(self) -> bool:
         """Whether no other process can search it at the same time."""
-        ...
 
     @property
     def away(self) -> str | None:
         """Why exact search stands in for it, if it cannot be reached."""
-        ...
 
     @property
     def kind(self) -> str:
         """Its name in the table of kinds.py."""
-        ...
 
     @property
     def labels(self) -> LiveVectors:
         """All there is to find now."""
-        ...
 
     def search(self, queries: Tensor, k: int) -> Ranking:
         """The k best rows of each query, of equal scores the smaller first; ends in −1 when there are fewer."""
-        ...
 
     def candidates(self, queries: Tensor, effort: Effort) -> Rows:
         """The rows found for each query with this effort, best first, before exact scores; −1 where none is left."""
-        ...
 
     def efforts(self, k: int) -> list[Effort]:
         """What can be tried, the least first, in groups of one breadth; an index without a choice has one."""
-        ...
 
     def add(self, rows: NDArray[np.int64], vectors: NDArray[np.float32]) -> None:
         """New rows, or new vectors for known ones; found by the next search."""
-        ...
 
     def remove(self, rows: NDArray[np.int64]) -> None:
         """Rows that no search returns until they are added again."""
-        ...
 
     def save(self, folder: Path) -> dict[str, Any]:
         """Writes the index as it was built into a folder; returns what its engine has to be told to open it."""
-        ...
 
     def close(self) -> None:
         """Lets go of files, locks and connections; an index is not searched after it."""
-        ...
 
 
 class NamedRows(Protocol):
@@ -148,7 +137,7 @@ class ExactEngine(Engine):
     def build(
         self, folder: Path, indexed: Indexed, uri: str | None, progress: Advance
     ) -> Iterator[tuple[LabelIndex, dict[str, Any]]]:
-        yield ExactIndex.of(indexed.vectors), {}
+        yield ExactIndex(indexed.vectors), {}
 
     def open(self, folder: Path, about: dict[str, Any], indexed: Indexed) -> LabelIndex:
-        return ExactIndex.of(indexed.vectors)
+        return ExactIndex(indexed.vectors)

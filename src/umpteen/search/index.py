@@ -175,6 +175,11 @@ def with_spare(k: int) -> int:
     return k + max(_SPARE, k // 2)
 
 
+def lists_of(count: int) -> int:
+    """Into how many lists an index divides so many labels; Milvus has 65,536 at most."""
+    return max(1, min(int(4 * math.sqrt(count)), count // 32, 65_536))
+
+
 def doubling(first: int, last: int, *, steps: int = 1) -> list[int]:
     """From first to last, each 2^(1/steps) times the one before, about."""
     last = max(last, 1)
@@ -190,16 +195,9 @@ class ExactIndex:
     one_process = False
     away = None
 
-    def __init__(self, base: Tensor, active: NDArray[np.bool_] | None = None) -> None:
-        self.labels = LiveVectors(base, active)
+    def __init__(self, labels: LiveVectors) -> None:
+        self.labels = labels
         self.effort = Effort(1, 0, 1)
-
-    @classmethod
-    def of(cls, labels: LiveVectors) -> "ExactIndex":
-        """Searches labels that have changed already."""
-        index = cls(labels.base)
-        index.labels = labels
-        return index
 
     def search(self, queries: Tensor, k: int) -> Ranking:
         return exact_search(queries, self.labels, k)

@@ -23,7 +23,17 @@ from torch import Tensor
 from umpteen.errors import BadInput
 from umpteen.files.progress import Advance
 from umpteen.search.engine import BOUND, Engine, Indexed, LabelIndex, NamedRows, size_of
-from umpteen.search.index import Effort, LiveVectors, Overlay, Rows, checked_queries, doubling, exact_search, with_spare
+from umpteen.search.index import (
+    Effort,
+    LiveVectors,
+    Overlay,
+    Rows,
+    checked_queries,
+    doubling,
+    exact_search,
+    lists_of,
+    with_spare,
+)
 from umpteen.search.milvus import (
     AUTO,
     HNSW,
@@ -88,7 +98,7 @@ class MilvusIndex:
     ) -> Self:
         """A new collection with all labels as they are now."""
         structure = HNSW if all_of_length_1(labels, np.flatnonzero(labels.active)) else IVF_FLAT
-        collection = MilvusCollection.create(connection, name, labels.dimension, structure, _lists(len(labels)))
+        collection = MilvusCollection.create(connection, name, labels.dimension, structure, lists_of(len(labels)))
         collection.write(np.arange(len(labels)), labels, catalogue, progress)
         collection.mark(catalogue.version, labels.dimension)
         return cls(collection, labels, Effort(1, 1, 1), lambda: catalogue, catalogue.version)
@@ -121,7 +131,7 @@ class MilvusIndex:
         if self.collection.structure == HNSW:
             return [Effort(k, width, few) for width in doubling(max(16, few), min(count, MOST_RESULTS), steps=_STEPS)]
         # The embedded engine does not hear how many lists are wanted; of those it makes, it cannot search too many.
-        most = max(_lists(count), _LISTS_EMBEDDED) if self.collection.connection.embedded else _lists(count)
+        most = max(lists_of(count), _LISTS_EMBEDDED) if self.collection.connection.embedded else lists_of(count)
         return [Effort(k, lists, few) for lists in doubling(1, most)]
 
     def add(self, rows: NDArray[np.int64], vectors: NDArray[np.float32]) -> None:
@@ -196,10 +206,6 @@ def all_of_length_1(labels: LiveVectors, rows: Rows) -> bool:
         bool(((labels.of(rows[start : start + _ROWS_AT_A_TIME]).norm(dim=1) - 1).abs() <= _ALIKE).all())
         for start in range(0, len(rows), _ROWS_AT_A_TIME)
     )
-
-
-def _lists(count: int) -> int:
-    return max(1, min(int(4 * count**0.5), count // 32, 65_536))
 
 
 class FallbackIndex(MilvusIndex):

@@ -5,7 +5,6 @@ beats the k-th best, so a tile costs one product and one comparison; the few tha
 never held. On a CPU each thread searches for queries of its own.
 """
 
-import io
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from torch import Tensor
 
 from umpteen.errors import BadFile, BadInput
 from umpteen.files.progress import Advance
-from umpteen.files.storage import atomic_file, write_atomically
+from umpteen.files.storage import atomic_file
 from umpteen.parallel.world import Shard, World, spread
 
 NO_LABEL = -1  # stands in `rows` where a query has fewer labels than the ranking is wide
@@ -86,9 +85,8 @@ class Ranking:
 
     def save(self, path: Path) -> None:
         """Written as scipy CSR (.npz), which `scipy.sparse.load_npz` reads."""
-        buffer = io.BytesIO()
-        scipy.sparse.save_npz(buffer, self.to_csr())
-        write_atomically(path, buffer.getvalue())
+        matrix = self.to_csr()
+        write_csr(path, lambda: [matrix], matrix.shape, matrix.nnz)
 
     @classmethod
     def load(cls, path: Path, k: int) -> "Ranking":
