@@ -17,10 +17,13 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from sqlite3 import Connection
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import quote
 
 from umpteen.errors import BadInput, DamagedModel, NotSaved
+
+if TYPE_CHECKING:
+    from umpteen.model.labels import LiveLabels
 
 LONGEST_KEY = 512  # characters
 LONGEST_TEXT = 10_000
@@ -92,15 +95,7 @@ class VersionSummary(NamedTuple):
     note: str
 
 
-class Labels(Protocol):
-    """What has to be known of the labels there are."""
-
-    def text_of(self, key: str) -> str | None: ...
-    def is_retired(self, key: str) -> bool: ...
-    def count(self) -> int: ...
-
-
-def steps_of(changes: Sequence[Change], labels: Labels) -> tuple[Step, ...]:
+def steps_of(changes: Sequence[Change], labels: "LiveLabels") -> tuple[Step, ...]:
     """The changes as steps, each checked against the labels there are; those that change nothing are left out."""
     steps: list[Step] = []
     seen: set[str] = set()
@@ -118,7 +113,7 @@ def steps_of(changes: Sequence[Change], labels: Labels) -> tuple[Step, ...]:
     return tuple(steps)
 
 
-def step_of(change: Change, labels: Labels) -> Step | None:
+def step_of(change: Change, labels: "LiveLabels") -> Step | None:
     """The change as a step, checked against the labels there are; None if it changes nothing."""
     there = labels.text_of(change.key)
     if isinstance(change, Add):

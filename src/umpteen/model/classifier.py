@@ -81,7 +81,7 @@ class Classifier:
     """
 
     def __init__(self, towers: Towers, labels: LabelCatalogue | LiveLabels, vectors: Tensor, **about: Any) -> None:
-        self._live = LiveModel(towers, labels, vectors, **about)
+        self._live = LiveModel(towers, LiveCatalogue(LiveLabels.of(labels), vectors), **about)
         self._seen: Stamp | None = None  # of the folder, when it was last looked into
         self._damaged: tuple[Stamp, Exception, float] | None = None  # a model that cannot be loaded, and until when
 

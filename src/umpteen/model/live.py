@@ -14,7 +14,6 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from umpteen.calibration.calibration import Calibration
-from umpteen.data.labels import LabelCatalogue
 from umpteen.encoders.towers import Towers
 from umpteen.errors import BadInput, DamagedModel
 from umpteen.evaluation.report import Report
@@ -51,16 +50,12 @@ class _Trouble(NamedTuple):
 
 
 class LiveModel:
-    """What is loaded of one model. Calls that change or refresh it and calls that search must not overlap.
-
-    `catalogue` and what follows it are for who loads a model from its folder.
-    """
+    """What is loaded of one model; `Classifier` says what its attributes are."""
 
     def __init__(
         self,
         towers: Towers,
-        labels: LabelCatalogue | LiveLabels,
-        vectors: Tensor,
+        catalogue: LiveCatalogue,
         *,
         report: Report | dict[str, Any] | None = None,
         recipe: str | None = None,
@@ -68,27 +63,27 @@ class LiveModel:
         training: dict[str, Any] | None = None,
         ranker: Ranker | None = None,
         calibration: Calibration | None = None,
-        catalogue: LiveCatalogue | None = None,
         folder: ModelFolder | None = None,
         follows: Iterable[str] = (),
     ) -> None:
-        if tuple(vectors.shape) != (len(labels), towers.dimension):
+        count, shape = len(catalogue.start), tuple(catalogue.base.shape)
+        if shape != (count, towers.dimension):
             raise BadInput(
-                f"{len(labels):,} labels in {towers.dimension} dimensions need as many label vectors, "
-                f"but these have the shape {tuple(vectors.shape)}"
+                f"{count:,} labels in {towers.dimension} dimensions need as many label vectors, "
+                f"but these have the shape {shape}"
             )
-        if ranker is not None and ranker.labels != len(labels):
-            raise BadInput(f"the ranker knows {ranker.labels:,} labels, the model {len(labels):,}; fit it again")
-        self.catalogue = catalogue or LiveCatalogue(LiveLabels.of(labels), vectors)
+        if ranker is not None and ranker.labels != count:
+            raise BadInput(f"the ranker knows {ranker.labels:,} labels, the model {count:,}; fit it again")
+        self.catalogue = catalogue
         self.towers = towers
         self._report = report  # as it was read, until somebody asks for it
-        self.recipe = recipe  # what the model was trained by, as TOML
-        self.data = data or {}  # what it was trained on
-        self.training = training or {}  # steps, seconds and parameters
-        self.calibration = calibration  # what makes probabilities of scores, if the model is calibrated
-        self.folder = folder  # it was loaded from, and the model in it
-        self.parts: dict[str, Part] = {}  # what was added to the trained model and is in use, by name
-        self.index: LabelIndex = ExactIndex(self.catalogue.vectors)  # what finds the best labels of a vector
+        self.recipe = recipe
+        self.data = data or {}
+        self.training = training or {}
+        self.calibration = calibration
+        self.folder = folder
+        self.parts: dict[str, Part] = {}
+        self.index: LabelIndex = ExactIndex(catalogue.vectors)
         self._index_version = self.version
         self.follows = tuple(follows)  # the parts that it uses as soon as they are there and can be opened
         self._fitted_ranker = ranker
@@ -105,16 +100,13 @@ class LiveModel:
             parts = {name: part for name, part in checked_parts(connection).items() if name in (*follows, RANKER)}
             folder.require_whole(parts.values(), verified)
             report, recipe = folder.trained / REPORT, folder.trained / RECIPE
-            catalogue = LiveCatalogue.read(folder, connection)
             loaded = cls(
                 Towers.load(folder.trained / "encoder"),
-                catalogue.start,
-                catalogue.base,
+                LiveCatalogue.read(folder, connection),
                 report=json.loads(report.read_text(encoding="utf-8")) if report.exists() else None,
                 recipe=recipe.read_text(encoding="utf-8") if recipe.exists() else None,
                 data=folder.manifest["settings"]["data"],
                 training=folder.manifest["settings"]["training"],
-                catalogue=catalogue,
                 folder=folder,
                 follows=follows,
             )
@@ -129,7 +121,6 @@ class LiveModel:
 
     @property
     def report(self) -> Report | None:
-        """On validation, as training ended."""
         if self._report is not None and not isinstance(self._report, Report):
             try:
                 self._report = Report.from_dict(self._report)
@@ -139,27 +130,22 @@ class LiveModel:
 
     @property
     def labels(self) -> LiveLabels:
-        """The labels as they are now; a snapshot that later changes leave alone."""
         return self.catalogue.labels
 
     @property
     def version(self) -> int:
-        """Of the labels: 0 as trained, one more with each change."""
         return self.catalogue.labels.version
 
     @property
     def vectors(self) -> Tensor:
-        """The labels' vectors, retired rows included; mapped while no label has changed, else held in memory."""
-        return self.catalogue.all_vectors()  # [rows, d]
+        return self.catalogue.all_vectors()
 
     @property
     def hidden(self) -> NDArray[np.int64]:
-        """The rows of retired labels, which no search may return."""
         return np.flatnonzero(~self.labels.active)
 
     @property
     def path(self) -> Path | None:
-        """Where it was loaded from; changes of its labels are on disk then."""
         return None if self.folder is None else self.folder.path
 
     @property
@@ -168,7 +154,6 @@ class LiveModel:
 
     @property
     def ranker(self) -> Ranker | None:
-        """What puts the dual encoder's first labels in order, as they are now; None: the dual encoder ranks alone."""
         if self._fitted_ranker is None:
             return None
         if self._current_ranker is None or self._current_ranker[0] != self.version:
@@ -178,7 +163,6 @@ class LiveModel:
         return self._current_ranker[1]
 
     def part_file(self, name: str, file: str) -> bytes | None:
-        """A file of a part in use, as it was written; None if the part has no such file, or is gone by now."""
         part = self.parts.get(name)
         if part is not None and self.folder is not None and file in part.files:
             with suppress(OSError):
