@@ -115,7 +115,6 @@ def open_dataset(source: str | Path, *, cache: Path | None = None, progress: Adv
 
 
 def bundled_names() -> list[str]:
-    """The datasets that ship with the package."""
     return sorted(path.parent.name for path in BUNDLED.glob("*/labels.*"))
 
 

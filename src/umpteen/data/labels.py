@@ -272,7 +272,6 @@ def _canonical(matrix: csr_array) -> csr_array:
 
 
 def _queries_of(matrix: csr_array) -> NDArray[np.int64]:
-    """The query of each stored pair."""
     return np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
 
 
@@ -298,7 +297,6 @@ class EpochSampler:
 
     @property
     def queries(self) -> int:
-        """How many queries an epoch has."""
         return len(self._queries)
 
     @property
@@ -306,7 +304,6 @@ class EpochSampler:
         return -(-self.queries // self._batch_size)
 
     def rows(self, epoch: int, index: int) -> NDArray[np.int64]:
-        """The query rows of one batch."""
         if not 0 <= index < self.batches_per_epoch:
             raise BadInput(f"batch {index} is out of range: an epoch has {self.batches_per_epoch:,} batches")
         if self._shuffled is None or self._shuffled[0] != epoch:

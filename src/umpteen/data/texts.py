@@ -90,7 +90,6 @@ class Texts(Sequence[str]):
         return f"<{len(self):,} texts>"
 
     def byte_lengths(self) -> NDArray[np.int64]:
-        """The length of each text in UTF-8 bytes."""
         return np.asarray(self._ends - self._starts)
 
     def take(self, rows: ArrayLike | slice) -> Texts:

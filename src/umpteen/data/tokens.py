@@ -39,7 +39,6 @@ class TokenTable:
 
     @classmethod
     def of(cls, rows: Iterable[list[int]], vocabulary_size: int) -> "TokenTable":
-        """A table in memory."""
         ids, lengths = flatten(list(rows), id_type(vocabulary_size))
         return cls.of_lengths(ids, lengths)
 
@@ -54,7 +53,6 @@ class TokenTable:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Tokens in each row."""
         return self.ends - self.starts
 
     def take(self, rows: NDArray[Any]) -> "TokenTable":

@@ -54,7 +54,6 @@ class Audit:
         ]
 
     def summary(self) -> dict[str, Any]:
-        """How many there are."""
         return {
             "queries": self.queries,
             "mined": self.mined,

@@ -74,7 +74,6 @@ def folder_of(output: Path) -> Path:
 
 
 def bad_rows_of(output: Path) -> Path:
-    """Where skipped rows are listed."""
     return Path(f"{output}.bad.jsonl")
 
 
@@ -95,8 +94,12 @@ def predict_file(
     """
     _check_output(source, output, wanted)
     rows = InputRows(source, field=wanted.field, name_field=wanted.id_field)
-    asked = {name: value for name, value in asdict(wanted).items() if name != "skip_bad"}  # changes no answer
-    identity = {"format": FORMAT, **asked, **_model_of(classifier)}
+    identity = {"format": FORMAT, **asdict(wanted), "labels_version": classifier.version}
+    identity["with_ranker"] = classifier.ranker is not None
+    del identity["skip_bad"]  # changes no answer
+    if classifier.folder is not None:
+        parts = sorted(part.folder for part in classifier.parts.values())
+        identity |= {"model": classifier.folder.model, "parts": parts}
     with _opened(output, identity, resume=resume, overwrite=overwrite) as work:
         if work is None:
             return None
@@ -182,14 +185,6 @@ def _check_output(source: Path, output: Path, wanted: Wanted) -> None:
     for path in (output, bad_rows_of(output)):
         if path.exists() and source.exists() and path.samefile(source):
             raise BadInput(f"{path} is the input itself; give another --output")
-
-
-def _model_of(classifier: Classifier) -> dict[str, Any]:
-    """What must be the same for answers to be the same."""
-    about: dict[str, Any] = {"labels_version": classifier.version, "with_ranker": classifier.ranker is not None}
-    if classifier.folder is not None:
-        about |= {"model": classifier.folder.model, "parts": sorted(part.folder for part in classifier.parts.values())}
-    return about
 
 
 @contextmanager

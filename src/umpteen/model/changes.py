@@ -78,7 +78,6 @@ class Version:
     steps: tuple[Step, ...]
 
     def summary(self) -> "VersionSummary":
-        """For a list of versions."""
         done = Counter(step.do for step in self.steps)
         added = done["add"] + done["revive"]
         return VersionSummary(self.number, self.time, added, done["rename"], done["retire"], self.note)
@@ -138,7 +137,6 @@ def step_of(change: Change, labels: "LiveLabels") -> Step | None:
 
 
 def unknown_key(key: str, retired: bool) -> BadInput:
-    """The error for a key that no active label has."""
     if retired:
         return BadInput(f"the label with the key {key!r} is retired; add it again to bring it back")
     return BadInput(f"there is no label with the key {key!r}")
@@ -163,7 +161,6 @@ def check_key(key: str) -> None:
 
 
 def check_text(key: str, text: object) -> None:
-    """Refuses what cannot be a label's text."""
     if not isinstance(text, str):
         raise BadInput(f"the text of label {key!r} is a {type(text).__name__}, not a string")
     if not text.strip():
@@ -375,7 +372,6 @@ def rows_at(connection: Connection, version: int) -> Iterator[tuple[int, str | N
 
 
 def read_parts(connection: Connection) -> dict[str, Part]:
-    """The current parts by name."""
     parts: dict[str, Part] = {}
     for name, folder, version, *described in connection.execute(
         "SELECT name, folder, labels_version, about, files FROM parts"
@@ -391,7 +387,6 @@ def read_parts(connection: Connection) -> dict[str, Part]:
 
 
 def write_part(connection: Connection, part: Part) -> None:
-    """The part is current from now on."""
     connection.execute(
         "INSERT OR REPLACE INTO parts VALUES (?, ?, ?, ?, ?)",
         (part.name, part.folder, part.labels_version, json.dumps(part.about), json.dumps(part.files)),
@@ -399,7 +394,6 @@ def write_part(connection: Connection, part: Part) -> None:
 
 
 def drop_part(connection: Connection, name: str) -> None:
-    """There is no such part from now on."""
     connection.execute("DELETE FROM parts WHERE name = ?", (name,))
 
 

@@ -1,11 +1,12 @@
 """The seam: what finds the k best labels of a query, whatever is behind it.
 
-A new kind is a module with an index (the methods of `LabelIndex`) and its `Engine`, and a row in kinds.py.
+A new kind is a module with an index (the methods of `LabelIndex`) and its `Engine`, and a row of `KINDS`.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -14,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from umpteen.errors import BadInput
 from umpteen.files.progress import Advance
 from umpteen.search.index import Effort, ExactIndex, LiveVectors, Rows
 from umpteen.search.ranking import Ranking
@@ -34,7 +36,7 @@ class LabelIndex(Protocol):
 
     @property
     def kind(self) -> str:
-        """Its name in the table of kinds.py."""
+        """Its name in the table of kinds."""
 
     @property
     def labels(self) -> LiveVectors:
@@ -141,3 +143,35 @@ class ExactEngine(Engine):
 
     def open(self, folder: Path, about: dict[str, Any], indexed: Indexed) -> LabelIndex:
         return ExactIndex(indexed.vectors)
+
+
+def _faiss(kind: str) -> Engine:
+    from umpteen.search.faiss import FaissEngine
+
+    return FaissEngine(kind)
+
+
+def _milvus() -> Engine:
+    from umpteen.search.milvus_index import MilvusEngine
+
+    return MilvusEngine()
+
+
+KINDS: dict[str, Callable[[], Engine]] = {  # an engine is loaded when its kind is asked for
+    "exact": ExactEngine,
+    **{kind: partial(_faiss, kind) for kind in ("faiss-flat", "faiss-hnsw", "faiss-ivfpq", "faiss-sq")},
+    "milvus": _milvus,
+}
+
+
+def engine_of(kind: str) -> Engine:
+    """The engine of this kind, or an error that lists those there are."""
+    if kind not in KINDS:
+        raise BadInput(f"{kind!r} is no kind of index; there are {', '.join(KINDS)}")
+    return KINDS[kind]()
+
+
+def forget(folder: Path, about: dict[str, Any]) -> str | None:
+    """Removes what lies elsewhere of an index that is gone; of a kind that nobody knows here, nothing does."""
+    kind = str(about.get("kind"))
+    return engine_of(kind).forget(folder, about) if kind in KINDS else None

@@ -156,7 +156,6 @@ class Effort:
     rescored: int  # candidates that get exact scores
 
     def for_k(self, k: int) -> "Effort":
-        """The effort for another number of labels."""
         if k <= self.k:
             return self
         more = k / self.k
@@ -327,7 +326,6 @@ class Overlay(NamedTuple):
         return Overlay(self.labels.with_rows(rows, vectors), self.fresh.with_rows(rows, vectors)), rows
 
     def without(self, rows: Rows) -> "Overlay":
-        """These rows are found no more."""
         return Overlay(self.labels.without(rows), self.fresh.without(rows[rows < len(self.fresh)]))
 
     def best(self, queries: Tensor, candidates: Rows, k: int) -> Ranking:

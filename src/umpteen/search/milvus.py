@@ -281,7 +281,6 @@ class MilvusCollection:
         return rows
 
     def drop(self) -> None:
-        """Deletes the collection."""
         self.connection.call(lambda client: client.drop_collection(self.name))
 
     def _search(

@@ -96,7 +96,6 @@ class MilvusIndex:
         catalogue: NamedRows,
         progress: Advance = lambda done, total: None,
     ) -> Self:
-        """A new collection with all labels as they are now."""
         structure = HNSW if all_of_length_1(labels, np.flatnonzero(labels.active)) else IVF_FLAT
         collection = MilvusCollection.create(connection, name, labels.dimension, structure, lists_of(len(labels)))
         collection.write(np.arange(len(labels)), labels, catalogue, progress)

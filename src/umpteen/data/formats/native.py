@@ -12,11 +12,10 @@ from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 
-from umpteen.data.formats.reading import Record, is_table, list_of, read_records, string
+from umpteen.data.formats.reading import ENDINGS, Record, is_table, list_of, read_records, string
 from umpteen.data.prepared import SPLITS, Builder, Place
 from umpteen.errors import BadFile
 
-ENDINGS = (".jsonl", ".csv", ".tsv", ".jsonl.gz", ".csv.gz", ".tsv.gz")
 SETTINGS = "dataset.toml"
 SEPARATORS = "|;"
 OPTIONAL = ("weights", "ignore")

@@ -17,6 +17,7 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 BYTE_ORDER_MARK = "\ufeff"
+ENDINGS = (".jsonl", ".csv", ".tsv", ".jsonl.gz", ".csv.gz", ".tsv.gz")  # of files of records
 LINES_BETWEEN_REPORTS = 1024
 Record = dict[str, Any]
 Found = tuple[Place, str, Record | BadFile]  # where a row stands, as it is written, and what it says, if anything
@@ -140,7 +141,6 @@ def rows_of_table(path: Path, lines: Iterator[tuple[Place, str]], columns: Colle
 
 
 def field_of(record: Record, field: str, at: Place) -> Any:
-    """A field that must be there."""
     if field not in record:
         raise at.error(f"has no {field!r}; it has {', '.join(map(repr, record)) or 'no field at all'}")
     return record[field]
@@ -195,7 +195,6 @@ def mismatch(first_path: Path, first: int, second_path: Path, second: int, what:
 
 
 def first_existing(folder: Path, *names: str) -> Path | None:
-    """The first of these files that is there."""
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
