@@ -9,13 +9,11 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable
-from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from umpteen.errors import BadInput, InUse
@@ -274,48 +272,38 @@ class MilvusCollection:
             asked = {"ef": min(max(breadth, count), WIDEST)} if self.structure == HNSW else {"nprobe": breadth}
         rows = np.full((len(queries), count), NO_LABEL, dtype=np.int64)
         for start in range(0, len(queries), _QUERIES_AT_A_TIME):
-            some = queries[start : start + _QUERIES_AT_A_TIME].numpy()
-            found = self.connection.call(partial(self._search, some, count, asked, filtered))
+            found = self._ask(
+                "search",
+                data=list(queries[start : start + _QUERIES_AT_A_TIME].numpy()),
+                anns_field="vector",
+                limit=count,
+                filter="retired == false" if filtered else "",
+                search_params={"metric_type": "IP", "params": asked},
+                output_fields=["row"],
+            )
             for place, hits in enumerate(found, start):
                 rows[place, : len(hits)] = [hit["row"] for hit in hits]
         return rows
-
-    def drop(self) -> None:
-        self.connection.call(lambda client: client.drop_collection(self.name))
-
-    def _search(
-        self, queries: NDArray[np.float32], count: int, asked: dict[str, int], filtered: bool, client: Any
-    ) -> Any:
-        self._load(client)
-        return client.search(
-            self.name,
-            data=list(queries),
-            anns_field="vector",
-            limit=count,
-            filter="retired == false" if filtered else "",
-            search_params={"metric_type": "IP", "params": asked},
-            output_fields=["row"],
-            timeout=self.connection.timeout,
-        )
 
     def query(self, expression: str, fields: list[str]) -> Any:
         """These fields of the entities for which the expression holds, as they are after the last write."""
         # The embedded engine knows no other way, and does not know that it can be asked for.
         fresh = {} if self.connection.embedded else {"consistency_level": "Strong"}
+        return self._ask("query", filter=expression, output_fields=fields, **fresh)
+
+    def drop(self) -> None:
+        self.connection.call(lambda client: client.drop_collection(self.name))
+
+    def _ask(self, what: str, **asked: Any) -> Any:
+        """A collection can be searched once Milvus has it in memory; asking again costs little."""
 
         def ask(client: Any) -> Any:
-            self._load(client)
-            return client.query(
-                self.name, filter=expression, output_fields=fields, timeout=self.connection.timeout, **fresh
-            )
+            if self._loaded is not client:
+                client.load_collection(self.name)
+                self._loaded = client
+            return getattr(client, what)(self.name, timeout=self.connection.timeout, **asked)
 
         return self.connection.call(ask)
-
-    def _load(self, client: Any) -> None:
-        """A collection can be searched once Milvus has it in memory; asking again costs little."""
-        if self._loaded is not client:
-            client.load_collection(self.name)
-            self._loaded = client
 
     def _upsert(self, entities: Iterable[dict[str, Any]]) -> None:
         listed = list(entities)

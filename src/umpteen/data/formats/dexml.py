@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from scipy.sparse import csr_array, load_npz
 
-from umpteen.data.formats.reading import filter_files, in_step, mismatch, read_filter, read_lines
+from umpteen.data.formats.reading import filter_files, in_step, read_filter, read_lines
 from umpteen.data.prepared import Builder
 from umpteen.errors import BadFile
 
@@ -59,14 +59,10 @@ def _read_labels(texts: Path, ids: Path, into: Builder) -> None:
 def _read_split(split: str, texts: Path, matrix_path: Path, into: Builder) -> None:
     matrix = _load(matrix_path, into.labels)
     into.begin(split, texts)
-    starts, lines = matrix.indptr, 0
-    for row, (at, text) in enumerate(read_lines(texts, into.advance)):
-        lines = row + 1
-        if lines <= matrix.shape[0]:
-            pairs = slice(starts[row], starts[row + 1])
-            into.add_query(text, matrix.indices[pairs].tolist(), matrix.data[pairs].tolist(), at)
-    if lines != matrix.shape[0]:
-        raise mismatch(matrix_path, matrix.shape[0], texts, lines, "rows")
+    pairs = map(slice, matrix.indptr[:-1], matrix.indptr[1:])
+    rows = ((matrix.indices[some].tolist(), matrix.data[some].tolist()) for some in pairs)
+    for (labels, weights), (at, text) in in_step(matrix_path, rows, texts, read_lines(texts, into.advance), "rows"):
+        into.add_query(text, labels, weights, at)
     into.advance(matrix_path.stat().st_size)
 
 

@@ -184,14 +184,10 @@ def in_step(
     for count, (one, other) in enumerate(pairs):
         if one is missing or other is missing:
             longer = count + 1 + sum(1 for _ in pairs)
-            counts = (count, longer) if one is missing else (longer, count)
-            raise mismatch(first_path, counts[0], second_path, counts[1], what)
+            first_count, second_count = (count, longer) if one is missing else (longer, count)
+            problem = f"has {first_count:,} {what} but {second_path} has {second_count:,}; was one of them cut short?"
+            raise BadFile(first_path, problem)
         yield cast(A, one), cast(B, other)
-
-
-def mismatch(first_path: Path, first: int, second_path: Path, second: int, what: str) -> BadFile:
-    """Two files that must agree on a number do not."""
-    return BadFile(first_path, f"has {first:,} {what} but {second_path} has {second:,}; was one of them cut short?")
 
 
 def first_existing(folder: Path, *names: str) -> Path | None:
