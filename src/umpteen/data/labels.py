@@ -66,9 +66,6 @@ class LabelCatalogue:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, LabelCatalogue) and self.keys == other.keys and self.texts == other.texts
 
-    def __hash__(self) -> int:
-        return hash(self.texts)
-
     def __repr__(self) -> str:
         return f"<{len(self):,} labels>"
 
@@ -143,9 +140,6 @@ class Relevance:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Relevance) and self.fingerprint() == other.fingerprint()
-
-    def __hash__(self) -> int:
-        return hash(self.fingerprint())
 
     def __repr__(self) -> str:
         return f"<{self.pairs:,} pairs of {len(self):,} queries and {self.labels:,} labels>"

@@ -83,9 +83,6 @@ class Texts(Sequence[str]):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Texts) and len(self) == len(other) and self.fingerprint() == other.fingerprint()
 
-    def __hash__(self) -> int:
-        return hash(self.fingerprint())
-
     def __repr__(self) -> str:
         return f"<{len(self):,} texts>"
 

@@ -2,16 +2,12 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from sqlite3 import Connection
 from time import monotonic
 from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
 from safetensors import SafetensorError
-from torch import Tensor
 
 from umpteen.calibration.calibration import Calibration
 from umpteen.encoders.towers import Towers
@@ -29,7 +25,6 @@ from umpteen.model.folder import (
     Verified,
     at_one_moment,
     checked_parts,
-    read_plainly,
     refuse_links,
 )
 from umpteen.model.labels import LiveLabels
@@ -85,7 +80,7 @@ class LiveModel:
         self.index: LabelIndex = ExactIndex(catalogue.vectors)
         self._index_version = self.version
         self.follows = tuple(follows)  # the parts that it uses as soon as they are there and can be opened
-        self._fitted_ranker = ranker
+        self.fitted_ranker = ranker
         self._current_ranker: tuple[int, Ranker] | None = None  # for which version
         self.troubles: dict[str, _Trouble] = {}  # by part, when it was last tried
 
@@ -124,7 +119,8 @@ class LiveModel:
             try:
                 self._report = Report.from_dict(self._report)
             except BadInput as error:
-                raise DamagedModel(f"{self.path}: cannot be used although its files are whole: {error}") from error
+                where = "the model" if self.folder is None else self.folder.path
+                raise DamagedModel(f"{where}: cannot be used although its files are whole: {error}") from error
         return self._report
 
     @property
@@ -136,37 +132,14 @@ class LiveModel:
         return self.catalogue.labels.version
 
     @property
-    def vectors(self) -> Tensor:
-        return self.catalogue.all_vectors()
-
-    @property
-    def hidden(self) -> NDArray[np.int64]:
-        return np.flatnonzero(~self.labels.active)
-
-    @property
-    def path(self) -> Path | None:
-        return None if self.folder is None else self.folder.path
-
-    @property
-    def has_ranker(self) -> bool:
-        return self._fitted_ranker is not None
-
-    @property
     def ranker(self) -> Ranker | None:
-        if self._fitted_ranker is None:
+        if self.fitted_ranker is None:
             return None
         if self._current_ranker is None or self._current_ranker[0] != self.version:
             fitted = self.parts[RANKER].labels_version if RANKER in self.parts else self.catalogue.start.version
             changed = self.catalogue.renamed_since(fitted)
-            self._current_ranker = self.version, self._fitted_ranker.with_later(len(self.labels), changed)
+            self._current_ranker = self.version, self.fitted_ranker.with_later(len(self.labels), changed)
         return self._current_ranker[1]
-
-    def part_file(self, name: str, file: str) -> bytes | None:
-        part = self.parts.get(name)
-        if part is not None and self.folder is not None and file in part.files:
-            with suppress(OSError):
-                return read_plainly(self.folder.part_path(part) / file)
-        return None
 
     def look(self) -> bool:
         """Takes in what others have done to the folder; raises Replaced if another model has its place by now."""
@@ -219,7 +192,7 @@ class LiveModel:
         assert self.folder is not None
         where = None if part is None else self.folder.part_path(part)
         if name == RANKER:
-            self._fitted_ranker = None if where is None else Ranker.load(where)
+            self.fitted_ranker = None if where is None else Ranker.load(where)
             self._current_ranker = None
         elif name == CALIBRATION:
             self.calibration = None if where is None else Calibration.load(where)

@@ -24,19 +24,10 @@ from umpteen.search.ranking import Ranking
 class LabelIndex(Protocol):
     """Finds labels by inner product. Rows are label rows; they never shift, and a removed one is never returned."""
 
+    kind: str  # its name in the table of kinds
     effort: Effort
-
-    @property
-    def one_process(self) -> bool:
-        """Whether no other process can search it at the same time."""
-
-    @property
-    def away(self) -> str | None:
-        """Why exact search stands in for it, if it cannot be reached."""
-
-    @property
-    def kind(self) -> str:
-        """Its name in the table of kinds."""
+    one_process: bool  # no other process can search it at the same time
+    away: str | None  # why exact search stands in for it, if it cannot be reached
 
     @property
     def labels(self) -> LiveVectors:

@@ -97,7 +97,7 @@ class FaissIndex:
     """FAISS holds the labels as they were when it was built, in the order of their rows."""
 
     one_process = False
-    away = None
+    away: str | None = None
 
     def __init__(self, kind: str, index: Any, labels: LiveVectors, effort: Effort) -> None:
         self.kind = kind

@@ -192,7 +192,7 @@ class ExactIndex:
 
     kind = "exact"
     one_process = False
-    away = None
+    away: str | None = None
 
     def __init__(self, labels: LiveVectors) -> None:
         self.labels = labels
