@@ -29,7 +29,7 @@ from umpteen.model.changes import Add, Store
 from umpteen.model.labels import LiveLabels
 from umpteen.parallel.world import undivided
 from umpteen.search.certificate import interval, tune
-from umpteen.search.faiss import FLAT, HNSW, FaissIndex, Structure
+from umpteen.search.faiss import HNSW, FaissIndex, faiss_library
 from umpteen.search.index import Effort, ExactIndex, LiveVectors
 
 DATA, MODEL = "wordnet-nouns", "all-MiniLM-L6-v2"
@@ -73,7 +73,7 @@ def run(
         index = FaissIndex.open(Path(scratch), LiveVectors(base), settings)
         open_seconds = time.perf_counter() - begun
         tell("timing", 0, 1)
-        exact = ExactIndex(base)
+        exact = ExactIndex(LiveVectors(base))
         sides = {
             "hnsw": _one_by_one(lambda query: index.search(query, K), asked, timed),
             "blas": _one_by_one(lambda query: exact.search(query, K), asked, timed),
@@ -142,9 +142,11 @@ def _one_by_one(search: Callable[[Tensor], object], queries: Tensor, count: int)
 
 def _flat(base: Tensor) -> Callable[[Tensor], object]:
     """FAISS's own exact search, without a word of ours around it."""
-    flat = Structure.build(FLAT, lambda: iter([base.numpy()]), len(base), base.shape[1])
-    effort = Effort(K, 0, K)
-    return lambda query: flat.search(query.numpy(), effort, None)
+    library = faiss_library()
+    library.omp_set_num_threads(1)
+    flat = library.IndexFlatIP(base.shape[1])
+    flat.add(base.numpy())
+    return lambda query: flat.search(query.numpy(), K)
 
 
 def _add_seconds(model: Path, index: FaissIndex, base: Tensor, new: NDArray[np.float32]) -> float:

@@ -33,7 +33,7 @@ from umpteen.objectives.losses import ObjectiveKind
 from umpteen.objectives.scores import Scores
 from umpteen.objectives.targets import Pairs, Targets
 from umpteen.parallel.world import Shard, World
-from umpteen.search import kinds as index_kinds
+from umpteen.search import engine as index_kinds
 from umpteen.search.engine import Engine, Indexed, LabelIndex
 from umpteen.search.index import ExactIndex
 from umpteen.training.build import build_run
@@ -146,10 +146,10 @@ class ToyEngine(Engine):
     def build(
         self, folder: Path, indexed: Indexed, uri: str | None, progress: Advance
     ) -> Iterator[tuple[LabelIndex, dict[str, Any]]]:
-        yield ToyIndex.of(indexed.vectors), {}
+        yield ToyIndex(indexed.vectors), {}
 
     def open(self, folder: Path, about: dict[str, Any], indexed: Indexed) -> LabelIndex:
-        return ToyIndex.of(indexed.vectors)
+        return ToyIndex(indexed.vectors)
 
 
 def test_an_index_is_a_class_its_engine_and_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,8 +35,8 @@ from umpteen.model.index import (
     remove_index,
     sync_index,
 )
+from umpteen.search.engine import KINDS
 from umpteen.search.faiss import FaissIndex
-from umpteen.search.kinds import KINDS
 from umpteen.search.milvus import MilvusConnection
 from umpteen.search.milvus_index import MilvusIndex
 
@@ -174,10 +174,9 @@ def test_the_unfinished_work_of_others_never_becomes_part_of_a_model(model: Path
 def test_a_recall_that_cannot_be_reached_changes_nothing(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     build_index(model, "faiss-flat", recall=0.9)
     before = listing(model)
-    from umpteen.search.faiss import Structure
     from umpteen.search.index import Effort
 
-    monkeypatch.setattr(Structure, "efforts", lambda self, k: [Effort(k, 1, k)])
+    monkeypatch.setattr(FaissIndex, "efforts", lambda self, k: [Effort(k, 1, k)])
     outcome = command("index", "build", model, "--kind", "faiss-ivfpq", "--recall", "1", "--json")
     refused(outcome, "recall@10", "at most here, not 1")
     assert listing(model) == before
@@ -364,8 +363,8 @@ def test_a_milvus_that_the_operator_does_not_name_is_not_asked(
     with open_elsewhere(engine):  # so that asking it would fail
         classifier = Classifier.load(model)
         classifier.predict(QUERIES[:1], 1)
-        absence = classifier.index.absence  # type: ignore[attr-defined]
-        assert absence is not None and f"set UMPTEEN_MILVUS_URI={engine}" in absence.reason
+        away = classifier.index.away
+        assert away is not None and f"set UMPTEEN_MILVUS_URI={engine}" in away
         classifier.index.close()
         same_numbers(answers(model), before)
     said = remove_index(model)
@@ -518,7 +517,7 @@ def test_an_index_that_changes_while_it_is_opened_is_opened_whole_and_followed_b
 def test_an_embedded_milvus_is_opened_again_after_it_was_replaced_and_after_it_was_synced(model: Path) -> None:
     def opened() -> Classifier:
         found = Classifier.load(model)
-        assert found.predict(QUERIES[:1], 1) and found.index.absence is None  # type: ignore[attr-defined]
+        assert found.predict(QUERIES[:1], 1) and found.index.away is None
         return found
 
     before = answers(model)

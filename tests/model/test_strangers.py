@@ -121,7 +121,7 @@ def test_a_milvus_address_in_a_folder_is_not_believed_and_hears_nothing(
         alter_index(plain_model, lambda about: {**about, "uri": address})
         classifier = Classifier.load(plain_model)
         same_answers(classifier.predict(TEXTS, 3), expected)
-        assert f"UMPTEEN_MILVUS_URI={address}" in classifier.index.absence.reason  # type: ignore[attr-defined]
+        assert f"UMPTEEN_MILVUS_URI={address}" in str(classifier.index.away)
         classifier.index.close()
         left = remove_index(plain_model)
         assert left is not None and "is not believed" in left

@@ -87,7 +87,7 @@ def test_speed_is_measured_on_one_thread_and_leaves_the_threads_alone() -> None:
             return super().search(queries, k)
 
     before = torch.get_num_threads()
-    assert queries_per_second(Counting(clustered(50, 1)), clustered(5, 2), 3) > 0
+    assert queries_per_second(Counting(LiveVectors(clustered(50, 1))), clustered(5, 2), 3) > 0
     assert set(seen) == {(1, 1)} and torch.get_num_threads() == before
 
 

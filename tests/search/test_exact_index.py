@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from search.index_cases import Truth, change, clustered, scores_are_inner_products, with_twins
 from umpteen.errors import BadInput
 from umpteen.search.engine import LabelIndex
-from umpteen.search.index import ExactIndex, best_of
+from umpteen.search.index import ExactIndex, LiveVectors, best_of
 from umpteen.search.ranking import NO_LABEL
 
 
@@ -30,7 +30,7 @@ def test_any_course_of_changes_leaves_what_a_full_sort_finds(
     queries: int, labels: int, k: int, seed: int, data: st.DataObject
 ) -> None:
     base = whole_numbers(labels, 3, seed)
-    index, truth = ExactIndex(base), Truth(base)
+    index, truth = ExactIndex(LiveVectors(base)), Truth(base)
     for step in range(data.draw(st.integers(0, 4))):
         there = sorted(truth.vectors)
         if data.draw(st.booleans()) and len(there) > 1:
@@ -51,7 +51,7 @@ def test_any_course_of_changes_leaves_what_a_full_sort_finds(
 
 def test_stretched_and_twin_vectors_are_no_special_case() -> None:
     base = with_twins(clustered(800, 1, lengths=0.7))
-    index, truth = ExactIndex(base), Truth(base)
+    index, truth = ExactIndex(LiveVectors(base)), Truth(base)
     change(index, truth, lengths=0.7)
     queries = clustered(50, 2, lengths=0.3)
     expected = truth.search(queries, 10)
@@ -66,7 +66,7 @@ def test_stretched_and_twin_vectors_are_no_special_case() -> None:
 
 
 def test_an_index_of_nothing_finds_nothing_and_grows() -> None:
-    index: LabelIndex = ExactIndex(torch.empty(0, 3))
+    index: LabelIndex = ExactIndex(LiveVectors(torch.empty(0, 3)))
     assert index.search(torch.ones(2, 3), 2).rows.tolist() == [[NO_LABEL] * 2] * 2
     index.add(np.array([1]), np.ones((1, 3), dtype=np.float32))
     assert index.search(torch.ones(1, 3), 2).rows.tolist() == [[1, NO_LABEL]]
@@ -75,7 +75,7 @@ def test_an_index_of_nothing_finds_nothing_and_grows() -> None:
 
 def test_a_removed_row_comes_back_with_the_vector_it_is_given() -> None:
     base = torch.eye(3)
-    index = ExactIndex(base, np.array([True, False, True]))
+    index = ExactIndex(LiveVectors(base, np.array([True, False, True])))
     assert index.search(torch.ones(1, 3), 3).rows.tolist() == [[0, 2, NO_LABEL]]
     index.add(np.array([1]), base[1:2].numpy())
     assert len(index.labels.changed) == 0  # its own vector of the base: nothing to keep
@@ -84,7 +84,7 @@ def test_a_removed_row_comes_back_with_the_vector_it_is_given() -> None:
 
 
 def test_a_search_under_way_is_not_disturbed_by_a_change() -> None:
-    index = ExactIndex(torch.eye(3))
+    index = ExactIndex(LiveVectors(torch.eye(3)))
     before = index.labels
     index.remove(np.array([0, 1]))
     index.add(np.array([3]), np.ones((1, 3), dtype=np.float32))
@@ -92,7 +92,7 @@ def test_a_search_under_way_is_not_disturbed_by_a_change() -> None:
 
 
 def test_what_cannot_be_added_or_searched_is_refused() -> None:
-    index = ExactIndex(torch.eye(3))
+    index = ExactIndex(LiveVectors(torch.eye(3)))
     one = np.ones((1, 3), dtype=np.float32)
     with pytest.raises(BadInput, match="need as many vectors"):
         index.add(np.array([1, 2]), one)

@@ -9,7 +9,7 @@ import torch
 
 from search.index_cases import Truth, change, clustered, recall, scores_are_inner_products, with_twins
 from umpteen.errors import BadInput, DamagedModel, NotSaved
-from umpteen.search.faiss import FLAT, HNSW, IVFPQ, KINDS, SQ, STRUCTURE, FaissIndex, Structure
+from umpteen.search.faiss import FLAT, HNSW, IVFPQ, KINDS, SQ, STRUCTURE, FaissIndex
 from umpteen.search.index import Effort, LiveVectors
 from umpteen.search.ranking import NO_LABEL, Ranking
 
@@ -178,11 +178,12 @@ def test_unknown_kinds_are_refused_by_name() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_full_disk_is_told_by_the_path(kind: str) -> None:
+def test_a_full_disk_is_told_by_the_path(kind: str, tmp_path: Path) -> None:
     vectors = np.random.default_rng(0).random((2_000, 16), dtype=np.float32)
-    structure = Structure.build(kind, lambda: iter([vectors]), *vectors.shape)
-    with pytest.raises(NotSaved, match=r"/dev/full: FAISS could not write it: .*No space left on device"):
-        structure.save(Path("/dev/full"))
+    index = built(kind, torch.from_numpy(vectors))
+    (tmp_path / STRUCTURE).symlink_to("/dev/full")
+    with pytest.raises(NotSaved, match=r"index\.faiss: FAISS could not write it: .*No space left on device"):
+        index.save(tmp_path)
 
 
 def test_an_index_of_another_kind_than_it_says_is_refused(tmp_path: Path) -> None:

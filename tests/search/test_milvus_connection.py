@@ -117,7 +117,7 @@ def test_who_is_still_at_work_after_the_end_opens_nothing(made: list[Client], tm
 @pytest.mark.parametrize("address", [ADDRESS, "labels.db"])
 def test_an_address_that_is_not_believed_is_not_connected_to(address: str, made: list[Client]) -> None:
     connection = MilvusConnection(address, refused="nobody vouches for it")
-    uses: list[Callable[[], Any]] = [lambda: connection.call(lambda client: client), connection.connect, connection.own]
+    uses: list[Callable[[], Any]] = [lambda: connection.call(lambda client: client), connection.connect]
     for use in uses:
         with pytest.raises(MilvusAway, match=f"{address}: nobody vouches for it"):
             use()
@@ -127,4 +127,4 @@ def test_an_address_that_is_not_believed_is_not_connected_to(address: str, made:
 
 def test_an_engine_whose_folder_is_not_there_is_away(tmp_path: Path) -> None:
     with pytest.raises(MilvusAway, match=r"nowhere.labels\.db"):
-        MilvusConnection(str(tmp_path / "nowhere" / "labels.db")).own()
+        MilvusConnection(str(tmp_path / "nowhere" / "labels.db")).connect()

@@ -43,7 +43,7 @@ def connection(tmp_path: Path) -> Iterator[MilvusConnection]:
     opened.close()
 
 
-def all_is_told(index: MilvusIndex | FallbackIndex, catalogue: Keys, version: int) -> None:
+def all_is_told(index: MilvusIndex, catalogue: Keys, version: int) -> None:
     """The catalogue has a new version, and the index holds all of it."""
     catalogue.version, catalogue.active = version, index.labels.active
     index.remove(np.empty(0, dtype=np.int64))
@@ -255,23 +255,23 @@ def test_exact_search_answers_while_milvus_is_away_and_milvus_when_it_is_back(
     assert "secret" not in str(settings)
 
     catalogue = Keys(3)
-    milvus = MilvusIndex.open(LiveVectors(base), settings, connection, lambda: catalogue, 3)
-    index = FallbackIndex(milvus, first_wait=0.05)
+    monkeypatch.setattr("umpteen.search.milvus_index._FIRST_WAIT", 0.05)
+    index = FallbackIndex.open(LiveVectors(base), settings, connection, lambda: catalogue, 3)
     truth = Truth(base)
-    assert recall(index.search(queries, 10), queries, truth) >= 0.95 and index.absence is None
+    assert recall(index.search(queries, 10), queries, truth) >= 0.95 and index.away is None
 
     server.stop()
     found = index.search(queries, 10)
     assert found.rows.tolist() == truth.search(queries, 10)
-    assert index.absence is not None and f"127.0.0.1:{server.port}" in index.absence.reason
+    assert index.away is not None and f"127.0.0.1:{server.port}" in index.away
     change(index, truth)
     all_is_told(index, catalogue, 4)
     assert index.search(queries, 10).rows.tolist() == truth.search(queries, 10)
     assert index.waiting() > 0
 
     server.start()
-    assert eventually(lambda: index.absence is None and index.waiting() == 0)
-    assert milvus.collection.version() == 4
+    assert eventually(lambda: index.away is None and index.waiting() == 0)
+    assert index.collection.version() == 4
     seen: list[object] = []
     with monkeypatch.context() as patch:
         patch.setattr("umpteen.search.milvus_index.exact_search", lambda *asked: seen.append(asked))
@@ -282,11 +282,10 @@ def test_exact_search_answers_while_milvus_is_away_and_milvus_when_it_is_back(
 def test_an_index_that_is_away_from_the_start_serves_all_the_same() -> None:
     base = clustered(50, 1)
     settings = {"collection": "labels", "structure": HNSW, "effort": Effort(10, 20, 20).to_dict()}
-    milvus = MilvusIndex.open(LiveVectors(base), settings, MilvusConnection(NOBODY, timeout=1), Keys, 3)
-    index = FallbackIndex(milvus)
-    assert index.absence is None and index._keeper is None  # nobody has asked it for anything
+    index = FallbackIndex.open(LiveVectors(base), settings, MilvusConnection(NOBODY, timeout=1), Keys, 3)
+    assert index.away is None and index._keeper is None  # nobody has asked it for anything
     assert index.search(base[:3], 2).rows[:, 0].tolist() == [0, 1, 2]
-    assert index.absence is not None and index._keeper is not None
+    assert index.away is not None and index._keeper is not None
     index.close()
     assert not index._keeper.is_alive()
 
@@ -302,7 +301,7 @@ def test_an_index_can_be_closed_while_its_thread_starts(tmp_path: Path, monkeypa
 
     monkeypatch.setattr("umpteen.search.milvus_index.Thread", Slow)
     collection = MilvusCollection(MilvusConnection(NOBODY, timeout=1), "labels", HNSW)
-    index = FallbackIndex(MilvusIndex(collection, LiveVectors(clustered(40, 1)), Effort(1, 16, 10), Keys, 3))
+    index = FallbackIndex(collection, LiveVectors(clustered(40, 1)), Effort(1, 16, 10), Keys, 3)
     with ThreadPoolExecutor(1) as thread:
         searching = thread.submit(index.search, clustered(1, 2), 3)
         assert begun.wait(15)
@@ -315,7 +314,7 @@ def test_who_only_changes_labels_never_touches_milvus(tmp_path: Path) -> None:
     base = clustered(50, 1)
     settings = {"collection": "labels", "structure": HNSW, "effort": Effort(10, 20, 20).to_dict()}
     connection = MilvusConnection(str(tmp_path / "labels.db"))
-    index = FallbackIndex(MilvusIndex.open(LiveVectors(base), settings, connection, Keys, 3))
+    index = FallbackIndex.open(LiveVectors(base), settings, connection, Keys, 3)
     index.add(np.array([50]), base[:1].numpy())
     index.remove(np.array([3]))
     index.close()
@@ -330,6 +329,6 @@ def test_a_second_process_is_told_and_not_answered_from_elsewhere(
 
     monkeypatch.setattr("umpteen.search.milvus.own", in_use)
     collection = MilvusCollection(connection, "labels", HNSW)
-    index = MilvusIndex(collection, LiveVectors(clustered(40, 1)), Effort(1, 16, 10), Keys, 3)
+    index = FallbackIndex(collection, LiveVectors(clustered(40, 1)), Effort(1, 16, 10), Keys, 3)
     with pytest.raises(InUse):
-        FallbackIndex(index).search(clustered(1, 2), 3)
+        index.search(clustered(1, 2), 3)

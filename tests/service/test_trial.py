@@ -12,7 +12,7 @@ from service_cases import PATIENCE, Running, in_service, until
 
 from umpteen.data.labels import LabelCatalogue
 from umpteen.model.classifier import Classifier
-from umpteen.search.index import ExactIndex
+from umpteen.search.index import ExactIndex, LiveVectors
 from umpteen.search.ranking import Ranking
 from umpteen.service.schemas import Refusal, too_busy
 from umpteen.service.service import MANY, Seconds, Service, Trial
@@ -118,7 +118,7 @@ def test_a_trial_that_fails_is_made_again(shared_model: Path, monkeypatch: pytes
         kept: Service = service.service
         with monkeypatch.context() as patch:
             patch.setattr(kept.classifier, "rank", fail)
-            monkeypatch.setattr(Classifier, "index", ExactIndex(kept.classifier.vectors))  # another index
+            monkeypatch.setattr(Classifier, "index", ExactIndex(LiveVectors(kept.classifier.vectors)))  # another index
             await until(lambda: failed > 1)
         assert kept.batcher.short_texts == 0
         await until(lambda: kept.is_measured and kept.batcher.short_texts >= MANY)
@@ -132,7 +132,7 @@ def test_a_trial_that_is_refused_is_made_again(shared_model: Path, monkeypatch: 
         kept: Service = service.service
         with monkeypatch.context() as patch:
             patch.setattr(kept.batcher, "alone", refuse)
-            monkeypatch.setattr(Classifier, "index", ExactIndex(kept.classifier.vectors))
+            monkeypatch.setattr(Classifier, "index", ExactIndex(LiveVectors(kept.classifier.vectors)))
             with pytest.raises(Refusal):
                 await kept.measure()
         await until(lambda: kept.is_measured and kept.batcher.short_texts >= MANY)

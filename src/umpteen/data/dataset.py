@@ -115,7 +115,6 @@ def open_dataset(source: str | Path, *, cache: Path | None = None, progress: Adv
 
 
 def bundled_names() -> list[str]:
-    """The datasets that ship with the package."""
     return sorted(path.parent.name for path in BUNDLED.glob("*/labels.*"))
 
 
@@ -149,7 +148,9 @@ def write_native(dataset: Dataset, folder: Path, progress: Advance | None = None
     if not can_hold(folder):
         raise BadInput(f"{folder} is there already and not empty; name a new folder")
     splits = dataset.splits()
-    files = {"labels": _labels(dataset), **{name: _queries(dataset, split) for name, split in splits.items()}}
+    keys, texts = dataset.labels.keys, dataset.labels.texts
+    labels = ({"key": key, "text": text} for key, text in zip(keys, texts, strict=True))
+    files = {"labels": labels, **{name: _queries(keys, split) for name, split in splits.items()}}
     total = len(dataset.labels) + sum(map(len, splits.values()))
     done = 0
     with atomic_folder(folder) as partial:
@@ -164,13 +165,7 @@ def write_native(dataset: Dataset, folder: Path, progress: Advance | None = None
                         progress(done, total)
 
 
-def _labels(dataset: Dataset) -> Iterator[dict[str, Any]]:
-    for key, text in zip(dataset.labels.keys, dataset.labels.texts, strict=True):
-        yield {"key": key, "text": text}
-
-
-def _queries(dataset: Dataset, split: Split) -> Iterator[dict[str, Any]]:
-    keys = dataset.labels.keys
+def _queries(keys: list[str], split: Split) -> Iterator[dict[str, Any]]:
     for query, text in enumerate(split.texts):
         record: dict[str, Any] = {"text": text, "labels": [keys[row] for row in split.relevance.of(query)]}
         weights = split.relevance.weights_of(query)

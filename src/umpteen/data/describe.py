@@ -269,7 +269,6 @@ def _above(*ids: NDArray[np.int64]) -> int:
 
 
 def _counts(relevance: Relevance) -> NDArray[np.int64]:
-    """Labels of each query."""
     return np.diff(relevance.matrix.indptr)
 
 

@@ -66,9 +66,6 @@ class LabelCatalogue:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, LabelCatalogue) and self.keys == other.keys and self.texts == other.texts
 
-    def __hash__(self) -> int:
-        return hash(self.texts)
-
     def __repr__(self) -> str:
         return f"<{len(self):,} labels>"
 
@@ -155,16 +152,7 @@ class Relevance:
         return int(self.matrix.shape[0])
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Relevance)
-            and self.matrix.shape == other.matrix.shape
-            and np.array_equal(self.matrix.indptr, other.matrix.indptr)
-            and np.array_equal(self.matrix.indices, other.matrix.indices)
-            and np.array_equal(self.matrix.data, other.matrix.data)
-        )
-
-    def __hash__(self) -> int:
-        return hash(self.fingerprint())
+        return isinstance(other, Relevance) and self.fingerprint() == other.fingerprint()
 
     def __repr__(self) -> str:
         return f"<{self.pairs:,} pairs of {len(self):,} queries and {self.labels:,} labels>"
@@ -291,7 +279,6 @@ def _canonical(matrix: csr_array) -> csr_array:
 
 
 def _queries_of(matrix: csr_array) -> NDArray[np.int64]:
-    """The query of each stored pair."""
     return np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
 
 
@@ -317,7 +304,6 @@ class EpochSampler:
 
     @property
     def queries(self) -> int:
-        """How many queries an epoch has."""
         return len(self._queries)
 
     @property
@@ -325,7 +311,6 @@ class EpochSampler:
         return -(-self.queries // self._batch_size)
 
     def rows(self, epoch: int, index: int) -> NDArray[np.int64]:
-        """The query rows of one batch."""
         if not 0 <= index < self.batches_per_epoch:
             raise BadInput(f"batch {index} is out of range: an epoch has {self.batches_per_epoch:,} batches")
         if self._shuffled is None or self._shuffled[0] != epoch:

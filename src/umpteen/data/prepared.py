@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,16 +49,16 @@ class Builder:
     In memory stay the label keys, and one split's label rows: 8 bytes for each relevant pair.
     """
 
-    def __init__(self, folder: Path, name: str, advance: Callable[[int], None] = lambda size: None) -> None:
+    def __init__(self, folder: Path, name: str, size: int = 0, progress: Advance | None = None) -> None:
         self.name = name
-        self.advance = advance
         self._folder = folder
+        self._read, self._size, self._progress = 0, size, progress  # bytes of the sources
         self._files = ExitStack()
         self._keys = self._files.enter_context(TextsWriter(folder, "keys"))
         self._labels = self._files.enter_context(TextsWriter(folder, "labels"))
         self._queries = self._files.enter_context(TextsWriter(folder, "queries"))
         self._unique = UniqueKeys()
-        self._row_of = self._unique.rows
+        self.row_of = self._unique.rows
         self._label_lines = array("q")
         self._labels_path = folder
         self._splits: dict[str, tuple[int, int]] = {}  # first and last + 1 row among the queries
@@ -70,9 +70,15 @@ class Builder:
     def __exit__(self, *raised: Any) -> None:
         self._files.__exit__(*raised)
 
+    def advance(self, size: int) -> None:
+        """So many more bytes have been read."""
+        self._read += size
+        if self._progress is not None:
+            self._progress(min(self._read, self._size), self._size)
+
     @property
     def labels(self) -> int:
-        return len(self._row_of)
+        return len(self.row_of)
 
     def begin_labels(self, path: Path) -> None:
         """Labels follow; the path is named if none do."""
@@ -81,7 +87,7 @@ class Builder:
     def add_label(self, key: str, text: str, at: Place) -> None:
         if not key.strip():
             raise at.error("the label's key is empty; give it one")
-        known = key in self._row_of
+        known = key in self.row_of
         first = self._unique.add(key)
         if first < len(self._label_lines):
             same = "" if known else " (in another Unicode form)"
@@ -95,13 +101,12 @@ class Builder:
 
     def label_row(self, key: str, at: Place, hint: str = "") -> int:
         """The row of a key read earlier; the hint ends the error if there is none."""
-        row = self._row_of.get(key)
+        row = self.row_of.get(key)
         if row is None:
-            raise at.error(f"label key {key!r} is not among the labels; {self._next_step(key)}{hint}")
+            near = difflib.get_close_matches(key, self.row_of, n=1) if self.labels <= KEYS_CHEAP_TO_COMPARE else []
+            next_step = f"did you mean {near[0]!r}?" if near else "add it there or correct it here"
+            raise at.error(f"label key {key!r} is not among the labels; {next_step}{hint}")
         return row
-
-    def any_key_holds(self, mark: str) -> bool:
-        return any(mark in key for key in self._row_of)
 
     def begin(self, split: str, path: Path) -> None:
         """The queries that follow belong to this split; the path is named if none follow."""
@@ -166,10 +171,6 @@ class Builder:
             raise at.error(
                 f"label row {label:,} is out of range: there are {self.labels:,} labels, rows 0 to {self.labels - 1:,}"
             )
-
-    def _next_step(self, key: str) -> str:
-        near = difflib.get_close_matches(key, self._row_of, n=1) if self.labels <= KEYS_CHEAP_TO_COMPARE else []
-        return f"did you mean {near[0]!r}?" if near else "add it there or correct it here"
 
 
 @dataclass
@@ -282,23 +283,10 @@ def prepare(folder: Path, form: Format, *, cache: Path | None = None, progress: 
         with locked_file(target.with_name(f"{target.name}.lock"), wait=None):
             if (target / MANIFEST).is_file():  # another process has made it while we waited
                 return target
-            with atomic_folder(target) as partial, Builder(partial, folder.name, _counter(total, progress)) as into:
+            with atomic_folder(target) as partial, Builder(partial, folder.name, total, progress) as into:
                 form.read(folder, into)
                 into.finish()
                 into.advance(total)
     except (NotSaved, OSError) as error:
         raise NotSaved(f"{error}; set UMPTEEN_CACHE to a folder that can hold a binary copy of the dataset") from error
     return target
-
-
-def _counter(total: int, progress: Advance | None) -> Callable[[int], None]:
-    """Turns bytes read into calls of progress(done, total)."""
-    done = 0
-
-    def advance(size: int) -> None:
-        nonlocal done
-        done += size
-        if progress is not None:
-            progress(min(done, total), total)
-
-    return advance

@@ -79,24 +79,24 @@ class InputRows:
             columns = [name for name in (self._field, self._name_field) if name is not None]
             rows = rows_of_table(self.path, self._lines(), columns)
         for at, content, record in rows:
-            row = record if isinstance(record, BadFile) else self._row(record, content, at)
-            if isinstance(row, BadFile):
-                yield BadRow(at.line, row.problem, content.rstrip("\r\n").encode(errors="replace").decode())
-            else:
-                yield row
+            row: Row | BadRow
+            try:
+                row = self._row(record, content, at)
+            except BadFile as bad:
+                row = BadRow(at.line, bad.problem, content.rstrip("\r\n").encode(errors="replace").decode())
+            yield row
 
-    def _row(self, record: Record, content: str, at: Place) -> Row | BadFile:
-        try:
-            text = string(record, self._field, at)
-            name = None if self._name_field is None else field_of(record, self._name_field, at)
-        except BadFile as problem:
-            return problem
+    def _row(self, record: Record | BadFile, content: str, at: Place) -> Row:
+        if isinstance(record, BadFile):
+            raise record
+        text = string(record, self._field, at)
+        name = None if self._name_field is None else field_of(record, self._name_field, at)
         if isinstance(name, bool) or not isinstance(name, str | int | None):
-            return at.error(f"{self._name_field!r} is neither a string nor a whole number")
+            raise at.error(f"{self._name_field!r} is neither a string nor a whole number")
         if not text.strip():
-            return at.error("has an empty text")
+            raise at.error("has an empty text")
         if any(map(_SURROGATE.search, (text, str(name), content if self._kind == "jsonl" else ""))):
-            return at.error("is not UTF-8, or holds half of a surrogate pair")
+            raise at.error("is not UTF-8, or holds half of a surrogate pair")
         return Row(at.line, text, name)
 
     def _lines(self) -> Iterator[tuple[Place, str]]:

@@ -83,14 +83,10 @@ class Texts(Sequence[str]):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Texts) and len(self) == len(other) and self.fingerprint() == other.fingerprint()
 
-    def __hash__(self) -> int:
-        return hash(self.fingerprint())
-
     def __repr__(self) -> str:
         return f"<{len(self):,} texts>"
 
     def byte_lengths(self) -> NDArray[np.int64]:
-        """The length of each text in UTF-8 bytes."""
         return np.asarray(self._ends - self._starts)
 
     def take(self, rows: ArrayLike | slice) -> Texts:

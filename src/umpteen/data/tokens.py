@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -38,7 +39,6 @@ class TokenTable:
 
     @classmethod
     def of(cls, rows: Iterable[list[int]], vocabulary_size: int) -> "TokenTable":
-        """A table in memory."""
         ids, lengths = flatten(list(rows), id_type(vocabulary_size))
         return cls.of_lengths(ids, lengths)
 
@@ -53,7 +53,6 @@ class TokenTable:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Tokens in each row."""
         return self.ends - self.starts
 
     def take(self, rows: NDArray[Any]) -> "TokenTable":
@@ -62,13 +61,16 @@ class TokenTable:
 
     def followed_by(self, other: "TokenTable") -> "TokenTable":
         """These rows, then the other's; in memory."""
-        parts = [table._gather(np.arange(len(table))) for table in (self, other)]
-        ids = np.concatenate([part.astype(np.int32) for part, _ in parts])
-        return TokenTable.of_lengths(ids, np.concatenate([np.diff(offsets) for _, offsets in parts]))
+        ids = [table.batch(np.arange(len(table)))[0].numpy().astype(np.int32) for table in (self, other)]
+        return TokenTable.of_lengths(np.concatenate(ids), np.concatenate([self.lengths, other.lengths]))
 
     def batch(self, rows: NDArray[Any]) -> tuple[Tensor, Tensor]:
         """The rows' ids one after the other, int64 [T], and where each begins and ends, int64 [n + 1]."""
-        ids, offsets = self._gather(rows)
+        starts = self.starts[rows]
+        lengths = self.ends[rows] - starts
+        offsets = np.zeros(len(starts) + 1, dtype=np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        ids = self.ids[np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)]
         return torch.from_numpy(ids.astype(np.int64)), torch.from_numpy(offsets)
 
     def distinct(self) -> tuple["TokenTable", NDArray[np.int64]]:
@@ -79,12 +81,6 @@ class TokenTable:
         )
         positions = np.fromiter((seen.setdefault(row, len(seen)) for row in rows), dtype=np.int64, count=len(self))
         return self.take(np.unique(positions, return_index=True)[1]), positions
-
-    def _gather(self, rows: NDArray[Any]) -> tuple[NDArray[np.integer[Any]], NDArray[np.int64]]:
-        starts, ends = self.starts[rows], self.ends[rows]
-        offsets = np.zeros(len(starts) + 1, dtype=np.int64)
-        np.cumsum(ends - starts, out=offsets[1:])
-        return self.ids[np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], ends - starts)], offsets
 
 
 class JoinedTokens(TokenTable):
@@ -187,22 +183,23 @@ def tokenise(
     if len(whole) < small:
         rows = chain.from_iterable(_tokenised(texts, tokenizer, 0, chunk, progress))
         return TokenTable.of(rows, tokenizer.vocabulary_size)
+    dtype = id_type(tokenizer.vocabulary_size)
     identity = {
         "version": TOKENS_VERSION,
         "texts": whole.fingerprint(),
         "tokenizer": tokenizer.fingerprint,
-        "id_type": id_type(tokenizer.vocabulary_size).name,
+        "id_type": dtype.name,
     }
     name = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
     folder = cache_folder(cache) / "tokens" / name
-    table = _open(folder, identity, len(whole))
+    table = _open(folder, dtype, len(whole))
     if table is None:
         try:
             with locked_file(folder.with_suffix(".lock"), wait=None):
-                table = _open(folder, identity, len(whole))  # another process may have finished it while we waited
+                table = _open(folder, dtype, len(whole))  # another process may have finished it while we waited
                 if table is None:
-                    _write(folder, identity, whole, tokenizer, chunk, progress)
-                    table = _open(folder, identity, len(whole))
+                    _write(folder, dtype, whole, tokenizer, chunk, progress)
+                    table = _open(folder, dtype, len(whole))
         except OSError as error:
             raise NotSaved(
                 f"{folder}: the token table could not be written ({error.strerror or error}); free space or set "
@@ -213,41 +210,35 @@ def tokenise(
     return table if texts.rows is None else table.take(texts.rows)
 
 
-def _open(folder: Path, identity: dict[str, Any], texts: int) -> TokenTable | None:
-    """The complete table, or None if there is none or its files are not as long as its record says."""
-    record = _read_record(folder, identity)
-    if record is None or record["texts_done"] != texts or _sizes(folder) != _expected_sizes(record):
+def _open(folder: Path, dtype: np.dtype[Any], texts: int) -> TokenTable | None:
+    """The complete table, or None if there is none, or its files do not fit each other and so many texts."""
+    if _sizes(folder)[1] != texts * LENGTHS.itemsize:
         return None
     lengths = np.fromfile(folder / LENGTHS_FILE, dtype=LENGTHS)
-    if lengths.sum(dtype=np.int64) != record["tokens_done"] or (len(lengths) and lengths.min() < 0):
+    tokens = int(lengths.sum(dtype=np.int64))
+    if _sizes(folder)[0] != tokens * dtype.itemsize or (lengths < 0).any():
         return None
-    dtype = np.dtype(identity["id_type"])
     # An empty file cannot be mapped.
-    ids = np.asarray(np.memmap(folder / IDS_FILE, dtype, "r")) if record["tokens_done"] else np.empty(0, dtype)
+    ids = np.asarray(np.memmap(folder / IDS_FILE, dtype, "r")) if tokens else np.empty(0, dtype)
     return TokenTable.of_lengths(ids, lengths)
 
 
 def _write(
-    folder: Path, identity: dict[str, Any], texts: Texts, tokenizer: Tokenizer, chunk: int, progress: Advance | None
+    folder: Path, dtype: np.dtype[Any], texts: Texts, tokenizer: Tokenizer, chunk: int, progress: Advance | None
 ) -> None:
     """Tokenise on from where the record of the partial table stands, then put the table in place."""
     partial = folder.with_suffix(".partial")
-    record = _read_record(partial, identity)
-    if record is None or any(map(int.__lt__, _sizes(partial), _expected_sizes(record))):
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        record = {**identity, "texts_done": 0, "tokens_done": 0}
-    texts_done, tokens_done = record["texts_done"], record["tokens_done"]
+    partial.mkdir(parents=True, exist_ok=True)
+    tokens_done, texts_done = _done(partial, dtype)
     with (partial / IDS_FILE).open("ab") as ids_file, (partial / LENGTHS_FILE).open("ab") as lengths_file:
-        for file, size in zip((ids_file, lengths_file), _expected_sizes(record), strict=True):
-            file.truncate(size)
+        ids_file.truncate(tokens_done * dtype.itemsize)
+        lengths_file.truncate(texts_done * LENGTHS.itemsize)
         for rows in _tokenised(texts, tokenizer, texts_done, chunk, progress):
-            ids, lengths = flatten(rows, np.dtype(identity["id_type"]))
+            ids, lengths = flatten(rows, dtype)
             _append(ids_file, ids)
             _append(lengths_file, lengths)
-            texts_done, tokens_done = texts_done + len(lengths), tokens_done + len(ids)
-            record = {**identity, "texts_done": texts_done, "tokens_done": tokens_done}
-            write_atomically(partial / RECORD_FILE, json.dumps(record, indent=1))
+            tokens_done, texts_done = tokens_done + len(ids), texts_done + len(lengths)
+            write_atomically(partial / RECORD_FILE, json.dumps([tokens_done, texts_done]))
     shutil.rmtree(folder, ignore_errors=True)
     partial.replace(folder)
 
@@ -277,17 +268,14 @@ def _append(file: BinaryIO, values: NDArray[Any]) -> None:
     os.fsync(file.fileno())
 
 
-def _read_record(folder: Path, identity: dict[str, Any]) -> dict[str, Any] | None:
-    try:
-        record = json.loads((folder / RECORD_FILE).read_bytes())
-    except (OSError, ValueError):
-        return None
-    known = isinstance(record, dict) and all(record.get(key) == value for key, value in identity.items())
-    return record if known and {"texts_done", "tokens_done"} <= record.keys() else None
-
-
-def _expected_sizes(record: dict[str, Any]) -> tuple[int, int]:
-    return record["tokens_done"] * np.dtype(record["id_type"]).itemsize, record["texts_done"] * LENGTHS.itemsize
+def _done(partial: Path, dtype: np.dtype[Any]) -> tuple[int, int]:
+    """The tokens and texts that the record vouches for; none if the files are shorter than it says."""
+    with suppress(OSError, ValueError, TypeError):
+        tokens, texts = json.loads((partial / RECORD_FILE).read_bytes())
+        ids, lengths = _sizes(partial)
+        if ids >= tokens * dtype.itemsize and lengths >= texts * LENGTHS.itemsize:
+            return tokens, texts
+    return 0, 0
 
 
 def _sizes(folder: Path) -> tuple[int, int]:

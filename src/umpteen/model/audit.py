@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from umpteen.data.dataset import Dataset, Split
 from umpteen.data.labels import LabelCatalogue
@@ -18,7 +17,7 @@ from umpteen.encoders.encoder import encode_tokens, tokens_for
 from umpteen.errors import BadInput
 from umpteen.files.progress import Advance
 from umpteen.model.classifier import Classifier
-from umpteen.model.evaluate import in_rows_of
+from umpteen.model.evaluate import in_rows_of, split_of
 from umpteen.parallel.world import Shard, World
 from umpteen.search.ranking import NO_LABEL, best_known, top_k
 
@@ -55,7 +54,6 @@ class Audit:
         ]
 
     def summary(self) -> dict[str, Any]:
-        """How many there are."""
         return {
             "queries": self.queries,
             "mined": self.mined,
@@ -97,9 +95,7 @@ def audit_negatives(
     Queries without a positive have nothing to compare with and are left out.
     """
     dataset = in_rows_of(classifier, dataset)
-    judged: Split | None = getattr(dataset, split)
-    if judged is None:
-        raise BadInput(f"{dataset.name} has no {split} split")
+    judged = split_of(dataset, split)
     if shortlist > len(dataset.labels):
         raise BadInput(f"--shortlist {shortlist}: there are only {len(dataset.labels):,} labels; ask for fewer")
     relevant = judged.relevance.without(judged.filtered)
@@ -111,7 +107,7 @@ def audit_negatives(
     mined = 0
     for start in range(0, len(judged), BLOCK):
         rows = np.arange(start, min(start + BLOCK, len(judged)))
-        vectors: Tensor = encode_tokens(tower, tokens.take(rows))
+        vectors = encode_tokens(tower, tokens.take(rows))
         excluded = known.take(rows).matrix
         ranking = top_k(vectors, classifier.vectors, shortlist, excluding=excluded, hidden=classifier.hidden)
         best = best_known(vectors, classifier.vectors, relevant.take(rows).matrix, everyone)

@@ -44,10 +44,6 @@ class Wanted:
     id_field: str | None = None
     skip_bad: bool = False
 
-    def limits(self) -> dict[str, Any]:
-        """As `Classifier.predict` takes them."""
-        return {name: getattr(self, name) for name in LIMITS}
-
 
 @dataclass
 class State:
@@ -74,7 +70,6 @@ def folder_of(output: Path) -> Path:
 
 
 def bad_rows_of(output: Path) -> Path:
-    """Where skipped rows are listed."""
     return Path(f"{output}.bad.jsonl")
 
 
@@ -95,8 +90,12 @@ def predict_file(
     """
     _check_output(source, output, wanted)
     rows = InputRows(source, field=wanted.field, name_field=wanted.id_field)
-    asked = {name: value for name, value in asdict(wanted).items() if name != "skip_bad"}  # changes no answer
-    identity = {"format": FORMAT, **asked, **_model_of(classifier)}
+    identity = {"format": FORMAT, **asdict(wanted), "labels_version": classifier.version}
+    identity["with_ranker"] = classifier.ranker is not None
+    del identity["skip_bad"]  # changes no answer
+    if classifier.folder is not None:
+        parts = sorted(part.folder for part in classifier.parts.values())
+        identity |= {"model": classifier.folder.model, "parts": parts}
     with _opened(output, identity, resume=resume, overwrite=overwrite) as work:
         if work is None:
             return None
@@ -112,6 +111,7 @@ def predict_file(
 
 def _answer_all(classifier: Classifier, rows: InputRows, work: "Work", wanted: Wanted, told: Progress | None) -> None:
     unread, state = iter(rows), work.state
+    limits = {name: getattr(wanted, name) for name in LIMITS}
     passed = sum(1 for _ in itertools.islice(unread, state.rows))  # answered before a kill
     if state.rows and (passed < state.rows or rows.digest != state.digest):
         raise BadInput(
@@ -119,11 +119,23 @@ def _answer_all(classifier: Classifier, rows: InputRows, work: "Work", wanted: W
             "--overwrite begins anew"
         )
     for chunk in _chunks(unread):
+        good = [row for row in chunk if isinstance(row, Row)]
         bad = [row for row in chunk if isinstance(row, BadRow)]
         if bad and not wanted.skip_bad:
             problem = f"{bad[0].problem}: {bad[0].content[:60]!r}; mend it and --resume, or --skip-bad"
             raise BadFile(rows.path, problem, line=bad[0].line)
-        _answer(classifier, work, chunk, bad, wanted)
+        texts, skipped = [row.text for row in good], [row._asdict() for row in bad]
+        if work.is_matrix:
+            ranking, _ = classifier.select(texts, **limits)
+            state.labels += int((ranking.rows != NO_LABEL).sum())
+            work.append([], skipped, _with_empty_rows(ranking, chunk))
+        else:
+            answers = classifier.predict(texts, **limits)
+            state.labels += sum(map(len, answers))
+            names = ({"line": row.line} if row.name is None else {"id": row.name} for row in good)
+            work.append(list(map(answer, names, answers)), skipped, None)
+        state.rows += len(chunk)
+        state.texts += len(good)
         state.digest = rows.digest
         work.advance()
         if told is not None:
@@ -145,24 +157,6 @@ def _chunks(unread: Iterator[Row | BadRow]) -> Iterator[list[Row | BadRow]]:
         yield chunk
 
 
-def _answer(classifier: Classifier, work: "Work", chunk: list[Row | BadRow], bad: list[BadRow], wanted: Wanted) -> None:
-    good = [row for row in chunk if isinstance(row, Row)]
-    texts = [row.text for row in good]
-    skipped = [row._asdict() for row in bad]
-    if work.is_matrix:
-        ranking, _ = classifier.select(texts, **wanted.limits())
-        given = int((ranking.rows != NO_LABEL).sum())
-        work.append([], skipped, _with_empty_rows(ranking, chunk))
-    else:
-        answers = classifier.predict(texts, **wanted.limits())
-        given = sum(map(len, answers))
-        names = ({"line": row.line} if row.name is None else {"id": row.name} for row in good)
-        work.append(list(map(answer, names, answers)), skipped, None)
-    work.state.rows += len(chunk)
-    work.state.texts += len(good)
-    work.state.labels += given
-
-
 def _with_empty_rows(ranking: Ranking, chunk: list[Row | BadRow]) -> Ranking:
     """One row for each row of the input: those that were skipped have no labels."""
     good = np.array([isinstance(row, Row) for row in chunk])
@@ -182,14 +176,6 @@ def _check_output(source: Path, output: Path, wanted: Wanted) -> None:
     for path in (output, bad_rows_of(output)):
         if path.exists() and source.exists() and path.samefile(source):
             raise BadInput(f"{path} is the input itself; give another --output")
-
-
-def _model_of(classifier: Classifier) -> dict[str, Any]:
-    """What must be the same for answers to be the same."""
-    about: dict[str, Any] = {"labels_version": classifier.version, "with_ranker": classifier.ranker is not None}
-    if classifier.folder is not None:
-        about |= {"model": classifier.folder.model, "parts": sorted(part.folder for part in classifier.parts.values())}
-    return about
 
 
 @contextmanager

@@ -94,7 +94,6 @@ class LiveCatalogue:
         return rows[active], rows[~active]
 
     def vectors_at(self, version: int) -> LiveVectors:
-        """The vectors of this or an older version."""
         if version == self.labels.version:
             return self.vectors
         self._require(version)
@@ -166,7 +165,6 @@ class LiveCatalogue:
         self._count(made)
 
     def at(self, version: int) -> LiveLabels:
-        """The labels of this or an older version."""
         self._require(version)
         return self.start.after([older for older in self.versions if older.number <= version])
 

@@ -17,10 +17,13 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from sqlite3 import Connection
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import quote
 
 from umpteen.errors import BadInput, DamagedModel, NotSaved
+
+if TYPE_CHECKING:
+    from umpteen.model.labels import LiveLabels
 
 LONGEST_KEY = 512  # characters
 LONGEST_TEXT = 10_000
@@ -75,7 +78,6 @@ class Version:
     steps: tuple[Step, ...]
 
     def summary(self) -> "VersionSummary":
-        """For a list of versions."""
         done = Counter(step.do for step in self.steps)
         added = done["add"] + done["revive"]
         return VersionSummary(self.number, self.time, added, done["rename"], done["retire"], self.note)
@@ -92,15 +94,7 @@ class VersionSummary(NamedTuple):
     note: str
 
 
-class Labels(Protocol):
-    """What has to be known of the labels there are."""
-
-    def text_of(self, key: str) -> str | None: ...
-    def is_retired(self, key: str) -> bool: ...
-    def count(self) -> int: ...
-
-
-def steps_of(changes: Sequence[Change], labels: Labels) -> tuple[Step, ...]:
+def steps_of(changes: Sequence[Change], labels: "LiveLabels") -> tuple[Step, ...]:
     """The changes as steps, each checked against the labels there are; those that change nothing are left out."""
     steps: list[Step] = []
     seen: set[str] = set()
@@ -118,7 +112,7 @@ def steps_of(changes: Sequence[Change], labels: Labels) -> tuple[Step, ...]:
     return tuple(steps)
 
 
-def step_of(change: Change, labels: Labels) -> Step | None:
+def step_of(change: Change, labels: "LiveLabels") -> Step | None:
     """The change as a step, checked against the labels there are; None if it changes nothing."""
     there = labels.text_of(change.key)
     if isinstance(change, Add):
@@ -143,7 +137,6 @@ def step_of(change: Change, labels: Labels) -> Step | None:
 
 
 def unknown_key(key: str, retired: bool) -> BadInput:
-    """The error for a key that no active label has."""
     if retired:
         return BadInput(f"the label with the key {key!r} is retired; add it again to bring it back")
     return BadInput(f"there is no label with the key {key!r}")
@@ -168,7 +161,6 @@ def check_key(key: str) -> None:
 
 
 def check_text(key: str, text: object) -> None:
-    """Refuses what cannot be a label's text."""
     if not isinstance(text, str):
         raise BadInput(f"the text of label {key!r} is a {type(text).__name__}, not a string")
     if not text.strip():
@@ -380,7 +372,6 @@ def rows_at(connection: Connection, version: int) -> Iterator[tuple[int, str | N
 
 
 def read_parts(connection: Connection) -> dict[str, Part]:
-    """The current parts by name."""
     parts: dict[str, Part] = {}
     for name, folder, version, *described in connection.execute(
         "SELECT name, folder, labels_version, about, files FROM parts"
@@ -396,7 +387,6 @@ def read_parts(connection: Connection) -> dict[str, Part]:
 
 
 def write_part(connection: Connection, part: Part) -> None:
-    """The part is current from now on."""
     connection.execute(
         "INSERT OR REPLACE INTO parts VALUES (?, ?, ?, ?, ?)",
         (part.name, part.folder, part.labels_version, json.dumps(part.about), json.dumps(part.files)),
@@ -404,7 +394,6 @@ def write_part(connection: Connection, part: Part) -> None:
 
 
 def drop_part(connection: Connection, name: str) -> None:
-    """There is no such part from now on."""
     connection.execute("DELETE FROM parts WHERE name = ?", (name,))
 
 

@@ -21,7 +21,18 @@ from umpteen.evaluation.report import Report
 from umpteen.files.progress import Advance
 from umpteen.model.catalogue import VECTORS, Encoded, LiveCatalogue, encode_new
 from umpteen.model.changes import PATIENCE, Add, Change, Part, Rename, Replaced, Retire, VersionSummary
-from umpteen.model.folder import CALIBRATION, CARD, INDEX, MARK, RECIPE, REPORT, ModelFolder, Stamp, checked_parts
+from umpteen.model.folder import (
+    CALIBRATION,
+    CARD,
+    INDEX,
+    MARK,
+    RECIPE,
+    REPORT,
+    ModelFolder,
+    Stamp,
+    checked_parts,
+    read_plainly,
+)
 from umpteen.model.folder import RANKER as RANKER
 from umpteen.model.folder import verify as verify
 from umpteen.model.labels import LABELS, LiveLabels
@@ -81,7 +92,7 @@ class Classifier:
     """
 
     def __init__(self, towers: Towers, labels: LabelCatalogue | LiveLabels, vectors: Tensor, **about: Any) -> None:
-        self._live = LiveModel(towers, labels, vectors, **about)
+        self._live = LiveModel(towers, LiveCatalogue(LiveLabels.of(labels), vectors), **about)
         self._seen: Stamp | None = None  # of the folder, when it was last looked into
         self._damaged: tuple[Stamp, Exception, float] | None = None  # a model that cannot be loaded, and until when
 
@@ -116,15 +127,15 @@ class Classifier:
     """The labels as they are now; a snapshot that later changes leave alone."""
     version = _OfModel(lambda model: model.version)
     """Of the labels: 0 as trained, one more with each change."""
-    vectors = _OfModel(lambda model: model.vectors)
+    vectors = _OfModel(lambda model: model.catalogue.all_vectors())
     """The labels' vectors, retired rows included; mapped while no label has changed, else held in memory."""
-    hidden = _OfModel(lambda model: model.hidden)
+    hidden = _OfModel(lambda model: np.flatnonzero(~model.labels.active))
     """The rows of retired labels, which no search may return."""
     index = _OfModel(lambda model: model.index)
     """What finds the best labels of a vector."""
     ranker = _OfModel(lambda model: model.ranker)
     """What puts the dual encoder's first labels in order, as they are now; None: the dual encoder ranks alone."""
-    has_ranker = _OfModel(lambda model: model.has_ranker)
+    has_ranker = _OfModel(lambda model: model.fitted_ranker is not None)
     calibration = _OfModel(lambda model: model.calibration)
     """What makes probabilities of scores, if the model is calibrated."""
     report = _OfModel(lambda model: model.report)
@@ -137,14 +148,18 @@ class Classifier:
     """Steps, seconds and parameters."""
     folder = _OfModel(lambda model: model.folder)
     """The folder it was loaded from, and the model in it."""
-    path = _OfModel(lambda model: model.path)
+    path = _OfModel(lambda model: None if model.folder is None else model.folder.path)
     """Where it was loaded from; changes of its labels are on disk then."""
     parts = _OfModel(lambda model: model.parts)
     """What was added to the trained model and is in use, by name."""
 
     def part_file(self, name: str, file: str) -> bytes | None:
         """A file of a part in use, as it was written; None if the part has no such file, or is gone by now."""
-        return self._live.part_file(name, file)
+        part, folder = self.parts.get(name), self.folder
+        if part is not None and folder is not None and file in part.files:
+            with suppress(OSError):
+                return read_plainly(folder.part_path(part) / file)
+        return None
 
     def history(self) -> list[VersionSummary]:
         """What happened to the labels since the model was written, oldest first."""

@@ -131,10 +131,7 @@ def _evaluator(
 ) -> Evaluator:
     """The evaluator of a split; `counting` says which label rows can be right, by default all."""
     dataset = in_rows_of(classifier, dataset)
-    chosen: Split | None = getattr(dataset, split)
-    if chosen is None:
-        there = [name for name in ("train", "validation", "test") if getattr(dataset, name) is not None]
-        raise BadInput(f"{dataset.name} has no {split} split; it has {' and '.join(there)}")
+    chosen = split_of(dataset, split)
     if counting is not None:
         rows = np.where(counting, np.arange(len(counting)), -1)
         chosen = replace(chosen, relevance=_moved(chosen.relevance, rows, len(counting)))
@@ -142,19 +139,25 @@ def _evaluator(
     return Evaluator(dataset, chosen, at=at, a=a, b=b, as_published=as_published)
 
 
+def split_of(dataset: Dataset, name: str) -> Split:
+    """The split of this name, or an error that lists those there are."""
+    splits = dataset.splits()
+    if name not in splits:
+        raise BadInput(f"{dataset.name} has no {name} split; it has {' and '.join(splits)}")
+    return splits[name]
+
+
 def _rows_as_in(first: Classifier, other: Classifier) -> Tensor:
     """Where the other model keeps the vector of each of the first one's labels; retired ones have any."""
-    wanted, known = _rows_by_key(first), _rows_by_key(other)
+    wanted, known = (
+        {key: row for row, (key, active) in enumerate(zip(labels.keys, labels.active.tolist(), strict=True)) if active}
+        for labels in (first.labels, other.labels)
+    )
     missing = [key for key in wanted if key not in known]
     if missing or len(known) != len(wanted):
         which = f"{missing[0]!r} is missing" if missing else f"{len(known):,} against {len(wanted):,}"
         raise BadInput(f"models that are averaged must have the same labels, but {which}; train them on the same data")
     return torch.tensor([known.get(key, 0) for key in first.labels.keys])
-
-
-def _rows_by_key(classifier: Classifier) -> dict[str, int]:
-    active = classifier.labels.active.tolist()
-    return {key: row for row, key in enumerate(classifier.labels.keys) if active[row]}
 
 
 def propensity_of_recipe(classifier: Classifier) -> tuple[float, float]:
@@ -186,8 +189,8 @@ def in_rows_of(classifier: Classifier, dataset: Dataset) -> Dataset:
         relevance, filtered = (_moved(pairs, rows, len(labels)) for pairs in (split.relevance, split.filtered))
         return Split(split.texts, relevance, filtered)
 
-    validation, test = (None if split is None else in_rows(split) for split in (dataset.validation, dataset.test))
-    return replace(dataset, labels=labels.catalogue(), train=in_rows(dataset.train), validation=validation, test=test)
+    moved: dict[str, Any] = {name: in_rows(split) for name, split in dataset.splits().items()}
+    return replace(dataset, labels=labels.catalogue(), **moved)
 
 
 def _moved(relevance: Relevance, rows: NDArray[np.int64], labels: int) -> Relevance:

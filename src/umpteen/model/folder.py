@@ -59,7 +59,6 @@ class ModelFolder:
         self.store = Store(self.path / f"model-{self.model}.db", self.model, self.is_current)
 
     def is_current(self) -> bool:
-        """Whether the folder still holds this model."""
         return bool(read_manifest(self.path)["model"] == self.model)
 
     def stamp(self) -> Stamp:
@@ -237,7 +236,6 @@ def at_one_moment(path: Path | str, read: Callable[[ModelFolder, Connection], Re
 
 
 def has_part(path: Path | str, name: str) -> bool:
-    """Whether the model has a part of this name now."""
     return at_one_moment(path, lambda folder, connection: name in checked_parts(connection))
 
 

@@ -22,9 +22,8 @@ from umpteen.model.classifier import Classifier
 from umpteen.model.folder import INDEX, ModelFolder, Verified, at_one_moment, checked_parts
 from umpteen.model.labels import LiveLabels
 from umpteen.search.certificate import Certificate, interval, queries_per_second, tune
-from umpteen.search.engine import Engine, Indexed, Later
-from umpteen.search.index import ExactIndex
-from umpteen.search.kinds import KINDS, engine_of, forget
+from umpteen.search.engine import KINDS, Engine, Indexed, engine_of, forget
+from umpteen.search.index import ExactIndex, Rows
 
 CERTIFICATE = "certificate.json"
 USUAL = 1000  # queries
@@ -40,8 +39,8 @@ class Sample(NamedTuple):
 
 def of_label_texts(labels: LiveLabels, count: int = USUAL, seed: int = 0) -> Sample:
     """Texts of some labels: all there is where nothing is known of the queries to come."""
-    rows = _some(np.flatnonzero(labels.active), count, seed)
-    return Sample([labels.texts[int(row)] for row in rows], "the labels' own texts, encoded as queries")
+    said = "the labels' own texts, encoded as queries"
+    return _sample(labels.texts, count, seed, said, rows=np.flatnonzero(labels.active))
 
 
 def of_file(path: Path, count: int = USUAL, seed: int = 0) -> Sample:
@@ -53,19 +52,18 @@ def of_file(path: Path, count: int = USUAL, seed: int = 0) -> Sample:
         texts.append(row.text)
     if len(texts) < 2:
         raise BadFile(path, f"holds {len(texts)} texts; an index is tuned on some and certified on others")
-    return Sample([texts[row] for row in _some(np.arange(len(texts)), count, seed)], f"texts of {path.name}")
+    return _sample(texts, count, seed, f"texts of {path.name}")
 
 
 def of_dataset(dataset: Dataset, count: int = USUAL, seed: int = 0) -> Sample:
     """Some training texts of a dataset."""
-    texts: Sequence[str] = dataset.train.texts
-    rows = _some(np.arange(len(texts)), count, seed)
-    return Sample([texts[int(row)] for row in rows], f"training texts of {dataset.name}")
+    return _sample(dataset.train.texts, count, seed, f"training texts of {dataset.name}")
 
 
-def _some(rows: "np.ndarray[tuple[int], np.dtype[np.int64]]", count: int, seed: int) -> list[int]:
+def _sample(texts: Sequence[str], count: int, seed: int, origin: str, rows: Rows | None = None) -> Sample:
+    rows = np.arange(len(texts)) if rows is None else rows
     chosen = np.random.default_rng(seed).choice(rows, min(count, len(rows)), replace=False)
-    return [int(row) for row in np.sort(chosen)]
+    return Sample([texts[row] for row in np.sort(chosen).tolist()], origin)
 
 
 def build_index(
@@ -93,13 +91,14 @@ def build_index(
     if isinstance(sample, int):
         sample = of_label_texts(classifier.labels, sample)
     queries = encode_texts(classifier.towers.query, sample.texts).float().cpu()
-    k = min(k or usual_k(classifier), labels.count())
+    usual_k = USUAL_K if classifier.ranker is None else max(USUAL_K, classifier.ranker.settings.candidates)
+    k = min(k or usual_k, labels.count())
     with ExitStack() as made, folder.adding(INDEX) as part:
         begun = time.perf_counter()
         index, about = made.enter_context(engine.build(part.folder, over, uri, partial(tell, "building")))
         seconds = time.perf_counter() - begun
         tuned = tune(index, queries, k, recall)
-        speeds = [queries_per_second(side, queries, k) for side in (index, ExactIndex.of(labels))]
+        speeds = [queries_per_second(side, queries, k) for side in (index, ExactIndex(labels))]
         part.labels_version, part.living = classifier.version, engine.living
         part.about = {**index.save(part.folder), **about}
         index.close()  # an engine in the folder is still when the folder is moved to its place
@@ -144,7 +143,7 @@ def sync_index(model: Path | str, *, sample: Sample | int = USUAL, progress: Pro
     if engine.updates:
         folder = ModelFolder(model)
         older = catalogue.indexed(part.labels_version, folder.model)
-        engine.update(folder.part_path(part), part.about, older, Later(catalogue.vectors, put, gone))
+        engine.update(folder.part_path(part), part.about, older, catalogue.vectors, put, gone)
         with folder.changing() as connection:
             current = read_parts(connection).get(INDEX)
             if current is None or current.folder != part.folder:
@@ -155,12 +154,6 @@ def sync_index(model: Path | str, *, sample: Sample | int = USUAL, progress: Pro
             model, certificate.kind, recall=certificate.target, k=certificate.k, sample=sample, progress=progress
         )
     return len(put) + len(gone)
-
-
-def usual_k(classifier: Classifier) -> int:
-    """How many labels a search is usually asked for."""
-    ranker = classifier.ranker
-    return USUAL_K if ranker is None else max(USUAL_K, ranker.settings.candidates)
 
 
 def _checked(kind: str, recall: float, k: int | None, uri: str | None) -> Engine:

@@ -5,16 +5,14 @@ import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from umpteen.data.formats.reading import is_table, read_records, string
+from umpteen.data.formats.reading import ENDINGS, is_table, read_records, string
 from umpteen.data.prepared import Place
 from umpteen.errors import BadFile, BadInput
 from umpteen.files.storage import write_atomically
 from umpteen.model.changes import Add, Change, Rename, Retire, step_of
 from umpteen.model.labels import LiveLabels
-
-ENDINGS = (".jsonl", ".csv", ".tsv", ".jsonl.gz", ".csv.gz", ".tsv.gz")
 
 
 class Line(NamedTuple):
@@ -32,7 +30,6 @@ def additions(path: Path, labels: LiveLabels) -> list[Change]:
 
 
 def renamings(path: Path, labels: LiveLabels) -> list[Change]:
-    """A Rename for each line."""
     return [_checked(Rename(line.key, line.text), line.at, labels) for line in read_lines_of(path)]
 
 
@@ -92,17 +89,15 @@ def write_label_file(path: Path, labels: LiveLabels, *, retired: bool = False) -
     if not path.name.endswith(ENDINGS[:3]):
         raise BadFile(path, "labels are written as .jsonl, .csv or .tsv")
     entries = [labels.entry(row) for row in labels.find_rows(retired=retired)]
-    fields = [{"key": entry.key, "text": entry.text, "origin": entry.origin} for entry in entries]
     buffer = io.StringIO()
     if path.suffix == ".jsonl":
-        for entry, line in zip(entries, fields, strict=True):
-            marked = {**line, "retired": True} if entry.retired else line
-            buffer.write(json.dumps(marked, ensure_ascii=False) + "\n")
+        for entry in entries:
+            line: dict[str, Any] = {"key": entry.key, "text": entry.text, "origin": entry.origin}
+            line |= {"retired": True} if entry.retired else {}
+            buffer.write(json.dumps(line, ensure_ascii=False) + "\n")
     else:
-        delimiter = "\t" if path.suffix == ".tsv" else ","
-        table = csv.DictWriter(buffer, ["key", "text", "origin", "retired"], delimiter=delimiter, lineterminator="\n")
-        table.writeheader()
-        for entry, line in zip(entries, fields, strict=True):
-            table.writerow({**line, "retired": "true" if entry.retired else "false"})
+        table = csv.writer(buffer, delimiter="\t" if path.suffix == ".tsv" else ",", lineterminator="\n")
+        table.writerow(["key", "text", "origin", "retired"])
+        table.writerows((entry.key, entry.text, entry.origin, str(entry.retired).lower()) for entry in entries)
     write_atomically(path, buffer.getvalue())
     return len(entries)

@@ -109,11 +109,9 @@ class StoredLabels:
         return self._count
 
     def rows(self, query: str, *given: Any) -> Iterator[Any]:
-        """What the file answers."""
         return self._reading.rows(query, given)
 
     def find(self, key: str) -> int | None:
-        """The label's row, or None if there is no such key."""
         if not _is_text(key):
             return None
         return next((int(row) for (row,) in self.rows("SELECT row FROM labels WHERE key = ?", key)), None)

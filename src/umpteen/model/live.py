@@ -2,19 +2,14 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from sqlite3 import Connection
 from time import monotonic
 from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
 from safetensors import SafetensorError
-from torch import Tensor
 
 from umpteen.calibration.calibration import Calibration
-from umpteen.data.labels import LabelCatalogue
 from umpteen.encoders.towers import Towers
 from umpteen.errors import BadInput, DamagedModel
 from umpteen.evaluation.report import Report
@@ -30,14 +25,12 @@ from umpteen.model.folder import (
     Verified,
     at_one_moment,
     checked_parts,
-    read_plainly,
     refuse_links,
 )
 from umpteen.model.labels import LiveLabels
 from umpteen.rerank.ranker import Ranker
-from umpteen.search.engine import LabelIndex, try_out
+from umpteen.search.engine import LabelIndex, engine_of, try_out
 from umpteen.search.index import ExactIndex
-from umpteen.search.kinds import engine_of
 
 _UNTIL_NEXT_PART = 5.0  # seconds, to use a part that could not be used: it may be somebody else's for now
 
@@ -51,16 +44,12 @@ class _Trouble(NamedTuple):
 
 
 class LiveModel:
-    """What is loaded of one model. Calls that change or refresh it and calls that search must not overlap.
-
-    `catalogue` and what follows it are for who loads a model from its folder.
-    """
+    """What is loaded of one model; `Classifier` says what its attributes are."""
 
     def __init__(
         self,
         towers: Towers,
-        labels: LabelCatalogue | LiveLabels,
-        vectors: Tensor,
+        catalogue: LiveCatalogue,
         *,
         report: Report | dict[str, Any] | None = None,
         recipe: str | None = None,
@@ -68,30 +57,30 @@ class LiveModel:
         training: dict[str, Any] | None = None,
         ranker: Ranker | None = None,
         calibration: Calibration | None = None,
-        catalogue: LiveCatalogue | None = None,
         folder: ModelFolder | None = None,
         follows: Iterable[str] = (),
     ) -> None:
-        if tuple(vectors.shape) != (len(labels), towers.dimension):
+        count, shape = len(catalogue.start), tuple(catalogue.base.shape)
+        if shape != (count, towers.dimension):
             raise BadInput(
-                f"{len(labels):,} labels in {towers.dimension} dimensions need as many label vectors, "
-                f"but these have the shape {tuple(vectors.shape)}"
+                f"{count:,} labels in {towers.dimension} dimensions need as many label vectors, "
+                f"but these have the shape {shape}"
             )
-        if ranker is not None and ranker.labels != len(labels):
-            raise BadInput(f"the ranker knows {ranker.labels:,} labels, the model {len(labels):,}; fit it again")
-        self.catalogue = catalogue or LiveCatalogue(LiveLabels.of(labels), vectors)
+        if ranker is not None and ranker.labels != count:
+            raise BadInput(f"the ranker knows {ranker.labels:,} labels, the model {count:,}; fit it again")
+        self.catalogue = catalogue
         self.towers = towers
         self._report = report  # as it was read, until somebody asks for it
-        self.recipe = recipe  # what the model was trained by, as TOML
-        self.data = data or {}  # what it was trained on
-        self.training = training or {}  # steps, seconds and parameters
-        self.calibration = calibration  # what makes probabilities of scores, if the model is calibrated
-        self.folder = folder  # it was loaded from, and the model in it
-        self.parts: dict[str, Part] = {}  # what was added to the trained model and is in use, by name
-        self.index: LabelIndex = ExactIndex.of(self.catalogue.vectors)  # what finds the best labels of a vector
+        self.recipe = recipe
+        self.data = data or {}
+        self.training = training or {}
+        self.calibration = calibration
+        self.folder = folder
+        self.parts: dict[str, Part] = {}
+        self.index: LabelIndex = ExactIndex(catalogue.vectors)
         self._index_version = self.version
         self.follows = tuple(follows)  # the parts that it uses as soon as they are there and can be opened
-        self._fitted_ranker = ranker
+        self.fitted_ranker = ranker
         self._current_ranker: tuple[int, Ranker] | None = None  # for which version
         self.troubles: dict[str, _Trouble] = {}  # by part, when it was last tried
 
@@ -105,16 +94,13 @@ class LiveModel:
             parts = {name: part for name, part in checked_parts(connection).items() if name in (*follows, RANKER)}
             folder.require_whole(parts.values(), verified)
             report, recipe = folder.trained / REPORT, folder.trained / RECIPE
-            catalogue = LiveCatalogue.read(folder, connection)
             loaded = cls(
                 Towers.load(folder.trained / "encoder"),
-                catalogue.start,
-                catalogue.base,
+                LiveCatalogue.read(folder, connection),
                 report=json.loads(report.read_text(encoding="utf-8")) if report.exists() else None,
                 recipe=recipe.read_text(encoding="utf-8") if recipe.exists() else None,
                 data=folder.manifest["settings"]["data"],
                 training=folder.manifest["settings"]["training"],
-                catalogue=catalogue,
                 folder=folder,
                 follows=follows,
             )
@@ -130,7 +116,7 @@ class LiveModel:
     @property
     def report(self) -> Report | None:
         """On validation: as it answers, with its ranker if it has one."""
-        ranked = None if self._fitted_ranker is None else self._fitted_ranker.report
+        ranked = None if self.fitted_ranker is None else self.fitted_ranker.report
         return self.trained_report if ranked is None else self._read(ranked)
 
     @property
@@ -144,55 +130,26 @@ class LiveModel:
         try:
             return Report.from_dict(report)
         except BadInput as error:
-            raise DamagedModel(f"{self.path}: cannot be used although its files are whole: {error}") from error
+            where = "the model" if self.folder is None else self.folder.path
+            raise DamagedModel(f"{where}: cannot be used although its files are whole: {error}") from error
 
     @property
     def labels(self) -> LiveLabels:
-        """The labels as they are now; a snapshot that later changes leave alone."""
         return self.catalogue.labels
 
     @property
     def version(self) -> int:
-        """Of the labels: 0 as trained, one more with each change."""
         return self.catalogue.labels.version
 
     @property
-    def vectors(self) -> Tensor:
-        """The labels' vectors, retired rows included; mapped while no label has changed, else held in memory."""
-        return self.catalogue.all_vectors()  # [rows, d]
-
-    @property
-    def hidden(self) -> NDArray[np.int64]:
-        """The rows of retired labels, which no search may return."""
-        return np.flatnonzero(~self.labels.active)
-
-    @property
-    def path(self) -> Path | None:
-        """Where it was loaded from; changes of its labels are on disk then."""
-        return None if self.folder is None else self.folder.path
-
-    @property
-    def has_ranker(self) -> bool:
-        return self._fitted_ranker is not None
-
-    @property
     def ranker(self) -> Ranker | None:
-        """What puts the dual encoder's first labels in order, as they are now; None: the dual encoder ranks alone."""
-        if self._fitted_ranker is None:
+        if self.fitted_ranker is None:
             return None
         if self._current_ranker is None or self._current_ranker[0] != self.version:
             fitted = self.parts[RANKER].labels_version if RANKER in self.parts else self.catalogue.start.version
             changed = self.catalogue.renamed_since(fitted)
-            self._current_ranker = self.version, self._fitted_ranker.with_later(len(self.labels), changed)
+            self._current_ranker = self.version, self.fitted_ranker.with_later(len(self.labels), changed)
         return self._current_ranker[1]
-
-    def part_file(self, name: str, file: str) -> bytes | None:
-        """A file of a part in use, as it was written; None if the part has no such file, or is gone by now."""
-        part = self.parts.get(name)
-        if part is not None and self.folder is not None and file in part.files:
-            with suppress(OSError):
-                return read_plainly(self.folder.part_path(part) / file)
-        return None
 
     def look(self) -> bool:
         """Takes in what others have done to the folder; raises Replaced if another model has its place by now."""
@@ -248,7 +205,7 @@ class LiveModel:
             ranker = None if where is None else Ranker.load(where)
             if ranker is not None and ranker.memory is not None:
                 ranker.memory.require(self.towers.query.dimension)
-            self._fitted_ranker = ranker
+            self.fitted_ranker = ranker
             self._current_ranker = None
         elif name == CALIBRATION:
             self.calibration = None if where is None else Calibration.load(where)
@@ -260,7 +217,7 @@ class LiveModel:
     def _use_index(self, part: Part | None, *, try_it: bool) -> None:
         assert self.folder is not None
         old, version = self.index, self.version
-        new: LabelIndex = ExactIndex.of(self.catalogue.vectors)
+        new: LabelIndex = ExactIndex(self.catalogue.vectors)
         if part is not None:
             where = self.folder.part_path(part)
             engine = engine_of(str(part.about.get("kind")))

@@ -197,7 +197,11 @@ def _write_files(
         hold()
     parts = [_carry(part, source, path, model.labels.version) for part, source in carried]
     if model.ranker is not None:
-        parts.append(_ranker_part(model.ranker, path, model.labels.version))
+        about, target = model.ranker.describe(), f"{RANKER}-{secrets.token_hex(4)}"
+        with atomic_folder(path / target) as folder:
+            model.ranker.save(folder)
+            mark(folder, RANKER, about)
+            parts.append(Part(RANKER, target, model.labels.version, about, listed(folder)))
     _write_database(path / f"{name}.db", identity, model.labels.version, parts, files)
     manifest = {
         "format": FORMAT,
@@ -235,14 +239,6 @@ def _carry(part: Part, source: Path, path: Path, version: int) -> Part:
     with atomic_folder(path / name) as folder:
         shutil.copytree(source, folder, dirs_exist_ok=True)
     return part._replace(folder=name, labels_version=version)
-
-
-def _ranker_part(ranker: Ranker, path: Path, version: int) -> Part:
-    name = f"{RANKER}-{secrets.token_hex(4)}"
-    with atomic_folder(path / name) as folder:
-        ranker.save(folder)
-        mark(folder, RANKER, ranker.describe())
-        return Part(RANKER, name, version, ranker.describe(), listed(folder))
 
 
 def _write_card(path: Path, identity: str, model: Model, card: str | None) -> None:

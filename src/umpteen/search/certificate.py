@@ -40,9 +40,7 @@ class Certificate:
     queries_per_second: dict[str, float]  # index and exact: one at a time, one thread
     bytes: dict[str, int | None]  # index and exact; None: nobody here knows
     build_seconds: float
-    attempts: int = (
-        1  # efforts that were held against the certifying queries; more than one if chance misled the tuning
-    )
+    attempts: int = 1  # efforts held against the certifying queries; more than one if chance misled the tuning
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "recall_interval": list(self.recall_interval)}

@@ -1,11 +1,12 @@
 """The seam: what finds the k best labels of a query, whatever is behind it.
 
-A new kind is a module with an index (the methods of `LabelIndex`) and its `Engine`, and a row in kinds.py.
+A new kind is a module with an index (the methods of `LabelIndex`) and its `Engine`, and a row of `KINDS`.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -14,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from umpteen.errors import BadInput
 from umpteen.files.progress import Advance
 from umpteen.search.index import Effort, ExactIndex, LiveVectors, Rows
 from umpteen.search.ranking import Ranking
@@ -22,55 +24,35 @@ from umpteen.search.ranking import Ranking
 class LabelIndex(Protocol):
     """Finds labels by inner product. Rows are label rows; they never shift, and a removed one is never returned."""
 
+    kind: str  # its name in the table of kinds
     effort: Effort
-
-    @property
-    def one_process(self) -> bool:
-        """Whether no other process can search it at the same time."""
-        ...
-
-    @property
-    def away(self) -> str | None:
-        """Why exact search stands in for it, if it cannot be reached."""
-        ...
-
-    @property
-    def kind(self) -> str:
-        """Its name in the table of kinds.py."""
-        ...
+    one_process: bool  # no other process can search it at the same time
+    away: str | None  # why exact search stands in for it, if it cannot be reached
 
     @property
     def labels(self) -> LiveVectors:
         """All there is to find now."""
-        ...
 
     def search(self, queries: Tensor, k: int) -> Ranking:
         """The k best rows of each query, of equal scores the smaller first; ends in −1 when there are fewer."""
-        ...
 
     def candidates(self, queries: Tensor, effort: Effort) -> Rows:
         """The rows found for each query with this effort, best first, before exact scores; −1 where none is left."""
-        ...
 
     def efforts(self, k: int) -> list[Effort]:
         """What can be tried, the least first, in groups of one breadth; an index without a choice has one."""
-        ...
 
     def add(self, rows: NDArray[np.int64], vectors: NDArray[np.float32]) -> None:
         """New rows, or new vectors for known ones; found by the next search."""
-        ...
 
     def remove(self, rows: NDArray[np.int64]) -> None:
         """Rows that no search returns until they are added again."""
-        ...
 
     def save(self, folder: Path) -> dict[str, Any]:
         """Writes the index as it was built into a folder; returns what its engine has to be told to open it."""
-        ...
 
     def close(self) -> None:
         """Lets go of files, locks and connections; an index is not searched after it."""
-        ...
 
 
 class NamedRows(Protocol):
@@ -91,14 +73,6 @@ class Indexed(NamedTuple):
     vectors: LiveVectors
     version: int
     catalogue: Callable[[], NamedRows]
-
-
-class Later(NamedTuple):
-    """What has changed since: the vectors as they are now, which rows to put and which are gone."""
-
-    now: LiveVectors
-    put: Rows
-    gone: Rows
 
 
 BOUND = "bound_to_folder"  # in what is told of an index: a copy of its files would be of no use elsewhere
@@ -124,8 +98,10 @@ class Engine(ABC):
     def open(self, folder: Path, about: dict[str, Any], indexed: Indexed) -> LabelIndex:
         """The index as it was saved; the caller tells it what has changed since that version."""
 
-    def update(self, folder: Path, about: dict[str, Any], indexed: Indexed, later: Later) -> None:
-        """Tells an index of older labels what has changed since."""
+    def update(
+        self, folder: Path, about: dict[str, Any], indexed: Indexed, now: LiveVectors, put: Rows, gone: Rows
+    ) -> None:
+        """Tells an index of older labels the vectors as they are now, the rows that changed and those that are gone."""
         raise NotImplementedError
 
     def forget(self, folder: Path, about: dict[str, Any]) -> str | None:
@@ -154,7 +130,39 @@ class ExactEngine(Engine):
     def build(
         self, folder: Path, indexed: Indexed, uri: str | None, progress: Advance
     ) -> Iterator[tuple[LabelIndex, dict[str, Any]]]:
-        yield ExactIndex.of(indexed.vectors), {}
+        yield ExactIndex(indexed.vectors), {}
 
     def open(self, folder: Path, about: dict[str, Any], indexed: Indexed) -> LabelIndex:
-        return ExactIndex.of(indexed.vectors)
+        return ExactIndex(indexed.vectors)
+
+
+def _faiss(kind: str) -> Engine:
+    from umpteen.search.faiss import FaissEngine
+
+    return FaissEngine(kind)
+
+
+def _milvus() -> Engine:
+    from umpteen.search.milvus_index import MilvusEngine
+
+    return MilvusEngine()
+
+
+KINDS: dict[str, Callable[[], Engine]] = {  # an engine is loaded when its kind is asked for
+    "exact": ExactEngine,
+    **{kind: partial(_faiss, kind) for kind in ("faiss-flat", "faiss-hnsw", "faiss-ivfpq", "faiss-sq")},
+    "milvus": _milvus,
+}
+
+
+def engine_of(kind: str) -> Engine:
+    """The engine of this kind, or an error that lists those there are."""
+    if kind not in KINDS:
+        raise BadInput(f"{kind!r} is no kind of index; there are {', '.join(KINDS)}")
+    return KINDS[kind]()
+
+
+def forget(folder: Path, about: dict[str, Any]) -> str | None:
+    """Removes what lies elsewhere of an index that is gone; of a kind that nobody knows here, nothing does."""
+    kind = str(about.get("kind"))
+    return engine_of(kind).forget(folder, about) if kind in KINDS else None

@@ -4,8 +4,7 @@ What was added or changed since it was built is searched exactly beside it, so a
 removed and changed rows are hidden in it. Building it again takes them in.
 """
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
@@ -19,7 +18,7 @@ from torch import Tensor
 from umpteen.errors import BadInput, DamagedModel, NotSaved
 from umpteen.files.progress import Advance
 from umpteen.search.engine import Engine, Indexed, LabelIndex
-from umpteen.search.index import Effort, LiveVectors, Overlay, Rows, checked_queries, doubling, with_spare
+from umpteen.search.index import Effort, LiveVectors, Overlay, Rows, checked_queries, doubling, lists_of, with_spare
 from umpteen.search.ranking import NO_LABEL, Ranking
 
 FLAT, HNSW, IVFPQ, SQ = "faiss-flat", "faiss-hnsw", "faiss-ivfpq", "faiss-sq"
@@ -35,8 +34,10 @@ _STEPS = 4  # of it that are tried in a doubling
 _MOST_RESCORED = 4096
 _WIDTH = 16  # FAISS is several times faster where halves come in such groups
 
+STRUCTURE = "index.faiss"
+_AT_A_TIME = 65_536
+
 Vectors = NDArray[np.float32]
-Parts = Callable[[], Iterator[Vectors]]
 
 
 # FAISS's structures, each built, searched and stored alike; positions count the vectors in the order they came.
@@ -51,107 +52,6 @@ def faiss_library() -> Any:
     except ImportError:
         raise BadInput("FAISS is not installed; `pip install umpteen[faiss]`, or use the exact index") from None
     return faiss
-
-
-class Structure:
-    """One FAISS index."""
-
-    def __init__(self, kind: str, index: Any) -> None:
-        self.kind = kind
-        self._faiss = faiss_library()
-        self._index = index
-
-    @classmethod
-    def build(
-        cls, kind: str, vectors: Parts, count: int, dimension: int, progress: Advance | None = None
-    ) -> "Structure":
-        """Holds all vectors; `vectors` gives them from the beginning, part by part, whenever it is called."""
-        faiss = faiss_library()
-        made = cls(kind, _empty(faiss, kind, count, dimension))
-        made._threads(count)
-        if not made._index.is_trained:
-            made._index.train(made._padded(_sample(vectors(), count, _training_size(kind, count))))
-        done, longest = 0, np.float32(1e-30)
-        for part in vectors():
-            if kind == HNSW:
-                lengths = np.maximum(np.linalg.norm(part, axis=1), np.float32(1e-30))[:, None]
-                part, longest = part / lengths, max(longest, lengths.max())
-            made._index.add(made._padded(part))
-            done += len(part)
-            if progress is not None:
-                progress(done, count)
-        if kind == HNSW:
-            storage = faiss.downcast_index(made._index.storage)
-            storage.reset()
-            for part in vectors():
-                storage.add(made._padded(part / longest))  # halves hold no numbers beyond 65,504
-        return made
-
-    def search(self, queries: Vectors, effort: Effort, visible: NDArray[np.bool_] | None) -> NDArray[np.int64]:
-        """Positions of the candidates for each query, as many as the effort says, best first; −1 where none is left."""
-        faiss = self._faiss
-        self._threads(len(queries))
-        asked: dict[str, Any] = {}
-        if visible is not None:
-            bits = np.packbits(visible, bitorder="little")
-            asked["sel"] = faiss.IDSelectorBitmap(bits)
-        if self.kind == HNSW:
-            asked["efSearch"] = max(effort.breadth, effort.rescored)
-            parameters = faiss.SearchParametersHNSW(**asked)
-        elif self.kind == IVFPQ:
-            asked["nprobe"] = min(effort.breadth, int(self._index.nlist))
-            parameters = faiss.IVFPQSearchParameters(**asked)
-        else:
-            parameters = faiss.SearchParameters(**asked) if asked else None
-        count = min(effort.rescored, int(self._index.ntotal))
-        _, positions = self._index.search(self._padded(queries), count, params=parameters)
-        found: NDArray[np.int64] = positions
-        return found
-
-    def efforts(self, k: int) -> list[Effort]:
-        """What can be tried, the least first."""
-        count = len(self)
-        few = with_spare(k)
-        if self.kind == HNSW:
-            return [Effort(k, breadth, few) for breadth in doubling(max(16, k), min(count, _WIDEST), steps=_STEPS)]
-        more = [few, *doubling(2 * few, min(count, max(_MOST_RESCORED, 2 * few)))]
-        if self.kind == IVFPQ:
-            lists = int(self._index.nlist)
-            return [Effort(k, breadth, some) for breadth in doubling(1, lists) for some in more]
-        return [Effort(k, 0, few)] if self.kind == FLAT else [Effort(k, 0, some) for some in more]
-
-    def save(self, path: Path) -> None:
-        try:
-            self._faiss.write_index(self._index, str(path))
-        except RuntimeError as error:
-            reason = str(error).rpartition(": ")[2].strip()
-            raise NotSaved(f"{path}: FAISS could not write it: {reason}; the index there was is untouched") from error
-
-    @classmethod
-    def load(cls, kind: str, path: Path) -> "Structure":
-        """Mapped where FAISS can, so that several processes share one copy."""
-        faiss = faiss_library()
-        mapped = getattr(faiss, "IO_FLAG_MMAP_IFC", 0)  # since FAISS 1.11
-        try:  # whatever other file it names would have to lie beside it
-            index = faiss.read_index(str(path), mapped | faiss.IO_FLAG_READ_ONLY | faiss.IO_FLAG_ONDISK_SAME_DIR)
-        except RuntimeError as error:
-            raise DamagedModel(
-                f"{path}: FAISS cannot read it ({str(error).splitlines()[0]}); build the index again, or remove it"
-            ) from error
-        if type(index) is not type(_empty(faiss, kind, 1, _WIDTH)):
-            raise DamagedModel(f"{path}: is a {type(index).__name__}, no {kind}; build the index again, or remove it")
-        return cls(kind, index)
-
-    def __len__(self) -> int:
-        return int(self._index.ntotal)
-
-    def _padded(self, vectors: Vectors) -> Vectors:
-        missing = self._index.d - vectors.shape[1]
-        return np.ascontiguousarray(np.pad(vectors, ((0, 0), (0, missing))) if missing else vectors, dtype=np.float32)
-
-    def _threads(self, work: int) -> None:
-        """As many as torch has, and never more than there are queries: waiting for each other costs more."""
-        self._faiss.omp_set_num_threads(max(1, min(torch.get_num_threads(), work)))
 
 
 def _empty(faiss: Any, kind: str, count: int, dimension: int) -> Any:
@@ -170,18 +70,10 @@ def _empty(faiss: Any, kind: str, count: int, dimension: int) -> Any:
         bits = max(1, min(_BITS, count.bit_length() - 1))
         largest = max(1, dimension // _NUMBERS_A_CODE)
         codes = max(size for size in range(1, largest + 1) if dimension % size == 0)
-        index = faiss.IndexIVFPQ(faiss.IndexFlatIP(dimension), dimension, _lists(count), codes, bits, product)
+        index = faiss.IndexIVFPQ(faiss.IndexFlatIP(dimension), dimension, lists_of(count), codes, bits, product)
         index.cp.min_points_per_centroid = index.pq.cp.min_points_per_centroid = 1
         return index
     raise BadInput(f"{kind!r} is no kind of FAISS index; there are {', '.join(KINDS)}")
-
-
-def _lists(count: int) -> int:
-    return max(1, min(int(4 * math.sqrt(count)), count // 32))
-
-
-def _training_size(kind: str, count: int) -> int:
-    return max(20_000, _TRAINING_VECTORS_A_LIST * _lists(count)) if kind == IVFPQ else 100_000
 
 
 def _sample(parts: Iterator[Vectors], count: int, wanted: int) -> Vectors:
@@ -194,49 +86,59 @@ def _sample(parts: Iterator[Vectors], count: int, wanted: int) -> Vectors:
     return np.ascontiguousarray(np.concatenate(found))
 
 
-STRUCTURE = "index.faiss"
-_AT_A_TIME = 65_536
-
-
 class State(NamedTuple):
     """What one search sees, whatever is added or removed meanwhile."""
 
     overlay: Overlay
-    visible: NDArray[np.bool_] | None  # [positions] of the structure that count; None: all
+    visible: NDArray[np.bool_] | None  # [positions] in FAISS that count; None: all
 
 
 class FaissIndex:
-    """The structure holds the labels as they were when it was built, in the order of their rows."""
+    """FAISS holds the labels as they were when it was built, in the order of their rows."""
 
     one_process = False
-    away = None
+    away: str | None = None
 
-    def __init__(self, structure: Structure, labels: LiveVectors, effort: Effort) -> None:
-        rows = np.flatnonzero(labels.active)
-        if len(structure) != len(rows):
-            raise DamagedModel(
-                f"the index holds {len(structure):,} vectors but there were {len(rows):,} labels; build it again"
-            )
-        self.kind = structure.kind
+    def __init__(self, kind: str, index: Any, labels: LiveVectors, effort: Effort) -> None:
+        self.kind = kind
         self.effort = effort
-        self._structure = structure
-        self._rows = rows
+        self._faiss = faiss_library()
+        self._index = index
+        self._rows = np.flatnonzero(labels.active)
         self._state = State(Overlay.of(labels), None)
         self._changing = Lock()
         self._position = np.full(len(labels), -1, dtype=np.int64)  # of each row
-        self._position[rows] = np.arange(len(rows))
+        self._position[self._rows] = np.arange(len(self._rows))
 
     @classmethod
     def build(cls, kind: str, labels: LiveVectors, effort: Effort, progress: Advance | None = None) -> "FaissIndex":
         """An index of this kind over the labels as they are now."""
-        rows = np.flatnonzero(labels.active)
+        faiss, count = faiss_library(), labels.count()
+        made = cls(kind, _empty(faiss, kind, count, labels.dimension), labels, effort)
+        made._threads(count)
 
-        def parts() -> Iterator[NDArray[np.float32]]:
-            for start in range(0, len(rows), _AT_A_TIME):
-                yield labels.of(rows[start : start + _AT_A_TIME]).numpy()
+        def parts() -> Iterator[Vectors]:
+            for start in range(0, count, _AT_A_TIME):
+                yield labels.of(made._rows[start : start + _AT_A_TIME]).numpy()
 
-        structure = Structure.build(kind, parts, len(rows), labels.dimension, progress)
-        return cls(structure, labels, effort)
+        if not made._index.is_trained:
+            wanted = max(20_000, _TRAINING_VECTORS_A_LIST * lists_of(count)) if kind == IVFPQ else 100_000
+            made._index.train(made._padded(_sample(parts(), count, wanted)))
+        done, longest = 0, np.float32(1e-30)
+        for part in parts():
+            if kind == HNSW:
+                lengths = np.maximum(np.linalg.norm(part, axis=1), np.float32(1e-30))[:, None]
+                part, longest = part / lengths, max(longest, lengths.max())
+            made._index.add(made._padded(part))
+            done += len(part)
+            if progress is not None:
+                progress(done, count)
+        if kind == HNSW:
+            storage = faiss.downcast_index(made._index.storage)
+            storage.reset()
+            for part in parts():
+                storage.add(made._padded(part / longest))  # halves hold no numbers beyond 65,504
+        return made
 
     def search(self, queries: Tensor, k: int) -> Ranking:
         overlay, visible = self._state
@@ -244,9 +146,35 @@ class FaissIndex:
         return overlay.best(queries, self.candidates(queries, self.effort.for_k(k), visible), k)
 
     def candidates(self, queries: Tensor, effort: Effort, visible: NDArray[np.bool_] | None = None) -> Rows:
-        """The rows that the structure finds for each query with this effort, best first; −1 where none is left."""
-        positions = self._structure.search(queries.numpy(), effort, visible)
+        """The rows that FAISS finds for each query with this effort, best first; −1 where none is left."""
+        faiss = self._faiss
+        self._threads(len(queries))
+        asked: dict[str, Any] = {}
+        if visible is not None:
+            bits = np.packbits(visible, bitorder="little")
+            asked["sel"] = faiss.IDSelectorBitmap(bits)
+        if self.kind == HNSW:
+            asked["efSearch"] = max(effort.breadth, effort.rescored)
+            parameters = faiss.SearchParametersHNSW(**asked)
+        elif self.kind == IVFPQ:
+            asked["nprobe"] = min(effort.breadth, int(self._index.nlist))
+            parameters = faiss.IVFPQSearchParameters(**asked)
+        else:
+            parameters = faiss.SearchParameters(**asked) if asked else None
+        count = min(effort.rescored, len(self._rows))
+        _, positions = self._index.search(self._padded(queries.numpy()), count, params=parameters)
         return np.where(positions == NO_LABEL, NO_LABEL, self._rows[positions])
+
+    def efforts(self, k: int) -> list[Effort]:
+        count = len(self._rows)
+        few = with_spare(k)
+        if self.kind == HNSW:
+            return [Effort(k, breadth, few) for breadth in doubling(max(16, k), min(count, _WIDEST), steps=_STEPS)]
+        more = [few, *doubling(2 * few, min(count, max(_MOST_RESCORED, 2 * few)))]
+        if self.kind == IVFPQ:
+            lists = int(self._index.nlist)
+            return [Effort(k, breadth, some) for breadth in doubling(1, lists) for some in more]
+        return [Effort(k, 0, few)] if self.kind == FLAT else [Effort(k, 0, some) for some in more]
 
     def add(self, rows: NDArray[np.int64], vectors: NDArray[np.float32]) -> None:
         with self._changing:
@@ -268,20 +196,36 @@ class FaissIndex:
     def labels(self) -> LiveVectors:
         return self._state.overlay.labels
 
-    def efforts(self, k: int) -> list[Effort]:
-        return self._structure.efforts(k)
-
     def save(self, folder: Path) -> dict[str, Any]:
         """Writes the index as it was built into a folder; returns what `open` has to be told."""
         if self.waiting() or self._state.visible is not None:
             raise BadInput("labels have changed since the index was built; build it again to save it")
-        self._structure.save(folder / STRUCTURE)
+        path = folder / STRUCTURE
+        try:
+            self._faiss.write_index(self._index, str(path))
+        except RuntimeError as error:
+            reason = str(error).rpartition(": ")[2].strip()
+            raise NotSaved(f"{path}: FAISS could not write it: {reason}; the index there was is untouched") from error
         return {"kind": self.kind, "effort": self.effort.to_dict()}
 
     @classmethod
     def open(cls, folder: Path, labels: LiveVectors, settings: dict[str, Any]) -> "FaissIndex":
-        """The index as it was saved of these labels."""
-        return cls(Structure.load(settings["kind"], folder / STRUCTURE), labels, Effort.from_dict(settings["effort"]))
+        """As it was saved of these labels; mapped where FAISS can, so that several processes share one copy."""
+        faiss, kind, path = faiss_library(), settings["kind"], folder / STRUCTURE
+        mapped = getattr(faiss, "IO_FLAG_MMAP_IFC", 0)  # since FAISS 1.11
+        try:  # whatever other file it names would have to lie beside it
+            index = faiss.read_index(str(path), mapped | faiss.IO_FLAG_READ_ONLY | faiss.IO_FLAG_ONDISK_SAME_DIR)
+        except RuntimeError as error:
+            raise DamagedModel(
+                f"{path}: FAISS cannot read it ({str(error).splitlines()[0]}); build the index again, or remove it"
+            ) from error
+        if type(index) is not type(_empty(faiss, kind, 1, _WIDTH)):
+            raise DamagedModel(f"{path}: is a {type(index).__name__}, no {kind}; build the index again, or remove it")
+        if index.ntotal != labels.count():
+            raise DamagedModel(
+                f"the index holds {index.ntotal:,} vectors but there were {labels.count():,} labels; build it again"
+            )
+        return cls(kind, index, labels, Effort.from_dict(settings["effort"]))
 
     def _without(self, rows: Rows) -> NDArray[np.bool_] | None:
         """Which positions count once these rows count no more."""
@@ -293,6 +237,14 @@ class FaissIndex:
         visible = np.ones(len(self._rows), dtype=np.bool_) if visible is None else visible.copy()
         visible[positions] = False
         return visible
+
+    def _padded(self, vectors: Vectors) -> Vectors:
+        missing = self._index.d - vectors.shape[1]
+        return np.ascontiguousarray(np.pad(vectors, ((0, 0), (0, missing))) if missing else vectors, dtype=np.float32)
+
+    def _threads(self, work: int) -> None:
+        """As many as torch has, and never more than there are queries: waiting for each other costs more."""
+        self._faiss.omp_set_num_threads(max(1, min(torch.get_num_threads(), work)))
 
 
 class FaissEngine(Engine):

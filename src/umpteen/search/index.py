@@ -156,7 +156,6 @@ class Effort:
     rescored: int  # candidates that get exact scores
 
     def for_k(self, k: int) -> "Effort":
-        """The effort for another number of labels."""
         if k <= self.k:
             return self
         more = k / self.k
@@ -175,6 +174,11 @@ def with_spare(k: int) -> int:
     return k + max(_SPARE, k // 2)
 
 
+def lists_of(count: int) -> int:
+    """Into how many lists an index divides so many labels; Milvus has 65,536 at most."""
+    return max(1, min(int(4 * math.sqrt(count)), count // 32, 65_536))
+
+
 def doubling(first: int, last: int, *, steps: int = 1) -> list[int]:
     """From first to last, each 2^(1/steps) times the one before, about."""
     last = max(last, 1)
@@ -188,18 +192,11 @@ class ExactIndex:
 
     kind = "exact"
     one_process = False
-    away = None
+    away: str | None = None
 
-    def __init__(self, base: Tensor, active: NDArray[np.bool_] | None = None) -> None:
-        self.labels = LiveVectors(base, active)
+    def __init__(self, labels: LiveVectors) -> None:
+        self.labels = labels
         self.effort = Effort(1, 0, 1)
-
-    @classmethod
-    def of(cls, labels: LiveVectors) -> "ExactIndex":
-        """Searches labels that have changed already."""
-        index = cls(labels.base)
-        index.labels = labels
-        return index
 
     def search(self, queries: Tensor, k: int) -> Ranking:
         return exact_search(queries, self.labels, k)
@@ -329,7 +326,6 @@ class Overlay(NamedTuple):
         return Overlay(self.labels.with_rows(rows, vectors), self.fresh.with_rows(rows, vectors)), rows
 
     def without(self, rows: Rows) -> "Overlay":
-        """These rows are found no more."""
         return Overlay(self.labels.without(rows), self.fresh.without(rows[rows < len(self.fresh)]))
 
     def best(self, queries: Tensor, candidates: Rows, k: int) -> Ranking:

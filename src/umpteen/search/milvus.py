@@ -9,16 +9,15 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable
-from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from umpteen.errors import BadInput, InUse
+from umpteen.files.progress import Advance
 from umpteen.files.storage import FileLock
 from umpteen.search.engine import NamedRows
 from umpteen.search.index import LiveVectors, Rows
@@ -61,9 +60,11 @@ def release(path: str) -> None:
         lock, users = _OWNED.pop(path)
         if users > 1:
             _OWNED[path] = lock, users - 1
-        else:
-            _stop(path)
-            lock.close()
+            return
+        library = sys.modules.get("milvus_lite.server_manager")
+        if library is not None:  # else it never was started
+            library.server_manager_instance.release_server(path)
+        lock.close()
 
 
 def _locked(path: str) -> FileLock:
@@ -72,14 +73,8 @@ def _locked(path: str) -> FileLock:
     except InUse:
         raise InUse(
             f"{path}: the embedded Milvus belongs to one process, and another one has it open; stop that one, "
-            "run a single worker, or build the index with --uri and the address of a cluster"
+            "run a single worker, or build the index with --uri and the address of a cluster. Nothing was changed"
         ) from None
-
-
-def _stop(path: str) -> None:
-    library = sys.modules.get("milvus_lite.server_manager")
-    if library is not None:  # else it never was started
-        library.server_manager_instance.release_server(path)
 
 
 Result = TypeVar("Result")
@@ -116,7 +111,8 @@ class MilvusConnection:
 
     def call(self, work: Callable[[Any], Result]) -> Result:
         """What the work gives with the client of pymilvus; a failed call closes the connection."""
-        self._require_believed()
+        if self._refused is not None:
+            raise MilvusAway(f"Milvus at {self.uri}: {self._refused}")
         _library()
         from grpc import FutureTimeoutError, RpcError  # type: ignore[import-untyped]
         from pymilvus.exceptions import MilvusException
@@ -129,12 +125,6 @@ class MilvusConnection:
             self._drop(client)
             raise self._away(error) from error
 
-    def own(self) -> None:
-        """Keeps other processes from the embedded engine, without opening it."""
-        self._require_believed()
-        with self._opening:
-            self._own()
-
     def close(self) -> None:
         """Lets go of the connection, and of the embedded engine's files, for good."""
         with self._opening:
@@ -143,10 +133,6 @@ class MilvusConnection:
         self._drop(self._client)
         if owned:
             release(self.uri)
-
-    def _require_believed(self) -> None:
-        if self._refused is not None:
-            raise MilvusAway(f"Milvus at {self.uri}: {self._refused}")
 
     def _connected(self) -> Any:
         with self._opening:
@@ -167,23 +153,17 @@ class MilvusConnection:
         except Exception:  # it is broken, or closed already
             logging.getLogger(__name__).debug("closing the connection to Milvus failed", exc_info=True)
 
-    def _own(self) -> None:
-        if not self._owns_files:
-            try:
-                own(self.uri)
-            except OSError as error:
-                raise self._away(error) from error
-            self._owns_files = True
-
     def _open(self) -> Any:
         library = _library()
         # Its errors come as exceptions, which are told by those who can do something about them.
         logging.getLogger("pymilvus").setLevel(logging.CRITICAL)
-        if self.embedded:
-            self._own()
-            with _OWNING:  # one at a time
-                return library.MilvusClient(self.uri)
-        return library.MilvusClient(self.uri, token=os.environ.get(TOKEN, ""), timeout=self.timeout)
+        if not self.embedded:
+            return library.MilvusClient(self.uri, token=os.environ.get(TOKEN, ""), timeout=self.timeout)
+        if not self._owns_files:
+            own(self.uri)
+            self._owns_files = True
+        with _OWNING:  # one at a time
+            return library.MilvusClient(self.uri)
 
     def _away(self, error: Exception) -> MilvusAway:
         reason = getattr(error, "message", None) or str(error)
@@ -251,7 +231,9 @@ class MilvusCollection:
         connection.call(make)
         return cls(connection, name, structure)
 
-    def write(self, rows: Rows, labels: LiveVectors, catalogue: NamedRows) -> None:
+    def write(
+        self, rows: Rows, labels: LiveVectors, catalogue: NamedRows, progress: Advance = lambda done, total: None
+    ) -> None:
         """These rows as they are now; those that are there already are replaced."""
         step = max(1, _NUMBERS_AT_A_TIME // labels.dimension)
         for start in range(0, len(rows), step):
@@ -269,6 +251,7 @@ class MilvusCollection:
                 }
                 for row, alive, vector in zip(some, active, vectors, strict=True)
             )
+            progress(start + len(some), len(rows))
 
     def mark(self, version: int, dimension: int) -> None:
         """The collection holds this version of the labels."""
@@ -289,49 +272,38 @@ class MilvusCollection:
             asked = {"ef": min(max(breadth, count), WIDEST)} if self.structure == HNSW else {"nprobe": breadth}
         rows = np.full((len(queries), count), NO_LABEL, dtype=np.int64)
         for start in range(0, len(queries), _QUERIES_AT_A_TIME):
-            some = queries[start : start + _QUERIES_AT_A_TIME].numpy()
-            found = self.connection.call(partial(self._search, some, count, asked, filtered))
+            found = self._ask(
+                "search",
+                data=list(queries[start : start + _QUERIES_AT_A_TIME].numpy()),
+                anns_field="vector",
+                limit=count,
+                filter="retired == false" if filtered else "",
+                search_params={"metric_type": "IP", "params": asked},
+                output_fields=["row"],
+            )
             for place, hits in enumerate(found, start):
                 rows[place, : len(hits)] = [hit["row"] for hit in hits]
         return rows
-
-    def drop(self) -> None:
-        """Deletes the collection."""
-        self.connection.call(lambda client: client.drop_collection(self.name))
-
-    def _search(
-        self, queries: NDArray[np.float32], count: int, asked: dict[str, int], filtered: bool, client: Any
-    ) -> Any:
-        self._load(client)
-        return client.search(
-            self.name,
-            data=list(queries),
-            anns_field="vector",
-            limit=count,
-            filter="retired == false" if filtered else "",
-            search_params={"metric_type": "IP", "params": asked},
-            output_fields=["row"],
-            timeout=self.connection.timeout,
-        )
 
     def query(self, expression: str, fields: list[str]) -> Any:
         """These fields of the entities for which the expression holds, as they are after the last write."""
         # The embedded engine knows no other way, and does not know that it can be asked for.
         fresh = {} if self.connection.embedded else {"consistency_level": "Strong"}
+        return self._ask("query", filter=expression, output_fields=fields, **fresh)
+
+    def drop(self) -> None:
+        self.connection.call(lambda client: client.drop_collection(self.name))
+
+    def _ask(self, what: str, **asked: Any) -> Any:
+        """A collection can be searched once Milvus has it in memory; asking again costs little."""
 
         def ask(client: Any) -> Any:
-            self._load(client)
-            return client.query(
-                self.name, filter=expression, output_fields=fields, timeout=self.connection.timeout, **fresh
-            )
+            if self._loaded is not client:
+                client.load_collection(self.name)
+                self._loaded = client
+            return getattr(client, what)(self.name, timeout=self.connection.timeout, **asked)
 
         return self.connection.call(ask)
-
-    def _load(self, client: Any) -> None:
-        """A collection can be searched once Milvus has it in memory; asking again costs little."""
-        if self._loaded is not client:
-            client.load_collection(self.name)
-            self._loaded = client
 
     def _upsert(self, entities: Iterable[dict[str, Any]]) -> None:
         listed = list(entities)

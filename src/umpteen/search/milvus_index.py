@@ -10,21 +10,30 @@ graph would not reach all labels (milvus#51821), and it keeps lists (IVF_FLAT).
 import os
 import re
 import secrets
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from threading import Event, Lock, Thread
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from umpteen.errors import BadInput, InUse
+from umpteen.errors import BadInput
 from umpteen.files.progress import Advance
-from umpteen.search.engine import BOUND, Engine, Indexed, LabelIndex, Later, NamedRows, size_of
-from umpteen.search.index import Effort, LiveVectors, Overlay, Rows, checked_queries, doubling, exact_search, with_spare
+from umpteen.search.engine import BOUND, Engine, Indexed, LabelIndex, NamedRows, size_of
+from umpteen.search.index import (
+    Effort,
+    LiveVectors,
+    Overlay,
+    Rows,
+    checked_queries,
+    doubling,
+    exact_search,
+    lists_of,
+    with_spare,
+)
 from umpteen.search.milvus import (
     AUTO,
     HNSW,
@@ -60,7 +69,7 @@ class MilvusIndex:
     """`catalogue` gives the labels as they are now: their keys and versions are kept in Milvus, too."""
 
     kind = "milvus"
-    away = None
+    away: str | None = None
 
     def __init__(
         self,
@@ -85,16 +94,11 @@ class MilvusIndex:
         name: str,
         labels: LiveVectors,
         catalogue: NamedRows,
-        progress: Advance | None = None,
-    ) -> "MilvusIndex":
-        """A new collection with all labels as they are now."""
+        progress: Advance = lambda done, total: None,
+    ) -> Self:
         structure = HNSW if all_of_length_1(labels, np.flatnonzero(labels.active)) else IVF_FLAT
-        collection = MilvusCollection.create(connection, name, labels.dimension, structure, _lists(len(labels)))
-        rows = np.arange(len(labels))
-        for start in range(0, len(rows), _ROWS_AT_A_TIME):
-            collection.write(rows[start : start + _ROWS_AT_A_TIME], labels, catalogue)
-            if progress is not None:
-                progress(min(start + _ROWS_AT_A_TIME, len(rows)), len(rows))
+        collection = MilvusCollection.create(connection, name, labels.dimension, structure, lists_of(len(labels)))
+        collection.write(np.arange(len(labels)), labels, catalogue, progress)
         collection.mark(catalogue.version, labels.dimension)
         return cls(collection, labels, Effort(1, 1, 1), lambda: catalogue, catalogue.version)
 
@@ -126,7 +130,7 @@ class MilvusIndex:
         if self.collection.structure == HNSW:
             return [Effort(k, width, few) for width in doubling(max(16, few), min(count, MOST_RESULTS), steps=_STEPS)]
         # The embedded engine does not hear how many lists are wanted; of those it makes, it cannot search too many.
-        most = max(_lists(count), _LISTS_EMBEDDED) if self.collection.connection.embedded else _lists(count)
+        most = max(lists_of(count), _LISTS_EMBEDDED) if self.collection.connection.embedded else lists_of(count)
         return [Effort(k, lists, few) for lists in doubling(1, most)]
 
     def add(self, rows: NDArray[np.int64], vectors: NDArray[np.float32]) -> None:
@@ -189,7 +193,7 @@ class MilvusIndex:
         connection: MilvusConnection,
         catalogue: Callable[[], NamedRows],
         version: int,
-    ) -> "MilvusIndex":
+    ) -> Self:
         """The index that was made of these labels, of this version; Milvus is asked when something is searched for."""
         collection = MilvusCollection(connection, settings["collection"], settings["structure"])
         return cls(collection, labels, Effort.from_dict(settings["effort"]), catalogue, version)
@@ -203,32 +207,15 @@ def all_of_length_1(labels: LiveVectors, rows: Rows) -> bool:
     )
 
 
-def _lists(count: int) -> int:
-    return max(1, min(int(4 * count**0.5), count // 32, 65_536))
-
-
-class Absence(NamedTuple):
-    """Since when Milvus is away (UNIX time), and why."""
-
-    since: float
-    reason: str
-
-
-class FallbackIndex:
-    """A Milvus index that answers even when Milvus does not.
+class FallbackIndex(MilvusIndex):
+    """Answers even when Milvus does not: by exact search, and `away` says why.
 
     A thread of its own, alive while there is something to do, waits for Milvus with growing patience and tells it of
     changed labels. Who never searches never touches Milvus.
     """
 
-    kind = MilvusIndex.kind
-
-    def __init__(self, milvus: MilvusIndex, *, first_wait: float = _FIRST_WAIT) -> None:
-        self.milvus = milvus
-        self.effort = milvus.effort
-        self.one_process = milvus.collection.connection.embedded
-        self.absence: Absence | None = None
-        self._first_wait = first_wait
+    def __init__(self, *made: Any) -> None:
+        super().__init__(*made)
         self._searched = False
         self._keeper: Thread | None = None
         self._keeping = Lock()
@@ -236,44 +223,19 @@ class FallbackIndex:
 
     def search(self, queries: Tensor, k: int) -> Ranking:
         found = None
-        if self.absence is None:
+        if self.away is None:
             try:
-                found = self.milvus.search(queries, k)
+                found = super().search(queries, k)
             except MilvusAway as away:
-                self.absence = Absence(time.time(), str(away))
+                self.away = str(away)
         if found is None or not self._searched:
             self._searched = True
             self._keep()
-        return exact_search(queries, self.milvus.labels, k) if found is None else found
+        return exact_search(queries, self.labels, k) if found is None else found
 
-    def add(self, rows: NDArray[np.int64], vectors: NDArray[np.float32]) -> None:
-        self.milvus.add(rows, vectors)
+    def _tell(self, overlay: Overlay, rows: Rows) -> None:
+        super()._tell(overlay, rows)
         self._keep()
-
-    def remove(self, rows: NDArray[np.int64]) -> None:
-        self.milvus.remove(rows)
-        self._keep()
-
-    def candidates(self, queries: Tensor, effort: Effort) -> Rows:
-        return self.milvus.candidates(queries, effort)
-
-    def efforts(self, k: int) -> list[Effort]:
-        return self.milvus.efforts(k)
-
-    def save(self, folder: Path) -> dict[str, Any]:
-        return self.milvus.save(folder)
-
-    @property
-    def away(self) -> str | None:
-        absence = self.absence  # once: the keeper may take it away meanwhile
-        return None if absence is None else absence.reason
-
-    @property
-    def labels(self) -> LiveVectors:
-        return self.milvus.labels
-
-    def waiting(self) -> int:
-        return self.milvus.waiting()
 
     def close(self) -> None:
         self._ending.set()
@@ -281,7 +243,7 @@ class FallbackIndex:
             keeper = self._keeper
         if keeper is not None:
             keeper.join(timeout=_PATIENCE)
-        self.milvus.close()
+        super().close()
 
     def _keep(self) -> None:
         """Makes sure that somebody looks after Milvus, if there is reason to."""
@@ -291,16 +253,16 @@ class FallbackIndex:
                 self._keeper.start()
 
     def _is_needed(self) -> bool:
-        return self.absence is not None or self.milvus.waiting() > 0
+        return self.away is not None or self.waiting() > 0
 
     def _look_after(self) -> None:
-        wait = self._first_wait  # the first time, too: changes come in bursts, and some processes end soon
+        wait = _FIRST_WAIT  # the first time, too: changes come in bursts, and some processes end soon
         while not self._ending.wait(wait):
             try:
-                self.milvus.catch_up()
-                self.absence, wait = None, self._first_wait
+                self.catch_up()
+                self.away, wait = None, _FIRST_WAIT
             except Exception as error:  # whatever it is: answers stay exact, and Milvus gets another chance
-                self.absence = self.absence or Absence(time.time(), str(error))
+                self.away = self.away or str(error)
                 wait = min(2 * wait, _LONGEST_WAIT)
             with self._keeping:
                 if not self._is_needed():
@@ -334,7 +296,7 @@ class MilvusEngine(Engine):
         (folder / LIVING).mkdir()  # before the engine that may lie in it
         connection = MilvusConnection(str((folder / INSIDE).resolve()) if where == INSIDE else where)
         name = new_collection(indexed.model, secrets.token_hex(4))
-        with claimed(connection), closing(connection):
+        with closing(connection):
             connection.connect(attempts=4)
             try:
                 index = MilvusIndex.build(connection, name, indexed.vectors, indexed.catalogue(), progress)
@@ -346,29 +308,23 @@ class MilvusEngine(Engine):
                 raise
 
     def open(self, folder: Path, about: dict[str, Any], indexed: Indexed) -> LabelIndex:
-        return FallbackIndex(self._open(folder, about, indexed))
-
-    def _open(self, folder: Path, about: dict[str, Any], indexed: Indexed) -> MilvusIndex:
-        """Nobody is asked before something is searched for."""
         connection = connection_of(folder, about)
-        return MilvusIndex.open(indexed.vectors, about, connection, indexed.catalogue, indexed.version)
+        return FallbackIndex.open(indexed.vectors, about, connection, indexed.catalogue, indexed.version)
 
-    def update(self, folder: Path, about: dict[str, Any], indexed: Indexed, later: Later) -> None:
-        now, put, gone = later
-        with claimed(connection_of(folder, about)):
-            index = self._open(folder, about, indexed)
-            try:
-                index.collection.connection.connect(attempts=4)
-                if index.collection.structure == HNSW and not all_of_length_1(now, put):
-                    raise BadInput(
-                        f"{folder}: some labels now have vectors of other lengths than 1, for which the graph in "
-                        "Milvus is not made; nothing was changed, build the index again"
-                    )
-                index.add(put, now.of(put).numpy())
-                index.remove(gone)
-                index.catch_up(anyway=True)
-            finally:
-                index.close()
+    def update(
+        self, folder: Path, about: dict[str, Any], indexed: Indexed, now: LiveVectors, put: Rows, gone: Rows
+    ) -> None:
+        connection = connection_of(folder, about)
+        with closing(MilvusIndex.open(indexed.vectors, about, connection, indexed.catalogue, indexed.version)) as index:
+            connection.connect(attempts=4)
+            if index.collection.structure == HNSW and not all_of_length_1(now, put):
+                raise BadInput(
+                    f"{folder}: some labels now have vectors of other lengths than 1, for which the graph in "
+                    "Milvus is not made; nothing was changed, build the index again"
+                )
+            index.add(put, now.of(put).numpy())
+            index.remove(gone)
+            index.catch_up(anyway=True)
 
     def forget(self, folder: Path, about: dict[str, Any]) -> str | None:
         if about.get("uri") == INSIDE:
@@ -376,13 +332,11 @@ class MilvusEngine(Engine):
         name = str(about.get("collection"))
         if not re.fullmatch(new_collection("[0-9a-f]{8}", "[0-9a-f]{8}"), name):
             return f"the collection {name} is left alone: it is not one of umpteen's"
-        connection = connection_of(folder, about)
         try:
-            MilvusCollection(connection, name, str(about.get("structure", ""))).drop()
+            with closing(connection_of(folder, about)) as connection:
+                MilvusCollection(connection, name, "").drop()
         except BadInput as reason:
             return f"the collection {name} may still be there: {reason}"
-        finally:
-            connection.close()
         return None
 
     def size(self, folder: Path, about: dict[str, Any]) -> int | None:
@@ -409,20 +363,3 @@ def connection_of(folder: Path, about: dict[str, Any]) -> MilvusConnection:
 def new_collection(model: str, name: str) -> str:
     """What the labels of a model are called in Milvus."""
     return f"umpteen_{model}_{name}"
-
-
-@contextmanager
-def claimed(connection: MilvusConnection) -> Iterator[None]:
-    """Keeps other processes from an embedded engine meanwhile; refuses if one has it open."""
-    if not connection.embedded:
-        yield
-        return
-    try:
-        with suppress(MilvusAway):  # an engine whose folder is gone is nobody's
-            connection.own()
-    except InUse as error:
-        raise InUse(f"{error}. Nothing was changed") from None
-    try:
-        yield
-    finally:
-        connection.close()

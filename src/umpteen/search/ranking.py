@@ -5,7 +5,6 @@ beats the k-th best, so a tile costs one product and one comparison; the few tha
 never held. On a CPU each thread searches for queries of its own.
 """
 
-import io
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from torch import Tensor
 
 from umpteen.errors import BadFile, BadInput
 from umpteen.files.progress import Advance
-from umpteen.files.storage import atomic_file, write_atomically
+from umpteen.files.storage import atomic_file
 from umpteen.parallel.world import Shard, World, spread
 
 NO_LABEL = -1  # stands in `rows` where a query has fewer labels than the ranking is wide
@@ -86,9 +85,8 @@ class Ranking:
 
     def save(self, path: Path) -> None:
         """Written as scipy CSR (.npz), which `scipy.sparse.load_npz` reads."""
-        buffer = io.BytesIO()
-        scipy.sparse.save_npz(buffer, self.to_csr())
-        write_atomically(path, buffer.getvalue())
+        matrix = self.to_csr()
+        write_csr(path, lambda: [matrix], matrix.shape, matrix.nnz)
 
     @classmethod
     def load(cls, path: Path, k: int) -> "Ranking":
@@ -211,7 +209,8 @@ def top_k(
     _check(queries, labels, k, excluding, shard.count)
     keys = torch.empty(len(queries), k, dtype=torch.int64)
     unseen = None if hidden is None or len(hidden) == 0 else torch.from_numpy(hidden).to(queries.device)
-    threads = _threads(queries, labels)
+    is_long = queries.device.type == "cpu" and len(queries) * labels.numel() >= _WORTH_A_THREAD
+    threads = max(1, min(torch.get_num_threads(), len(queries))) if is_long else 1
     block = max(1, min(block, -(-len(queries) // threads)))
 
     def search(first: int, share: int) -> None:
@@ -226,16 +225,11 @@ def top_k(
             spread(partial(search, first), -(-(stop - first) // block))
             if progress is not None:
                 progress(stop, len(queries))
-    _keep_best_of_all_(keys, shard.world)
-    return Ranking(_row_of(keys).to(torch.int32).numpy(), _score_of(keys).numpy(), shard.count)
-
-
-def _keep_best_of_all_(keys: Tensor, world: World) -> None:
-    """The best keys among those of all processes, in place."""  # [queries, k]
-    if world.size > 1:
+    if shard.world.size > 1:
         for some in torch.split(keys, _MERGED_AT_ONCE):
-            everyone = torch.cat([*world.gather(some.to(world.device))], 1)
-            some.copy_(everyone.topk(some.shape[1], dim=1).values)
+            everyone = torch.cat([*shard.world.gather(some.to(shard.world.device))], 1)  # the best of all processes
+            some.copy_(everyone.topk(k, dim=1).values)
+    return Ranking(_row_of(keys).to(torch.int32).numpy(), _score_of(keys).numpy(), shard.count)
 
 
 def _best_of_block(
@@ -303,11 +297,6 @@ def _above(scores: Tensor, bar: Tensor) -> tuple[Tensor, Tensor]:
     else:
         flat = (scores > bar[:, None]).flatten().nonzero().squeeze(1)
     return flat // scores.shape[1], flat % scores.shape[1]
-
-
-def _threads(queries: Tensor, labels: Tensor) -> int:
-    worthwhile = queries.device.type == "cpu" and len(queries) * labels.numel() >= _WORTH_A_THREAD
-    return max(1, min(torch.get_num_threads(), len(queries))) if worthwhile else 1
 
 
 def _key(scores: Tensor, rows: Tensor) -> Tensor:

@@ -3,29 +3,15 @@
 raw/Y_ids.txt gives the label keys if it is there; else a label's key is its row number.
 """
 
-import zlib
 from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
 from scipy.sparse import csr_array, load_npz
 
-from umpteen.data.formats.reading import filter_files, in_step, mismatch, read_filter, read_lines
+from umpteen.data.formats.reading import filter_files, in_step, read_filter, read_lines
 from umpteen.data.prepared import Builder
 from umpteen.errors import BadFile
 
-# What scipy, numpy and zipfile raise on a file that is cut short or holds something else.
-BROKEN = (
-    OSError,
-    EOFError,
-    ValueError,
-    TypeError,
-    LookupError,
-    AttributeError,
-    RuntimeError,
-    BadZipFile,
-    zlib.error,
-)
 PARTS = {"train": "trn", "test": "tst"}
 
 
@@ -73,14 +59,10 @@ def _read_labels(texts: Path, ids: Path, into: Builder) -> None:
 def _read_split(split: str, texts: Path, matrix_path: Path, into: Builder) -> None:
     matrix = _load(matrix_path, into.labels)
     into.begin(split, texts)
-    starts, lines = matrix.indptr, 0
-    for row, (at, text) in enumerate(read_lines(texts, into.advance)):
-        lines = row + 1
-        if lines <= matrix.shape[0]:
-            pairs = slice(starts[row], starts[row + 1])
-            into.add_query(text, matrix.indices[pairs].tolist(), matrix.data[pairs].tolist(), at)
-    if lines != matrix.shape[0]:
-        raise mismatch(matrix_path, matrix.shape[0], texts, lines, "rows")
+    pairs = map(slice, matrix.indptr[:-1], matrix.indptr[1:])
+    rows = ((matrix.indices[some].tolist(), matrix.data[some].tolist()) for some in pairs)
+    for (labels, weights), (at, text) in in_step(matrix_path, rows, texts, read_lines(texts, into.advance), "rows"):
+        into.add_query(text, labels, weights, at)
     into.advance(matrix_path.stat().st_size)
 
 
@@ -92,7 +74,7 @@ def _load(path: Path, labels: int) -> csr_array:
         with path.open("rb") as file:
             matrix = csr_array(load_npz(file))
         damaged = "row starts go backwards" if (np.diff(matrix.indptr) < 0).any() else ""
-    except BROKEN as error:
+    except Exception as error:  # scipy, numpy and zipfile raise all sorts on a file that is cut short or another
         damaged = str(error) or type(error).__name__
     if damaged:
         raise BadFile(path, f"is no whole scipy sparse matrix ({damaged}); save it again with scipy.sparse.save_npz")

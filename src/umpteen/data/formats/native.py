@@ -12,11 +12,10 @@ from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 
-from umpteen.data.formats.reading import Record, is_table, list_of, read_records, string
+from umpteen.data.formats.reading import ENDINGS, Record, is_table, list_of, read_records, string
 from umpteen.data.prepared import SPLITS, Builder, Place
 from umpteen.errors import BadFile
 
-ENDINGS = (".jsonl", ".csv", ".tsv", ".jsonl.gz", ".csv.gz", ".tsv.gz")
 SETTINGS = "dataset.toml"
 SEPARATORS = "|;"
 OPTIONAL = ("weights", "ignore")
@@ -90,7 +89,7 @@ def _file(folder: Path, stem: str) -> Path:
 
 def _splitter(separator: str | None, path: Path, into: Builder) -> Callable[[str], list[str]]:
     """Cuts a cell into its parts: at the given separator, else at each of | and ; that stands in no label key."""
-    usable = [separator] if separator else [mark for mark in SEPARATORS if not into.any_key_holds(mark)]
+    usable = [separator] if separator else [mark for mark in SEPARATORS if not any(mark in key for key in into.row_of)]
     if not usable:
         raise BadFile(
             path,

@@ -17,6 +17,7 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 BYTE_ORDER_MARK = "\ufeff"
+ENDINGS = (".jsonl", ".csv", ".tsv", ".jsonl.gz", ".csv.gz", ".tsv.gz")  # of files of records
 LINES_BETWEEN_REPORTS = 1024
 Record = dict[str, Any]
 Found = tuple[Place, str, Record | BadFile]  # where a row stands, as it is written, and what it says, if anything
@@ -140,7 +141,6 @@ def rows_of_table(path: Path, lines: Iterator[tuple[Place, str]], columns: Colle
 
 
 def field_of(record: Record, field: str, at: Place) -> Any:
-    """A field that must be there."""
     if field not in record:
         raise at.error(f"has no {field!r}; it has {', '.join(map(repr, record)) or 'no field at all'}")
     return record[field]
@@ -184,18 +184,13 @@ def in_step(
     for count, (one, other) in enumerate(pairs):
         if one is missing or other is missing:
             longer = count + 1 + sum(1 for _ in pairs)
-            counts = (count, longer) if one is missing else (longer, count)
-            raise mismatch(first_path, counts[0], second_path, counts[1], what)
+            first_count, second_count = (count, longer) if one is missing else (longer, count)
+            problem = f"has {first_count:,} {what} but {second_path} has {second_count:,}; was one of them cut short?"
+            raise BadFile(first_path, problem)
         yield cast(A, one), cast(B, other)
 
 
-def mismatch(first_path: Path, first: int, second_path: Path, second: int, what: str) -> BadFile:
-    """Two files that must agree on a number do not."""
-    return BadFile(first_path, f"has {first:,} {what} but {second_path} has {second:,}; was one of them cut short?")
-
-
 def first_existing(folder: Path, *names: str) -> Path | None:
-    """The first of these files that is there."""
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
