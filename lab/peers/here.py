@@ -62,9 +62,10 @@ def _one_label(features: Any, positives: NDArray[np.int32], cost: float) -> tupl
 def minilm_neighbours(train: Split, asked: Split, settings: dict[str, Any], k: int) -> Outcome:
     """The labels of the nearest training texts by untrained MiniLM."""
     began = time.monotonic()
-    known, queries = _frozen(train.texts), _frozen(asked.texts)
+    known = _frozen(train.texts)
     memory = Memory(known, _positives(train), settings["neighbours"], settings["temperature"])
     fitted = time.monotonic()
+    queries = _frozen(asked.texts)
     parts = []
     every = np.arange(train.relevance.labels, dtype=np.int32)
     for start in range(0, len(asked), _TEXTS_AT_A_TIME):
@@ -77,7 +78,7 @@ def minilm_neighbours(train: Split, asked: Split, settings: dict[str, Any], k: i
 def linear_probe(train: Split, asked: Split, settings: dict[str, Any], k: int) -> Outcome:
     """One logistic regression a label on untrained MiniLM's vectors, all of them at once (AdamW)."""
     began = time.monotonic()
-    texts, queries = _frozen(train.texts), _frozen(asked.texts)
+    texts = _frozen(train.texts)
     relevant, labels = _positives(train), train.relevance.labels
     numbers = torch.Generator().manual_seed(0)
     weight = torch.zeros(labels, texts.shape[1], requires_grad=True)
@@ -91,6 +92,7 @@ def linear_probe(train: Split, asked: Split, settings: dict[str, Any], k: int) -
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
     fitted = time.monotonic()
+    queries = _frozen(asked.texts)
     with torch.no_grad():
         ones = torch.ones(len(queries), 1)
         both = torch.cat([weight, bias[:, None]], 1)
