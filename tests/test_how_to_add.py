@@ -33,7 +33,7 @@ from umpteen.objectives.losses import ObjectiveKind
 from umpteen.objectives.scores import Scores
 from umpteen.objectives.targets import Pairs, Targets
 from umpteen.parallel.world import Shard, World
-from umpteen.search import engine as index_kinds
+from umpteen.search import kinds as index_kinds
 from umpteen.search.engine import Engine, Indexed, LabelIndex
 from umpteen.search.index import ExactIndex
 from umpteen.training.build import build_run

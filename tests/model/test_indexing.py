@@ -35,8 +35,8 @@ from umpteen.model.index import (
     remove_index,
     sync_index,
 )
-from umpteen.search.engine import KINDS
 from umpteen.search.faiss import FaissIndex
+from umpteen.search.kinds import KINDS
 from umpteen.search.milvus import MilvusConnection
 from umpteen.search.milvus_index import MilvusIndex
 

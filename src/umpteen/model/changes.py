@@ -17,13 +17,10 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from sqlite3 import Connection
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 from urllib.parse import quote
 
 from umpteen.errors import BadInput, DamagedModel, NotSaved
-
-if TYPE_CHECKING:
-    from umpteen.model.labels import LiveLabels
 
 LONGEST_KEY = 512  # characters
 LONGEST_TEXT = 10_000
@@ -94,7 +91,15 @@ class VersionSummary(NamedTuple):
     note: str
 
 
-def steps_of(changes: Sequence[Change], labels: "LiveLabels") -> tuple[Step, ...]:
+class Labels(Protocol):
+    """What has to be known of the labels there are."""
+
+    def text_of(self, key: str) -> str | None: ...
+    def is_retired(self, key: str) -> bool: ...
+    def count(self) -> int: ...
+
+
+def steps_of(changes: Sequence[Change], labels: Labels) -> tuple[Step, ...]:
     """The changes as steps, each checked against the labels there are; those that change nothing are left out."""
     steps: list[Step] = []
     seen: set[str] = set()
@@ -112,7 +117,7 @@ def steps_of(changes: Sequence[Change], labels: "LiveLabels") -> tuple[Step, ...
     return tuple(steps)
 
 
-def step_of(change: Change, labels: "LiveLabels") -> Step | None:
+def step_of(change: Change, labels: Labels) -> Step | None:
     """The change as a step, checked against the labels there are; None if it changes nothing."""
     there = labels.text_of(change.key)
     if isinstance(change, Add):

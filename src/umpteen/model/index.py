@@ -22,8 +22,9 @@ from umpteen.model.classifier import Classifier
 from umpteen.model.folder import INDEX, ModelFolder, Verified, at_one_moment, checked_parts
 from umpteen.model.labels import LiveLabels
 from umpteen.search.certificate import Certificate, interval, queries_per_second, tune
-from umpteen.search.engine import KINDS, Engine, Indexed, engine_of, forget
+from umpteen.search.engine import Engine, Indexed
 from umpteen.search.index import ExactIndex, Rows
+from umpteen.search.kinds import KINDS, engine_of, forget
 
 CERTIFICATE = "certificate.json"
 USUAL = 1000  # queries

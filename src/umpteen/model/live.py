@@ -29,8 +29,9 @@ from umpteen.model.folder import (
 )
 from umpteen.model.labels import LiveLabels
 from umpteen.rerank.ranker import Ranker
-from umpteen.search.engine import LabelIndex, engine_of, try_out
+from umpteen.search.engine import LabelIndex, try_out
 from umpteen.search.index import ExactIndex
+from umpteen.search.kinds import engine_of
 
 _UNTIL_NEXT_PART = 5.0  # seconds, to use a part that could not be used: it may be somebody else's for now
 

@@ -1,12 +1,11 @@
 """The seam: what finds the k best labels of a query, whatever is behind it.
 
-A new kind is a module with an index (the methods of `LabelIndex`) and its `Engine`, and a row of `KINDS`.
+A new kind is a module with an index (the methods of `LabelIndex`) and its `Engine`, and a row in kinds.py.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -15,7 +14,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from umpteen.errors import BadInput
 from umpteen.files.progress import Advance
 from umpteen.search.index import Effort, ExactIndex, LiveVectors, Rows
 from umpteen.search.ranking import Ranking
@@ -24,7 +22,7 @@ from umpteen.search.ranking import Ranking
 class LabelIndex(Protocol):
     """Finds labels by inner product. Rows are label rows; they never shift, and a removed one is never returned."""
 
-    kind: str  # its name in the table of kinds
+    kind: str  # its name in the table of kinds.py
     effort: Effort
     one_process: bool  # no other process can search it at the same time
     away: str | None  # why exact search stands in for it, if it cannot be reached
@@ -134,35 +132,3 @@ class ExactEngine(Engine):
 
     def open(self, folder: Path, about: dict[str, Any], indexed: Indexed) -> LabelIndex:
         return ExactIndex(indexed.vectors)
-
-
-def _faiss(kind: str) -> Engine:
-    from umpteen.search.faiss import FaissEngine
-
-    return FaissEngine(kind)
-
-
-def _milvus() -> Engine:
-    from umpteen.search.milvus_index import MilvusEngine
-
-    return MilvusEngine()
-
-
-KINDS: dict[str, Callable[[], Engine]] = {  # an engine is loaded when its kind is asked for
-    "exact": ExactEngine,
-    **{kind: partial(_faiss, kind) for kind in ("faiss-flat", "faiss-hnsw", "faiss-ivfpq", "faiss-sq")},
-    "milvus": _milvus,
-}
-
-
-def engine_of(kind: str) -> Engine:
-    """The engine of this kind, or an error that lists those there are."""
-    if kind not in KINDS:
-        raise BadInput(f"{kind!r} is no kind of index; there are {', '.join(KINDS)}")
-    return KINDS[kind]()
-
-
-def forget(folder: Path, about: dict[str, Any]) -> str | None:
-    """Removes what lies elsewhere of an index that is gone; of a kind that nobody knows here, nothing does."""
-    kind = str(about.get("kind"))
-    return engine_of(kind).forget(folder, about) if kind in KINDS else None
