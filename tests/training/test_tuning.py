@@ -1,30 +1,64 @@
-"""What is tried when nothing is said: the recipe's own settings first, and values around them."""
+"""What is tried on validation: the recipe's own settings first, then one choice after another from the best so far."""
 
+import json
 from pathlib import Path
+
+import pytest
 
 from miniature import command, write_recipe
 from umpteen.config.recipes import resolve
-from umpteen.training.tune import grid, usual_choices
+from umpteen.errors import BadConfig
+from umpteen.training.tune import climb, usual_choices, where_it_fits
 
 
-def test_the_usual_choices_lie_around_the_recipe_s_own(tmp_path: Path) -> None:
-    config = resolve("wordnet-nouns")
-    assert usual_choices(config)[-1] == "data.label_queries=0.0,0.1"
-    assert usual_choices(config)[:-1] == [
-        "optimizer.learning_rate=0.003,0.00099,0.009",
+def test_the_usual_choices_lie_around_the_recipe_s_own() -> None:
+    assert usual_choices(resolve("wordnet-nouns")) == [
+        "data.label_queries=0.0,0.1",
+        "training.epochs=7.0,14",
         "objective.temperature=0.03,0.018,0.048",
+        "optimizer.learning_rate=0.003,0.00099,0.009",
     ]
     own = resolve("wordnet-nouns", ("encoder.query.learning_rate=0.02",))
-    assert usual_choices(own)[0].startswith("encoder.query.learning_rate=0.02,")
+    assert usual_choices(own)[-1].startswith("encoder.query.learning_rate=0.02,")
 
 
-def test_the_recipe_s_own_settings_are_always_among_those_drawn() -> None:
-    choices = ["a=1,2,3", "b=1,2"]
-    for seed in range(5):
-        drawn = grid(choices, 3, seed, own_first=True)
-        assert drawn[0] == ("a=1", "b=1") and len(set(drawn)) == 3
-    assert grid(choices, 1, 0, own_first=True) == [("a=1", "b=1")]
-    assert len(grid(choices, None, 0, own_first=True)) == 6
+def test_of_towers_with_several_parts_other_mixes_and_a_vector_a_label_are_tried() -> None:
+    found = usual_choices(resolve("mixed"))
+    assert found[0] == "encoder.query.kind=sum,concat,frozen"
+    for choice in found:
+        key, _, values = choice.partition("=")
+        for value in values.split(","):
+            resolve("mixed", (f"{key}={value}",))  # every value by itself is a recipe
+
+
+def test_climbing_changes_one_choice_after_another_from_the_best_so_far() -> None:
+    tried: list[tuple[str, ...]] = []
+
+    def attempt(point: tuple[str, ...]) -> float:
+        tried.append(point)
+        return {"a=1": 0, "a=2": 5, "a=3": 3}[point[0]] + {"b=1": 0, "b=2": -1}[point[1]]
+
+    climb(["a=1,2,3", "b=1,2"], 100, attempt)
+    assert tried[:4] == [("a=1", "b=1"), ("a=2", "b=1"), ("a=3", "b=1"), ("a=2", "b=2")]
+    assert len(tried) == len(set(tried)) == 4  # a second round had nothing new
+    tried.clear()
+    climb(["a=1,2,3", "b=1,2"], 2, attempt)
+    assert tried == [("a=1", "b=1"), ("a=2", "b=1")]
+
+
+def test_settings_that_do_not_go_together_cost_no_trial() -> None:
+    tried: list[tuple[str, ...]] = []
+
+    def attempt(point: tuple[str, ...]) -> float:
+        if point == ("a=2",):
+            raise BadConfig("a = 2: not here")
+        tried.append(point)
+        return 0.0
+
+    climb(["a=1,2,3"], 2, where_it_fits(attempt))
+    assert tried == [("a=1",), ("a=3",)]
+    with pytest.raises(BadConfig, match="not here"):
+        climb(["a=2,1"], 2, where_it_fits(attempt))
 
 
 def test_tuning_without_choices_tries_around_the_recipe(tmp_path: Path) -> None:
@@ -33,3 +67,23 @@ def test_tuning_without_choices_tries_around_the_recipe(tmp_path: Path) -> None:
     assert outcome.code == 0, outcome.err
     lines = (tmp_path / "trials.jsonl").read_text().splitlines()
     assert len(lines) == 2 and "optimizer.learning_rate=0.03" in lines[0] and "objective.temperature=0.05" in lines[0]
+
+
+def test_weights_that_validation_chose_go_with_a_trial_of_concatenated_parts(tmp_path: Path) -> None:
+    part = "random_weights=true,dimension=8,start='all-MiniLM-L6-v2'"
+    recipe = write_recipe(tmp_path, "training.steps=1", "encoder.label=none")
+    settings = (
+        "encoder.query.kind=concat",
+        *(f"encoder.query.static.{setting}" for setting in part.split(",")),
+        "encoder.query.frozen.layers=1",
+        "encoder.query.frozen.dimension=8",
+    )
+    given = [word for setting in settings for word in ("--set", setting)]
+    file = tmp_path / "trials.jsonl"
+    outcome = command("tune", recipe, *given, "--try", "training.steps=1", "--output", file)
+    assert outcome.code == 0, outcome.err
+    then = json.loads(file.read_text())["then"]
+    assert [setting.partition("=")[0] for setting in then] == [
+        "encoder.query.static.weight",
+        "encoder.query.frozen.weight",
+    ]

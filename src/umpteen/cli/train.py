@@ -109,35 +109,27 @@ def _check_launch(processes: int, device: str) -> None:
     "choices",
     multiple=True,
     metavar="KEY=V1,V2,…",
-    help="Values to try; repeat for a grid.  [default: values around the recipe's learning rate and temperature]",
+    help="Values to try; repeat for a grid.  [default: mixes of parts, values around the recipe's own]",
 )
 @DATA_OF_RECIPE
 @settings("Override a setting for all trials.")
-@click.option("--trials", type=click.IntRange(1), help="Draw this many points of the grid instead of all.")
-@option("--seed", type=int, default=0, help="Which points are drawn.")
+@click.option(
+    "--trials",
+    type=click.IntRange(1),
+    help="Try so many, one choice after another from the best so far.  [default: 12; with --try the whole grid]",
+)
 @click.option("--output", type=PATH, required=True, help="A .jsonl file: one line a trial, resumable.")
 @JSON
 def tune(
-    recipe: str,
-    choices: tuple[str, ...],
-    source: str | None,
-    overrides: tuple[str, ...],
-    trials: int | None,
-    seed: int,
-    output: Path,
-    as_json: bool,
+    recipe: str, source: str | None, overrides: tuple[str, ...], output: Path, as_json: bool, **asked: Any
 ) -> None:
     """Try settings of RECIPE and rank them by its metric on validation; test data is never scored."""
     from umpteen.config.recipes import resolve
-    from umpteen.training.tune import grid, usual_choices
     from umpteen.training.tune import tune as run
 
-    tried = choices or usual_choices(resolve(recipe, overrides, source))
-    points = [(*overrides, *point) for point in grid(tried, trials, seed, own_first=not choices)]
-    configs = [resolve(recipe, point, source) for point in points]
-    metric = configs[0].evaluation.metric
+    metric = resolve(recipe, overrides, source).evaluation.metric
     with Watch(quiet=as_json) as watch:
-        results = run(list(zip(points, configs, strict=True)), output, notice=watch.notice, progress=watch)
+        results = run(recipe, output, overrides=overrides, source=source, **asked, notice=watch.notice, progress=watch)
     if as_json:
         say_json({"metric": metric, "results": results})
         return

@@ -6,6 +6,7 @@ finished method is kept, so the same command goes on where it was stopped.
 
 import io
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -24,7 +25,7 @@ from umpteen.evaluation.metrics import paired_differences
 from umpteen.files.progress import Notice, Progress
 from umpteen.files.storage import write_atomically
 from umpteen.search.ranking import Ranking
-from umpteen.training.tune import Candidate, search
+from umpteen.training.tune import Point, Trials, axes_of, climb, where_it_fits
 
 
 def make_task(
@@ -52,20 +53,19 @@ def compare(
     skipped: Sequence[dict[str, str]] = (),
 ) -> dict[str, Any]:
     """Runs what is not finished yet, and evaluates all methods on test beside each other."""
-    tried = {method.name: method.candidates(task, trials) for method in methods}
-    total = sum(len(candidates) + 1 for candidates in tried.values())
+    counts = {method.name: _count(method.choices(task), trials) for method in methods}
+    total = sum(counts.values()) + len(methods)
     done, left_out, threads = 0, list(skipped), torch.get_num_threads()
     finished: dict[str, tuple[dict[str, Any], Ranking]] = {}
     for method in sorted(methods, key=lambda method: not method.is_ours):  # the slow ones first, for an honest ETA
         torch.set_num_threads(threads)  # a recipe may have set its own
-        steps = [partial(progress, "comparing", done + step, total) for step in range(len(tried[method.name]) + 1)]
-        steps[0]()
+        advance = partial(_advance, progress, done, total)
         try:
-            finished[method.name] = _finish(task, method, tried[method.name], steps, output, notice)
+            finished[method.name] = _finish(task, method, counts[method.name], advance, output, notice)
         except Unavailable as reason:
             notice(f"{method.name} is left out: {reason}")
             left_out.append({"method": method.name, "reason": str(reason)})
-        done += len(steps)
+        done += counts[method.name] + 1
     progress("comparing", total, total)
     rows = [(method, *finished[method.name]) for method in methods if method.name in finished]
     outcome = _evaluated(task, rows, trials) | {"skipped": left_out}
@@ -74,22 +74,32 @@ def compare(
     return outcome
 
 
+def _count(choices: Sequence[str], trials: int) -> int:
+    return min(trials, math.prod(len(axis) for axis in axes_of(choices)))
+
+
+def _advance(progress: Progress, done: int, total: int, step: int) -> None:
+    progress("comparing", done + step, total)
+
+
 def _finish(
-    task: Task,
-    method: Method,
-    candidates: list[Candidate],
-    steps: Sequence[Callable[[], None]],
-    output: Path,
-    notice: Notice,
+    task: Task, method: Method, count: int, advance: Callable[[int], None], output: Path, notice: Notice
 ) -> tuple[dict[str, Any], Ranking]:
-    """What a method took, and its ranking of test, after its trials and its final fit; each begins with its step."""
-    notice(f"{method.name}: {len(candidates)} {'trial' if len(candidates) == 1 else 'trials'} on validation")
-    told = [one._replace(run=partial(_after, step, one.run)) for one, step in zip(candidates, steps[:-1], strict=True)]
-    file = output / "trials" / f"{method.trials_file}.jsonl"
-    asked = {candidate.identity for candidate in candidates}
-    ranked = [trial for trial in search(told, file, task.metric, notice) if trial["identity"] in asked]
-    settings = tuple(ranked[0]["settings"])
-    steps[-1]()
+    """What a method took, and its ranking of test, after so many trials and its final fit."""
+    notice(f"{method.name}: {count} {'trial' if count == 1 else 'trials'} on validation")
+    trials = Trials(output / "trials" / f"{method.trials_file}.jsonl", task.metric, notice)
+    tried: list[dict[str, Any]] = []
+
+    def attempt(point: Point) -> float:
+        candidate = method.candidate(task, point)
+        advance(len(tried))
+        tried.append(trials.run(candidate))
+        return trials.metric_of(tried[-1])
+
+    climb(method.choices(task), count, where_it_fits(attempt))
+    ranked = trials.best_first(tried)
+    settings = (*ranked[0]["settings"], *ranked[0].get("then", ()))
+    advance(count)
 
     place = output / "results" / f"{method.name.replace(' ', '-')}.npz"
     identity = task.identify(method.name, settings, ranked[0]["identity"], method.particulars)
@@ -105,11 +115,6 @@ def _finish(
         "trials": [{name: trial[name] for name in ("settings", "metrics", "seconds")} for trial in ranked],
     }
     return row, ranking.head(max(task.evaluator_of_test().at))
-
-
-def _after(step: Callable[[], None], run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    step()
-    return run()
 
 
 def _keep(file: Path, identity: str, found: Outcome) -> tuple[dict[str, Any], Ranking]:

@@ -33,7 +33,7 @@ from umpteen.rerank.features import RankerSettings
 from umpteen.rerank.ranker import Ranker
 from umpteen.search.ranking import Ranking
 from umpteen.training.observer import Observer
-from umpteen.training.tune import Candidate, candidates, grid, identify, usual_choices
+from umpteen.training.tune import Candidate, Point, candidate, identify, usual_choices
 
 OURS, RANKED = "umpteen ", "+ranker"  # begin the names of ours, and end those of recipes that get a ranker on top
 
@@ -98,11 +98,15 @@ class Method(ABC):
         return {}
 
     @abstractmethod
-    def candidates(self, task: Task, trials: int) -> list[Candidate]:
-        """The settings to try on validation, its own first."""
+    def choices(self, task: Task) -> Sequence[str]:
+        """What may be tried on validation as key=v1,v2,…; the first values are its own."""
 
     @abstractmethod
-    def finish(self, task: Task, settings: tuple[str, ...], folder: Path) -> Outcome:
+    def candidate(self, task: Task, point: Point) -> Candidate:
+        """One try on validation."""
+
+    @abstractmethod
+    def finish(self, task: Task, settings: Point, folder: Path) -> Outcome:
         """The final fit with the chosen settings; what `folder` holds of an interrupted one is gone on with."""
 
 
@@ -117,7 +121,7 @@ Fit = Callable[..., Outcome]  # (train, asked, settings, k), and the labels' tex
 class Baseline(Method):
     """A method that needs no checkpoint: fitted on one split, asked about another."""
 
-    choices: tuple[str, ...]  # key=v1,v2,…; the first value of each is its own default
+    knobs: tuple[str, ...]  # key=v1,v2,…; the first value of each is its own default
     fit: Fit
     install: Callable[[Notice], None] = lambda notice: None  # raises Unavailable where it cannot be had
     release: str | None = None
@@ -127,29 +131,28 @@ class Baseline(Method):
     def particulars(self) -> dict[str, Any]:
         return {"release": self.release} if self.release else {}
 
-    def candidates(self, task: Task, trials: int) -> list[Candidate]:
+    def choices(self, task: Task) -> Sequence[str]:
+        return self.knobs
+
+    def candidate(self, task: Task, point: Point) -> Candidate:
         evaluator = task.evaluator_of_validation()
-        train, k = task.held_out.train, max(evaluator.at)
 
-        def candidate(point: tuple[str, ...]) -> Candidate:
-            def run() -> dict[str, Any]:
-                outcome = self._fit(task, train, evaluator.split, point, k)
-                return {"metrics": evaluator.report(outcome.ranking, bootstrap=0).metrics}
+        def run() -> dict[str, Any]:
+            outcome = self._fit(task, task.held_out.train, evaluator.split, point, max(evaluator.at))
+            return {"metrics": evaluator.report(outcome.ranking, bootstrap=0).metrics}
 
-            return Candidate(point, task.identify(self.name, point), run)
+        return Candidate(point, task.identify(self.name, point), run)
 
-        return [candidate(point) for point in grid(self.choices, trials, task.seed, own_first=True)]
-
-    def finish(self, task: Task, settings: tuple[str, ...], folder: Path) -> Outcome:
+    def finish(self, task: Task, settings: Point, folder: Path) -> Outcome:
         everything = task.dataset.with_validation_in_train().train
         return self._fit(task, everything, task.test, settings, max(task.evaluator_of_test().at))
 
-    def _fit(self, task: Task, train: Split, asked: Split, settings: tuple[str, ...], k: int) -> Outcome:
+    def _fit(self, task: Task, train: Split, asked: Split, settings: Point, k: int) -> Outcome:
         more = {"labels": task.dataset.labels.texts} if self.reads_labels else {}
         return self.fit(train, asked, _values(settings), k, **more)
 
 
-def _values(settings: tuple[str, ...]) -> dict[str, Any]:
+def _values(settings: Point) -> dict[str, Any]:
     pairs = [setting.split("=", 1) for setting in settings]
     return {key: float(value) if "." in value or "e" in value else int(value) for key, value in pairs}
 
@@ -208,12 +211,14 @@ class Ours(Method):
     def particulars(self) -> dict[str, Any]:
         return RankerSettings().to_dict() if self.is_ranked else {}
 
-    def candidates(self, task: Task, trials: int) -> list[Candidate]:
-        points = grid(usual_choices(self._config(task)), trials, task.seed, own_first=True)
-        configs = [(point, self._config(task, point)) for point in points]
-        return candidates(configs, notice=self.notice, progress=self.progress, observer=self.observer)
+    def choices(self, task: Task) -> Sequence[str]:
+        return usual_choices(self._config(task))
 
-    def finish(self, task: Task, settings: tuple[str, ...], folder: Path) -> Outcome:
+    def candidate(self, task: Task, point: Point) -> Candidate:
+        config = self._config(task, point)
+        return candidate(point, config, notice=self.notice, progress=self.progress, observer=self.observer)
+
+    def finish(self, task: Task, settings: Point, folder: Path) -> Outcome:
         """Fits on all of train and ranks test; a ranker is fitted on train and weighed on validation before."""
         weighed, validation = None, None
         if self.is_ranked:
@@ -235,7 +240,7 @@ class Ours(Method):
         return Outcome(ranking, train_seconds, predict_seconds, parameters, validation)
 
     def _fit(
-        self, task: Task, settings: tuple[str, ...], folder: Path, fit_on: str, weighed: Ranker | None = None
+        self, task: Task, settings: Point, folder: Path, fit_on: str, weighed: Ranker | None = None
     ) -> tuple[Classifier, float]:
         """The model with these settings, trained now or found as it was trained, and the seconds that took.
 
@@ -267,7 +272,7 @@ class Ours(Method):
             write_atomically(clock, f"{time.monotonic() - began:.3f}")
         return Classifier.load(ranked), seconds + float(clock.read_text())
 
-    def _config(self, task: Task, settings: tuple[str, ...] = (), fit_on: str = "train") -> RunConfig:
+    def _config(self, task: Task, settings: Point = (), fit_on: str = "train") -> RunConfig:
         a, b = task.propensity
         shared = (
             f"seed={task.seed}",

@@ -202,7 +202,9 @@ def chosen_by(key: str, table: dict[str, type[Section]], usual: str) -> BeforeVa
         kind = given.get(key) or usual
         if not isinstance(kind, str) or kind not in table:
             raise ValueError(f"there is no {key} = {kind!r}; there is {', '.join(table)}")
-        for name in given.keys() - table[kind].model_fields.keys():
+        known = table[kind].model_fields
+        given = {name: value for name, value in given.items() if value is not None or name in known}  # taken back
+        for name in given.keys() - known.keys():
             if owners := [other for other, section in table.items() if name in section.model_fields]:
                 raise ValueError(f'{name} is for {key} = "{" or ".join(owners)}", not for "{kind}"; leave it out')
         return table[kind].model_validate({**given, key: kind})

@@ -3,39 +3,39 @@
 import hashlib
 import itertools
 import json
-import random
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from umpteen.config.settings import RunConfig
+from umpteen.config.recipes import resolve
+from umpteen.config.settings import RunConfig, SumTower
 from umpteen.data.dataset import open_dataset
 from umpteen.errors import BadConfig, BadFile, Diverged, Stopped
 from umpteen.files.progress import Notice, Progress
 from umpteen.files.storage import write_atomically
-from umpteen.training.build import build_run
+from umpteen.parallel.world import World
+from umpteen.training.build import build_run, weigh_parts
 from umpteen.training.observer import Observer
 
-# Around a recipe's own learning rate and temperature; half an order of magnitude, since both act by their logarithm.
-_RATES, _TEMPERATURES = (1.0, 0.33, 3.0), (1.0, 0.6, 1.6)
+# Around a recipe's own; half an order of magnitude, since learning rate and temperature act by their logarithm.
+_EPOCHS, _RATES, _TEMPERATURES = (1.0, 2.0), (1.0, 0.33, 3.0), (1.0, 0.6, 1.6)
 
-Trial = tuple[tuple[str, ...], RunConfig]  # what was set on top of the recipe, and what came out
+USUAL_TRIALS = 12
+
+Point = tuple[str, ...]  # settings on top of a recipe
 
 
 class Candidate(NamedTuple):
     """Settings that may be tried: for people, for telling trials apart, and how it is done."""
 
-    settings: tuple[str, ...]
+    settings: Point
     identity: str
     run: Callable[[], dict[str, Any]]  # gives the trial's metrics on validation, and more if there is more
 
 
-def grid(choices: Iterable[str], trials: int | None, seed: int, *, own_first: bool = False) -> list[tuple[str, ...]]:
-    """`key=v1,v2` choices as a list of override tuples: all combinations, or some drawn by seed.
-
-    `own_first`: the first values are the recipe's own; that point is always among those drawn, and leads them.
-    """
+def axes_of(choices: Iterable[str]) -> list[Point]:
+    """`key=v1,v2` choices, each as the settings that it offers."""
     axes = []
     for choice in choices:
         key, equals, values = choice.partition("=")
@@ -43,96 +43,174 @@ def grid(choices: Iterable[str], trials: int | None, seed: int, *, own_first: bo
             raise BadConfig(
                 f"--try {choice}: write it as key=value,value, for instance objective.temperature=0.05,0.07"
             )
-        axes.append([f"{key.strip()}={value.strip()}" for value in values.split(",")])
-    points = list(itertools.product(*axes))
-    if trials is None or trials >= len(points):
-        return points
-    chance = random.Random(seed)
-    return [points[0], *chance.sample(points[1:], trials - 1)] if own_first else chance.sample(points, trials)
+        axes.append(tuple(f"{key.strip()}={value.strip()}" for value in values.split(",")))
+    return axes
+
+
+def climb(choices: Iterable[str], trials: int, attempt: Callable[[Point], float | None]) -> None:
+    """Tries the first values of all choices, then one choice after another: its other values on top of the best so far.
+
+    `attempt` gives a point's metric, or None where its settings do not go together, which costs no trial. It ends after
+    so many trials, or with a round over all choices that had nothing new to try.
+    """
+    axes = axes_of(choices)
+    best = tuple(axis[0] for axis in axes)
+    highest, tried, left = attempt(best), {best}, trials - 1
+    known = 0
+    while known < len(tried):
+        known = len(tried)
+        for number, axis in enumerate(axes):
+            for value in axis:
+                point = (*best[:number], value, *best[number + 1 :])
+                if point in tried or left == 0:
+                    continue
+                tried.add(point)
+                reached = attempt(point)
+                if reached is not None:
+                    left -= 1
+                    if highest is None or reached > highest:
+                        best, highest = point, reached
 
 
 def usual_choices(config: RunConfig) -> list[str]:
-    """What is tried when nothing else is said: the recipe's learning rate and temperature, and values around them; and
-    labels' texts as queries, or not."""
-    own = config.encoder.query.learning_rate  # where a tower has its own rate, the optimizer's would change nothing
+    """What is tried when nothing else is said, the likeliest gains first: other mixes of the parts, labels' texts as
+    queries, a vector for each label, longer training, and values around the recipe's temperature and learning rate."""
+    query, as_queries = config.encoder.query, config.data.label_queries
+    mixes = ["encoder.query.kind=sum,concat,frozen"] if isinstance(query, SumTower) and query.frozen else []
+    table = ["encoder.label.table=none,{}"] if mixes else []
+    own = query.learning_rate  # where a tower has its own rate, the optimizer's would change nothing
     rate = ("encoder.query.learning_rate", own) if own else ("optimizer.learning_rate", config.optimizer.learning_rate)
-    temperature = ("objective.temperature", config.objective.temperature)
-    as_queries = config.data.label_queries
+    around = [
+        ("training.epochs", config.training.epochs, _EPOCHS),
+        ("objective.temperature", config.objective.temperature, _TEMPERATURES),
+        (*rate, _RATES),
+    ]
     return [
-        f"{key}={value!r}," + ",".join(f"{value * factor:.2g}" for factor in factors[1:])
-        for (key, value), factors in ((rate, _RATES), (temperature, _TEMPERATURES))
-    ] + [f"data.label_queries={as_queries!r},{0.0 if as_queries else 0.1!r}"]
+        *mixes,
+        f"data.label_queries={as_queries!r},{0.0 if as_queries else 0.1!r}",
+        *table,
+        *(
+            f"{key}={value!r}," + ",".join(f"{value * factor:.2g}" for factor in factors[1:])
+            for key, value, factors in around
+        ),
+    ]
+
+
+class Trials:
+    """The finished trials of a search, each a line of a file; what is there is not run again."""
+
+    def __init__(self, file: Path, metric: str, notice: Notice) -> None:
+        self._file, self._metric, self._notice = file, metric, notice
+        self._done = {trial["identity"]: trial for trial in _read(file)}
+        # Without a line cut short by a kill, to which the next trial would be glued.
+        write_atomically(file, "".join(json.dumps(trial) + "\n" for trial in self._done.values()))
+
+    def run(self, candidate: Candidate) -> dict[str, Any]:
+        """The trial of these settings, made now unless the file has it."""
+        if candidate.identity not in self._done:
+            self._notice(f"trying {' '.join(candidate.settings) or 'its own settings'}")
+            began = time.monotonic()
+            try:
+                outcome = candidate.run()
+            except Stopped as stopped:
+                kept = f"stopped; {len(self._done):,} finished trials are kept in {self._file}"
+                raise Stopped(f"{kept}: the same command goes on from there", signal=stopped.signal) from None
+            about = {"settings": list(candidate.settings), **outcome, "seconds": round(time.monotonic() - began, 1)}
+            self._done[candidate.identity] = trial = {**about, "identity": candidate.identity}
+            with self._file.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(trial) + "\n")
+            step = f" at step {trial['best_step']}" if "best_step" in trial else ""
+            self._notice(f"  {self._metric} {self.metric_of(trial):.2f}{step}")
+        return self._done[candidate.identity]
+
+    def metric_of(self, trial: dict[str, Any]) -> float:
+        return float(trial["metrics"][self._metric])
+
+    def best_first(self, trials: Iterable[dict[str, Any]] | None = None) -> list[dict[str, Any]]:
+        """These trials, or all that are there."""
+        return sorted(self._done.values() if trials is None else trials, key=lambda trial: -self.metric_of(trial))
 
 
 def tune(
-    trials: list[Trial],
+    recipe: str,
     output: Path,
     *,
+    overrides: Point = (),
+    source: str | None = None,
+    choices: Sequence[str] = (),
+    trials: int | None = None,
     notice: Notice,
     progress: Progress | None = None,
-    observer: Observer | None = None,
 ) -> list[dict[str, Any]]:
-    """Runs each trial that is not yet in the output file; returns all that are there, best first."""
-    metric = trials[0][1].evaluation.metric
-    return search(candidates(trials, progress=progress, observer=observer, notice=notice), output, metric, notice)
+    """Every combination of the choices, or so many trials by climbing; returns all that the file has, best first."""
+    own = resolve(recipe, overrides, source)
+    found = Trials(output, own.evaluation.metric, notice)
+
+    def attempt(point: Point) -> float:
+        settings = (*overrides, *point)
+        one = candidate(settings, resolve(recipe, settings, source), notice=notice, progress=progress)
+        return found.metric_of(found.run(one))
+
+    if choices and trials is None:
+        for point in itertools.product(*axes_of(choices)):
+            attempt(point)
+    else:
+        climb(choices or usual_choices(own), trials or USUAL_TRIALS, where_it_fits(attempt))
+    return found.best_first()
 
 
-def candidates(
-    trials: Sequence[Trial],
+def where_it_fits(attempt: Callable[[Point], float]) -> Callable[[Point], float | None]:
+    """The attempt, or None where a recipe cannot have these settings together; the first point must be in order."""
+    first = True
+
+    def attempted(point: Point) -> float | None:
+        nonlocal first
+        try:
+            return attempt(point)
+        except BadConfig:
+            if first:
+                raise
+            return None
+        finally:
+            first = False
+
+    return attempted
+
+
+def candidate(
+    point: Point,
+    config: RunConfig,
     *,
     notice: Notice,
     progress: Progress | None = None,
     observer: Observer | None = None,
-) -> list[Candidate]:
-    """The trials of a recipe, each ready to run."""
-    if any(config.data.fit_on != "train" for _, config in trials):
+) -> Candidate:
+    """A trial of a recipe, ready to run."""
+    if config.data.fit_on != "train":
         raise BadConfig('tuning needs a validation split: set data.fit_on="train"')
-
-    def candidate(point: tuple[str, ...], config: RunConfig) -> Candidate:
-        identity = identify(config, open_dataset(config.data.source).fingerprint)
-        return Candidate(point, identity, lambda: _run(config, notice, progress, observer))
-
-    return [candidate(point, config) for point, config in trials]
-
-
-def search(candidates: Sequence[Candidate], output: Path, metric: str, notice: Notice) -> list[dict[str, Any]]:
-    """Runs each candidate that is not yet in the output file; returns all trials that are there, best first."""
-    done = {trial["identity"]: trial for trial in _read(output)}
-    # Without a line cut short by a kill, to which the next trial would be glued.
-    write_atomically(output, "".join(json.dumps(trial) + "\n" for trial in done.values()))
-    for number, candidate in enumerate(candidates, 1):
-        if candidate.identity in done:
-            continue
-        notice(f"trial {number} of {len(candidates)}: {' '.join(candidate.settings)}".rstrip(": "))
-        began = time.monotonic()
-        try:
-            outcome = candidate.run()
-        except Stopped as stopped:
-            kept = f"stopped; {len(done):,} finished trials are kept in {output}: the same command goes on from there"
-            raise Stopped(kept, signal=stopped.signal) from None
-        seconds = round(time.monotonic() - began, 1)
-        trial = {"settings": list(candidate.settings), **outcome, "seconds": seconds, "identity": candidate.identity}
-        done[candidate.identity] = trial
-        with output.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(trial) + "\n")
-        step = f" at step {trial['best_step']}" if "best_step" in trial else ""
-        notice(f"  {metric} {trial['metrics'][metric]:.2f}{step}")
-    return sorted(done.values(), key=lambda trial: -float(trial["metrics"][metric]))
+    identity = identify(config, open_dataset(config.data.source).fingerprint)
+    return Candidate(point, identity, lambda: _run(config, notice, progress, observer))
 
 
 def _run(config: RunConfig, notice: Notice, progress: Progress | None, observer: Observer | None) -> dict[str, Any]:
     metric = config.evaluation.metric
     try:
         run = build_run(config, workspace=None, progress=progress, observer=observer)
-        evaluations = run.loop.run().evaluations
+        state = run.loop.run()
+        evaluations = state.evaluations
+        weights = weigh_parts(run, metric, World())
     except Diverged as problem:
         notice(str(problem))
-        evaluations = [{"step": None, "metrics": {metric: 0.0}}]
+        evaluations, weights = [{"step": None, "metrics": {metric: 0.0}}], {}
+    if weights and run.validate is not None:
+        evaluations = [*evaluations, {"step": state.step, "metrics": run.validate()}]
     best = max(evaluations, key=lambda evaluation: float(evaluation["metrics"][metric]))
     return {
         "metrics": best["metrics"],
         "best_step": best["step"],
         "course": [(evaluation["step"], round(evaluation["metrics"][metric], 2)) for evaluation in evaluations],
+        # What validation chose after training, for a fit that has no validation left.
+        "then": [f"encoder.query.{name}.weight={weight:.3g}" for name, weight in weights.items()],
     }
 
 
