@@ -27,6 +27,7 @@ EXPERIMENTS = {
     "similarity": ("lab.similarity", "gain over the classifier by similarity of labels, all and rare ones"),
     "seeds": ("lab.seeds", "decoupled softmax against softmax over repeated seeds: what is chance"),
     "ranker": ("lab.ranker", "with and without the sparse tf-idf ranker over the first 100 labels"),
+    "parts": ("lab.parts", "parts of towers, n-grams and memory: each alone, together, left out"),
     "new-labels": ("lab.new_labels", "labels held out of training and added by text, beside BM25 and MiniLM"),
     "generation": ("lab.generation", "texts generated with retrieved tags: InfoNCE, decoupled softmax, none"),
 }

@@ -30,7 +30,7 @@ def begin(setup: Setup) -> Job:
     def make(variant: str, seed: int) -> dict[str, Any]:
         model = setup.output / "models" / f"seed-{seed}"
         trained = bench.train(variant, seed)
-        _save(trained, model)
+        save(trained, model)
         dataset = open_dataset(bench.source)
         ranker, _ = fit_ranker(model, dataset, RankerSettings(), jobs=torch.get_num_threads(), progress=setup.progress)
         models = {WITHOUT: Classifier.load(model, ranker=False), WITH: Classifier.load(model)}
@@ -41,7 +41,7 @@ def begin(setup: Setup) -> Job:
     return Job(bench.settings, [BOTH], make, conclude, data=bench.name)
 
 
-def _save(trained: Trained, folder: Path) -> None:
+def save(trained: Trained, folder: Path) -> None:
     towers = trained.run.towers
     for tower in (towers.query, towers.label):
         if isinstance(tower, StaticEncoder):
