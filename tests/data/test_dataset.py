@@ -187,12 +187,6 @@ def test_a_name_that_is_neither_folder_nor_bundled_is_refused_with_the_bundled_n
         open_dataset("wordnet-noun")
 
 
-def test_a_file_instead_of_a_folder_is_refused(tmp_path: Path) -> None:
-    folder = write_native_folder(tmp_path / "set")
-    with pytest.raises(BadInput, match=r"train\.jsonl is a file.*set"):
-        open_dataset(folder / "train.jsonl")
-
-
 def test_a_folder_in_no_known_format_is_refused_with_what_was_looked_for(tmp_path: Path) -> None:
     (tmp_path / "notes.md").write_text("hello", encoding="utf-8")
     with pytest.raises(BadInput, match=r"(?s)holds: notes\.md.*labels\.jsonl.*Y\.trn\.npz.*lbl\.json\.gz"):

@@ -11,6 +11,9 @@ from typing import Any
 import numpy as np
 
 from umpteen.data import formats
+from umpteen.data.formats import native
+from umpteen.data.formats.columns import asked_of
+from umpteen.data.formats.reading import ENDINGS
 from umpteen.data.labels import LabelCatalogue, Split
 from umpteen.data.prepared import Format, content_fingerprint, open_prepared, prepare
 from umpteen.data.texts import Texts
@@ -43,6 +46,8 @@ class Dataset:
     test: Split | None
     fingerprint: str
     validation_was_taken: bool = False  # out of train, by with_validation
+    labels_are_named: bool = False  # by the queries, not by a catalogue of their own
+    told: tuple[str, ...] = ()  # what was guessed of its files, for people
 
     def __post_init__(self) -> None:
         for name, split in self.splits().items():
@@ -98,7 +103,10 @@ class Dataset:
 
 
 def open_dataset(source: str | Path, *, cache: Path | None = None, progress: Advance | None = None) -> Dataset:
-    """A folder in any known format, or a bundled dataset by name; read once, memory-mapped ever after.
+    """A folder in any known format, a file of texts and labels, or a bundled dataset by name.
+
+    It is read once, and memory-mapped ever after. Of a file it may be said which columns count:
+    FILE?text=body&labels=tags.
 
     `cache` is where the binary copy goes: by default $UMPTEEN_CACHE, else $XDG_CACHE_HOME/umpteen, else
     ~/.cache/umpteen. `progress` hears of bytes read and bytes in all.
@@ -108,10 +116,14 @@ def open_dataset(source: str | Path, *, cache: Path | None = None, progress: Adv
     >>> dataset.name, len(dataset.labels) > 1000
     ('wordnet-nouns', True)
     """
-    folder = _locate(source)
-    prepared = prepare(folder, _format_of(folder), cache=cache, progress=progress)
-    name, labels, splits, fingerprint = open_prepared(prepared)
-    return Dataset(name, labels, splits["train"], splits.get("validation"), splits.get("test"), fingerprint)
+    place, asked = asked_of(str(source))
+    folder = _locate(place)
+    form = native.OneFile(asked) if folder.is_file() else _format_of(folder)
+    prepared = prepare(folder, form, asked=sorted(asked.items()), cache=cache, progress=progress)
+    about, labels, splits = open_prepared(prepared)
+    every = splits["train"], splits.get("validation"), splits.get("test")
+    named, told = about.labels_are_named, tuple(about.told)
+    return Dataset(about.name, labels, *every, about.fingerprint, labels_are_named=named, told=told)
 
 
 def bundled_names() -> list[str]:
@@ -122,8 +134,10 @@ def _locate(source: str | Path) -> Path:
     folder = Path(source).expanduser()
     if folder.is_dir():
         return folder.resolve()
-    if folder.exists():
-        raise BadInput(f"{folder} is a file; a dataset is a folder: give {folder.parent}")
+    if folder.is_file():
+        if not folder.name.endswith(ENDINGS):
+            raise BadInput(f"{folder} is none of the files that are read: {', '.join(ENDINGS)}; or give a folder")
+        return folder.resolve()
     names = bundled_names()
     if str(source) in names:
         return BUNDLED / str(source)

@@ -26,7 +26,7 @@ from umpteen.errors import BadFile, BadInput, NotSaved
 from umpteen.files.progress import Advance
 from umpteen.files.storage import atomic_folder, locked_file
 
-PREPARED_VERSION = 1
+PREPARED_VERSION = 2
 SPLITS = ("train", "validation", "test")
 MANIFEST = "prepared.json"
 GREATEST_WEIGHT = float(np.finfo(np.float32).max)
@@ -63,6 +63,8 @@ class Builder:
         self._labels_path = folder
         self._splits: dict[str, tuple[int, int]] = {}  # first and last + 1 row among the queries
         self._open: _OpenSplit | None = None
+        self._told: list[str] = []
+        self._labels_are_named = False
 
     def __enter__(self) -> Self:
         return self
@@ -98,6 +100,15 @@ class Builder:
         self._label_lines.append(at.line)
         _append(self._keys, key, "label", at)
         _append(self._labels, text, "label", at)
+
+    def tell(self, guessed: str) -> None:
+        """What was guessed of the files, for people; each thing is told once."""
+        if guessed and guessed not in self._told:
+            self._told.append(guessed)
+
+    def name_labels(self) -> None:
+        """The labels are those that queries have, not those of a catalogue."""
+        self._labels_are_named = True
 
     def label_row(self, key: str, at: Place, hint: str = "") -> int:
         """The row of a key read earlier; the hint ends the error if there is none."""
@@ -152,7 +163,8 @@ class Builder:
         self._files.close()
         splits = _open_splits(self._folder, self._splits, self.labels)
         fingerprint = content_fingerprint(Texts.open(self._folder, "keys"), Texts.open(self._folder, "labels"), splits)
-        manifest = {"version": PREPARED_VERSION, "name": self.name, "fingerprint": fingerprint, "splits": self._splits}
+        about = About(self.name, fingerprint, self._labels_are_named, tuple(self._told))
+        manifest = {"version": PREPARED_VERSION, **about._asdict(), "splits": self._splits}
         (self._folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
 
     def _end_split(self) -> None:
@@ -209,11 +221,21 @@ def content_fingerprint(keys: Texts, labels: Texts, splits: Mapping[str, Split])
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
-def open_prepared(folder: Path) -> tuple[str, LabelCatalogue, dict[str, Split], str]:
-    """Name, labels, splits and fingerprint of a prepared dataset; texts and pairs are mapped and not read."""
+class About(NamedTuple):
+    """What is known of a dataset besides its content."""
+
+    name: str
+    fingerprint: str
+    labels_are_named: bool = False  # by the queries, not by a catalogue of their own
+    told: tuple[str, ...] = ()  # what was guessed of its files
+
+
+def open_prepared(folder: Path) -> tuple[About, LabelCatalogue, dict[str, Split]]:
+    """A prepared dataset's parts; texts and pairs are mapped and not read."""
     manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    about = About(*(manifest[name] for name in About._fields))
     labels = LabelCatalogue(Texts.open(folder, "keys"), Texts.open(folder, "labels"))
-    return manifest["name"], labels, _open_splits(folder, manifest["splits"], len(labels)), manifest["fingerprint"]
+    return about, labels, _open_splits(folder, manifest["splits"], len(labels))
 
 
 def _open_splits(folder: Path, bounds: Mapping[str, Sequence[int]], labels: int) -> dict[str, Split]:
@@ -267,13 +289,18 @@ def cache_folder(cache: Path | None = None) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "umpteen"
 
 
-def prepare(folder: Path, form: Format, *, cache: Path | None = None, progress: Advance | None = None) -> Path:
-    """The prepared copy of a folder: made now, or found as it was made if no source file has changed since."""
+def prepare(
+    folder: Path, form: Format, *, asked: object = None, cache: Path | None = None, progress: Advance | None = None
+) -> Path:
+    """The prepared copy of a folder or file: made now, or found as it was made if no source has changed since.
+
+    `asked` is what the format was told besides.
+    """
     folder = folder.resolve()
     files = [(path.relative_to(folder).as_posix(), path.stat()) for path in form.sources(folder)]
     # A file may be changed and keep its size and time, but not its inode and the time of its last change of any kind.
     stamps = ((name, stat.st_size, stat.st_mtime_ns, stat.st_ino, stat.st_ctime_ns) for name, stat in files)
-    state = [PREPARED_VERSION, str(folder), *stamps]
+    state = [PREPARED_VERSION, str(folder), asked, *stamps]
     key = hashlib.sha256(repr(state).encode("utf-8", "surrogateescape")).hexdigest()[:16]
     target = cache_folder(cache) / "datasets" / f"{folder.name}-{key}"
     if (target / MANIFEST).is_file():

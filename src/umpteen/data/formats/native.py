@@ -1,23 +1,27 @@
-"""umpteen's own format, easy to write by hand: labels, train, and optionally validation and test.
+"""umpteen's own format, easy to write by hand: train, and optionally labels, validation and test; or train alone.
 
-labels.jsonl {key, text}; train.jsonl {text, labels: [key…], optional weights: […], ignore: [key…]}; or .csv and .tsv
-with the same columns and several keys in one cell; every file may be packed (.gz). An optional dataset.toml gives
-`name` and `label_separator`.
+labels.jsonl {key, text}; train.jsonl {text, labels: [key…], optional weights: […], ignore: [key…]}; or .csv, .tsv and
+.parquet with the same columns, or others that columns.py makes out, and several keys in one cell; text files may be
+packed (.gz). Without a file of labels, they are those that the queries have, and their names are their texts. An
+optional dataset.toml gives `name` and `label_separator`.
 """
 
-import re
+import itertools
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 
+from umpteen.data.formats.columns import Columns, columns_of, splitter
 from umpteen.data.formats.reading import ENDINGS, Record, is_table, list_of, read_records, string
 from umpteen.data.prepared import SPLITS, Builder, Place
 from umpteen.errors import BadFile
 
 SETTINGS = "dataset.toml"
 SEPARATORS = "|;"
+LOOKED_AT = 1000  # rows, to make out columns
 OPTIONAL = ("weights", "ignore")
 KNOWN = ("name", "label_separator")
 
@@ -34,14 +38,56 @@ def sources(folder: Path) -> list[Path]:
 def read(folder: Path, into: Builder) -> None:
     settings = _settings(folder / SETTINGS)
     into.name = settings.get("name", into.name)
+    splits = {split: _file(folder, split) for split in SPLITS if split == "train" or _candidates(folder, split)}
+    separator = settings.get("label_separator")
+    if not _candidates(folder, "labels"):
+        _read_named(splits, {"separator": separator} if separator else {}, into)
+        return
     path = _file(folder, "labels")
     into.begin_labels(path)
     for at, record in read_records(path, into.advance):
         key = string(record, "key", at)
         into.add_label(key.strip() if is_table(path) else key, string(record, "text", at), at)
-    for split in SPLITS:
-        if split == "train" or _candidates(folder, split):
-            _read_split(split, _file(folder, split), settings.get("label_separator"), into)
+    for split, file in splits.items():
+        _read_split(split, file, separator, into)
+
+
+@dataclass(frozen=True)
+class OneFile:
+    """A format of a single file: training texts with the names of their labels."""
+
+    asked: Mapping[str, str]  # as columns.asked_of reads it
+
+    def recognises(self, folder: Path) -> bool:
+        return folder.is_file()
+
+    def sources(self, folder: Path) -> list[Path]:
+        return [folder]
+
+    def read(self, folder: Path, into: Builder) -> None:
+        into.name = folder.name.partition(".")[0]
+        _read_named({"train": folder}, self.asked, into)
+
+
+def _read_named(splits: Mapping[str, Path], asked: Mapping[str, str], into: Builder) -> None:
+    """Labels by name alone: those that some query has, in the order in which they come."""
+    columns = {split: _columns(path, asked) for split, path in splits.items()}
+    for path, own in ((splits[split], columns[split]) for split in splits):
+        into.begin_labels(path)
+        for at, row in read_records(path):
+            for key in list_of("strings", own.record(row, at), "labels", at):
+                if key not in into.row_of:
+                    into.add_label(key, key.replace("_", " "), at)
+    into.name_labels()
+    for split, path in splits.items():
+        into.begin(split, path)
+        into.tell(columns[split].told)
+        records = read_records(path, into.advance)
+        _add_queries(((at, columns[split].record(row, at)) for at, row in records), "", into)
+
+
+def _columns(path: Path, asked: Mapping[str, str]) -> Columns:
+    return columns_of(path, [row for _, row in itertools.islice(read_records(path), LOOKED_AT)], asked)
 
 
 def _read_split(split: str, path: Path, separator: str | None, into: Builder) -> None:
@@ -50,6 +96,14 @@ def _read_split(split: str, path: Path, separator: str | None, into: Builder) ->
     if is_table(path):
         hint = f'; if these are several keys, give what separates them in {SETTINGS}: label_separator = ","'
         records = _with_lists(records, _splitter(separator, path, into))
+    if not {"text", "labels"} & set(next((row for _, row in read_records(path)), {"text": ""})):
+        columns = replace(_columns(path, {}), split=_splitter(separator, path, into))
+        into.tell(columns.told)
+        records = ((at, columns.record(row, at)) for at, row in records)
+    _add_queries(records, hint, into)
+
+
+def _add_queries(records: Iterator[tuple[Place, Record]], hint: str, into: Builder) -> None:
     for query, (at, record) in enumerate(records):
         _refuse_misspelt(record, at)
         labels = [into.label_row(key, at, hint) for key in list_of("strings", record, "labels", at)]
@@ -96,8 +150,7 @@ def _splitter(separator: str | None, path: Path, into: Builder) -> Callable[[str
             "label keys hold both | and ;, so neither can separate them; "
             f'separate them with something else and say so in {SETTINGS}: label_separator = "…"',
         )
-    pattern = re.compile("|".join(map(re.escape, usable)))
-    return lambda cell: [part for part in map(str.strip, pattern.split(cell)) if part]
+    return splitter(separator, "".join(usable))
 
 
 def _with_lists(

@@ -17,7 +17,7 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 BYTE_ORDER_MARK = "\ufeff"
-ENDINGS = (".jsonl", ".csv", ".tsv", ".jsonl.gz", ".csv.gz", ".tsv.gz")  # of files of records
+ENDINGS = (".jsonl", ".csv", ".tsv", ".jsonl.gz", ".csv.gz", ".tsv.gz", ".parquet")  # of files of records
 LINES_BETWEEN_REPORTS = 1024
 Record = dict[str, Any]
 Found = tuple[Place, str, Record | BadFile]  # where a row stands, as it is written, and what it says, if anything
@@ -70,13 +70,35 @@ def read_lines(
         raise BadFile(path, "is empty; was it cut short?")
 
 
-def read_records(path: Path, advance: Callable[[int], None]) -> Iterator[tuple[Place, Record]]:
-    """The rows of a file of JSON lines, CSV or TSV; the first that says nothing is an error."""
+def read_records(path: Path, advance: Callable[[int], None] = lambda size: None) -> Iterator[tuple[Place, Record]]:
+    """The rows of a file of JSON lines, CSV, TSV or Parquet; the first that says nothing is an error."""
+    if kind_of(path) == "parquet":
+        yield from _rows_of_parquet(path, advance)
+        return
     lines = read_lines(path, advance, keep_ends=True)
     for at, _, record in rows_of_table(path, lines) if is_table(path) else rows_of_json(lines):
         if isinstance(record, BadFile):
             raise record
         yield at, record
+
+
+def _rows_of_parquet(path: Path, advance: Callable[[int], None]) -> Iterator[tuple[Place, Record]]:
+    try:
+        from pyarrow import ArrowException
+        from pyarrow.parquet import ParquetFile
+    except ImportError:
+        raise BadFile(path, "needs pyarrow to be read: pip install pyarrow; or write it as .csv or .jsonl") from None
+    number, size = 0, path.stat().st_size
+    try:
+        with ParquetFile(path) as file:
+            share = size / max(1, file.metadata.num_rows)
+            for batch in file.iter_batches(LINES_BETWEEN_REPORTS):
+                for record in batch.to_pylist():
+                    number += 1
+                    yield Place(path, number), record
+                advance(round(share * batch.num_rows))
+    except (ArrowException, OSError) as error:
+        raise BadFile(path, f"is no whole Parquet file ({error}); write it again", line=number + 1) from None
 
 
 def kind_of(path: Path) -> str:

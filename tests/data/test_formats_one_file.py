@@ -1,0 +1,116 @@
+"""Data as people have it: one file, columns of any name, labels known by their names alone."""
+
+import json
+from pathlib import Path
+
+import pytest
+from folders import write_json_lines, write_text
+
+from umpteen.data import Dataset, open_dataset
+from umpteen.errors import BadFile, BadInput
+
+
+def labels_of(dataset: Dataset) -> list[list[str]]:
+    keys = dataset.labels.keys
+    return [[keys[row] for row in dataset.train.relevance.of(query)] for query in range(len(dataset.train))]
+
+
+def opened(path: Path, asked: str = "") -> Dataset:
+    return open_dataset(f"{path}{asked}", cache=path.parent / "cache")
+
+
+def test_one_csv_file_is_a_dataset_whose_labels_are_those_the_texts_have(tmp_path: Path) -> None:
+    path = write_text(tmp_path / "tickets.csv", "text,labels\nlogs me out,login|mobile_app\nno sound,audio\nempty,\n")
+    dataset = opened(path)
+    assert dataset.name == "tickets" and dataset.labels_are_named
+    assert dataset.labels.keys == ["login", "mobile_app", "audio"]
+    assert list(dataset.labels.texts) == ["login", "mobile app", "audio"]
+    assert labels_of(dataset) == [["login", "mobile_app"], ["audio"], []]
+    assert dataset.told == ("labels are separated by '|'",)
+
+
+@pytest.mark.parametrize(
+    ("cells", "found"),
+    [
+        (["a|b", "a"], [["a", "b"], ["a"]]),
+        (["a; b", "b"], [["a", "b"], ["b"]]),
+        (['"a, b"', '"b, a"'], [["a", "b"], ["b", "a"]]),
+        (['"Smith, John"', '"Doe, Jane"'], [["Smith, John"], ["Doe, Jane"]]),
+        (['"[""a"", ""b""]"', "[]"], [["a", "b"], []]),
+        (["\"['a', 'b']\"", "\"['b']\""], [["a", "b"], ["b"]]),
+        (["7", "8"], [["7"], ["8"]]),
+    ],
+)
+def test_what_separates_labels_is_made_out(tmp_path: Path, cells: list[str], found: list[list[str]]) -> None:
+    lines = [f"query {number},{cell}" for number, cell in enumerate(cells)]
+    dataset = opened(write_text(tmp_path / "set.csv", "\n".join(["text,tags", *lines]) + "\n"))
+    assert [sorted(row) for row in labels_of(dataset)] == [sorted(row) for row in found]
+
+
+@pytest.mark.parametrize(
+    ("header", "text"),
+    [
+        ("title,body,tags", "one three"),
+        ("Body,headline,Tags", "three one"),
+        ("id,question,labels", "three"),
+        ("x,a_long_story,label", "three"),
+    ],
+)
+def test_columns_of_other_names_are_made_out_and_told(tmp_path: Path, header: str, text: str) -> None:
+    path = write_text(tmp_path / "set.tsv", header.replace(",", "\t") + "\none\tthree\tred\n")
+    dataset = opened(path)
+    assert list(dataset.train.texts) == [text] and labels_of(dataset) == [["red"]]
+    assert "texts are in " in dataset.told[0] and "labels in " in dataset.told[0]
+
+
+def test_which_columns_count_can_be_said(tmp_path: Path) -> None:
+    path = write_text(tmp_path / "set.csv", "text,labels,note,kind\nno,no,yes please,a/b\n")
+    dataset = opened(path, "?text=note&labels=kind&separator=/")
+    assert list(dataset.train.texts) == ["yes please"] and labels_of(dataset) == [["a", "b"]] and dataset.told == ()
+    assert list(opened(path, "?text=text+note&labels=kind").train.texts) == ["no yes please"]
+    assert labels_of(opened(path)) == [["no"]]  # another copy, not that of what was said before
+    with pytest.raises(BadFile, match=r"set\.csv.*no column 'tag'; it has 'text', 'labels', 'note', 'kind'"):
+        opened(path, "?labels=tag")
+    with pytest.raises(BadInput, match=r"colour=x is none of text=…, labels=…, separator=…"):
+        opened(path, "?colour=x")
+
+
+def test_a_header_without_labels_is_shown(tmp_path: Path) -> None:
+    path = write_text(tmp_path / "set.csv", "when,what\ntoday,rain\n")
+    with pytest.raises(BadFile, match=r"it has 'when', 'what': say which it is, .*set\.csv\?labels=COLUMN"):
+        opened(path)
+
+
+def test_json_lines_may_name_labels_in_a_list_or_a_string(tmp_path: Path) -> None:
+    rows = [{"body": "x", "tags": ["a", 3]}, {"body": "y", "tags": "a;b"}, {"body": "z", "tags": None}]
+    assert labels_of(opened(write_json_lines(tmp_path / "set.jsonl", rows))) == [["a", "3"], ["a", "b"], []]
+
+
+def test_a_parquet_file_is_read(tmp_path: Path) -> None:
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    table = arrow.table({"text": ["x", "y"], "labels": [["a", "b"], ["b"]]})
+    parquet.write_table(table, tmp_path / "set.parquet")
+    assert labels_of(opened(tmp_path / "set.parquet")) == [["a", "b"], ["b"]]
+    (tmp_path / "broken.parquet").write_bytes(b"PAR1 no")
+    with pytest.raises(BadFile, match=r"broken\.parquet.*no whole Parquet file"):
+        opened(tmp_path / "broken.parquet")
+
+
+def test_a_folder_without_a_file_of_labels_takes_those_of_all_its_splits(tmp_path: Path) -> None:
+    write_text(tmp_path / "set" / "train.csv", "text,labels\nx,a\n")
+    write_text(tmp_path / "set" / "test.csv", "text,labels\ny,b\n")
+    dataset = open_dataset(tmp_path / "set", cache=tmp_path / "cache")
+    assert dataset.labels.keys == ["a", "b"] and dataset.test is not None
+
+
+def test_a_folder_with_labels_may_call_its_columns_otherwise(tmp_path: Path) -> None:
+    write_json_lines(tmp_path / "set" / "labels.jsonl", [{"key": "a,b", "text": "A and B"}])
+    write_text(tmp_path / "set" / "train.csv", 'body,tags\nx,"a,b"\n')
+    dataset = open_dataset(tmp_path / "set", cache=tmp_path / "cache")
+    assert labels_of(dataset) == [["a,b"]] and "texts are in 'body'" in dataset.told[0]
+
+
+def test_a_file_of_another_kind_is_refused_with_those_that_are_read(tmp_path: Path) -> None:
+    path = write_text(tmp_path / "set.xlsx", json.dumps({}))
+    with pytest.raises(BadInput, match=r"set\.xlsx is none of the files that are read: \.jsonl, \.csv"):
+        opened(path)
