@@ -5,9 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from scipy.sparse import csr_array, vstack
-from sklearn.svm import LinearSVC
+from scipy.sparse import csr_array
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
@@ -16,8 +14,9 @@ from umpteen.data.dataset import Split
 from umpteen.data.texts import Texts
 from umpteen.encoders.encoder import encode_tokens
 from umpteen.encoders.frozen import FrozenEncoder
+from umpteen.evaluation.baselines import LinearOneVsRest, best_of
 from umpteen.rerank.memory import Memory
-from umpteen.search.ranking import NO_LABEL, Ranking, top_k
+from umpteen.search.ranking import Ranking, top_k
 
 MINILM, LONGEST = "all-MiniLM-L6-v2", 256  # tokens
 _TEXTS_AT_A_TIME = 512
@@ -25,38 +24,13 @@ _TEXTS_AT_A_TIME = 512
 
 def linear_svm(train: Split, asked: Split, settings: dict[str, Any], k: int) -> Outcome:
     """One-vs-rest linear support vector machines on tf-idf of words and word pairs (liblinear)."""
-    from joblib import Parallel, delayed
-    from sklearn.feature_extraction.text import TfidfVectorizer
-
     began = time.monotonic()
-    known = 2 if len(train) > 1000 else 1
-    vectorizer = TfidfVectorizer(ngram_range=(1, settings["ngrams"]), sublinear_tf=True, min_df=known)
-    features = vectorizer.fit_transform(list(train.texts))
-    texts_of = csr_array(_positives(train).T.tocsr())
-    found = Parallel(n_jobs=torch.get_num_threads())(
-        delayed(_one_label)(features, some, settings["cost"])
-        for some in np.split(texts_of.indices, texts_of.indptr[1:-1])
-    )
-    weights: csr_array = csr_array(vstack([w for w, _ in found], format="csr"))
-    intercepts = np.array([b for _, b in found], dtype=np.float32)
+    jobs = torch.get_num_threads()
+    how = {"cost": settings["cost"], "ngrams": settings["ngrams"]}
+    known = LinearOneVsRest(list(train.texts), _positives(train), **how, jobs=jobs)
     fitted = time.monotonic()
-    queries = csr_array(vectorizer.transform(list(asked.texts)))
-    parts = []
-    for start in range(0, len(asked), _TEXTS_AT_A_TIME):
-        some = slice(start, min(start + _TEXTS_AT_A_TIME, len(asked)))
-        scores = (queries[some] @ weights.T).toarray() + intercepts
-        parts.append(_best(scores, asked.filtered.matrix[some], k))
-    return Outcome(_joined(parts), fitted - began, time.monotonic() - fitted, int(weights.nnz))
-
-
-def _one_label(features: Any, positives: NDArray[np.int32], cost: float) -> tuple[csr_array, float]:
-    if len(positives) == 0:
-        return csr_array((1, features.shape[1]), dtype=np.float32), -1.0
-    signs = np.full(features.shape[0], -1)
-    signs[positives] = 1
-    machine = LinearSVC(C=cost, dual=True, max_iter=100, tol=0.1, random_state=0).fit(features, signs)
-    weights = np.where(np.abs(machine.coef_) < 0.01, 0, machine.coef_).astype(np.float32)
-    return csr_array(weights), float(machine.intercept_[0])
+    ranking = known.rank(asked.texts, k, excluding=asked.filtered.matrix)
+    return Outcome(ranking, fitted - began, time.monotonic() - fitted, known.parameters)
 
 
 def minilm_neighbours(train: Split, asked: Split, settings: dict[str, Any], k: int) -> Outcome:
@@ -71,7 +45,9 @@ def minilm_neighbours(train: Split, asked: Split, settings: dict[str, Any], k: i
     for start in range(0, len(asked), _TEXTS_AT_A_TIME):
         some = queries[start : start + _TEXTS_AT_A_TIME]
         votes = memory.votes(memory.nearest(some), np.tile(every, (len(some), 1)))
-        parts.append(_best(votes, asked.filtered.matrix[start : start + len(some)], k))
+        ignored = csr_array(asked.filtered.matrix[start : start + len(some)])
+        votes[np.repeat(np.arange(len(some)), np.diff(ignored.indptr)), ignored.indices] = -np.inf
+        parts.append(best_of(votes, k))
     return Outcome(_joined(parts), fitted - began, time.monotonic() - fitted, known.numel())
 
 
@@ -110,18 +86,6 @@ def _positives(train: Split) -> csr_array:
     matrix = train.relevance.without(train.filtered).matrix.astype(np.float32)
     matrix.eliminate_zeros()
     return csr_array((np.ones(matrix.nnz, dtype=np.float32), matrix.indices, matrix.indptr), shape=matrix.shape)
-
-
-def _best(scores: NDArray[np.floating[Any]], excluded: csr_array, k: int) -> Ranking:
-    """The k largest of each row of a dense matrix, pairs to ignore left out."""
-    scores = np.array(scores, dtype=np.float32)
-    ignored = csr_array(excluded)
-    scores[np.repeat(np.arange(len(scores)), np.diff(ignored.indptr)), ignored.indices] = -np.inf
-    rows = np.argpartition(-scores, min(k, scores.shape[1]) - 1, axis=1)[:, :k].astype(np.int32)
-    found = np.take_along_axis(scores, rows, 1)
-    order = np.argsort(-found, axis=1, kind="stable")
-    rows, found = np.take_along_axis(rows, order, 1), np.take_along_axis(found, order, 1)
-    return Ranking(np.where(np.isfinite(found), rows, np.int32(NO_LABEL)), found, scores.shape[1])
 
 
 def _joined(parts: list[Ranking]) -> Ranking:

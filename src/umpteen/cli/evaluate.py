@@ -32,7 +32,11 @@ if TYPE_CHECKING:
 @cli.command()
 @click.argument("models", type=PATH, nargs=-1, required=True, metavar="MODEL...")
 @DATA
-@option("--split", type=click.Choice(["test", "validation", "train"]), default="test")
+@click.option(
+    "--split",
+    type=click.Choice(["test", "validation", "train"]),
+    help="Of a folder.  [default: test; all of a file]",
+)
 @click.option("--at", multiple=True, type=int, help="A k for P@k and the others; repeat.  [default: 1 3 5 10 100]")
 @click.option("--propensity", nargs=2, type=float, help="A and B of PSP and PSnDCG.  [default: the recipe's, 0.55 1.5]")
 @click.option("--as-published", is_flag=True, help="Keep queries without positives in the means, as pyxclib does.")
@@ -43,7 +47,7 @@ if TYPE_CHECKING:
 def evaluate(
     models: tuple[Path, ...],
     source: str,
-    split: str,
+    split: str | None,
     at: tuple[int, ...],
     no_ranker: bool,
     ensemble: bool,
@@ -70,6 +74,9 @@ def evaluate(
             given = " --at ".join(map(str, at))
             raise BadInput(f"--at {given}: the model has {labels:,} labels; ask for 1 to {labels}")
         dataset = watch.open_dataset(source)
+        split = split or ("test" if dataset.test or not dataset.is_one_file else "train")
+        if dataset.is_one_file and dataset.fingerprint == classifiers[0].data.get("fingerprint"):
+            watch.notice("warning: the model was trained on these very texts; figures of others will be lower")
         asked |= {"at": at} if at else {}
         if beside:
             reports, differences = compare_models(classifiers, dataset, split, **asked)

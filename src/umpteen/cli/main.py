@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 def cli() -> None:
     """umpteen finds, for a text, the right few out of umpteen labels.
 
-    Start with `umpteen demo`. DATA is a dataset folder or the name of a bundled one (wordnet-nouns);
-    MODEL is a folder that training left.
+    Start with `umpteen demo`, or with `umpteen fit` on a file of your own. DATA is a file or folder of texts
+    and labels, or the name of a bundled dataset (wordnet-nouns); MODEL is a folder that training left.
     """
 
 
@@ -211,7 +211,9 @@ class Watch:
             self._progress.update(self._tasks[name], completed=done, total=total, note=note)
             return
         now = time.monotonic()
-        start, first = self._began.setdefault(name, (now, done))
+        start, first = self._began.get(name, (now, done))
+        if done <= first:  # it begins, or does so again
+            start, first = self._began[name] = now, done
         if now - self._last_line >= _SECONDS_BETWEEN_LINES or (done >= total and now - start > 1):
             self._last_line = now
             remaining = (now - start) / max(1, done - first) * (total - done)

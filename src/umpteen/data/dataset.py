@@ -48,6 +48,7 @@ class Dataset:
     validation_was_taken: bool = False  # out of train, by with_validation
     labels_are_named: bool = False  # by the queries, not by a catalogue of their own
     told: tuple[str, ...] = ()  # what was guessed of its files, for people
+    is_one_file: bool = False  # which is its train split
 
     def __post_init__(self) -> None:
         for name, split in self.splits().items():
@@ -123,7 +124,7 @@ def open_dataset(source: str | Path, *, cache: Path | None = None, progress: Adv
     about, labels, splits = open_prepared(prepared)
     every = splits["train"], splits.get("validation"), splits.get("test")
     named, told = about.labels_are_named, tuple(about.told)
-    return Dataset(about.name, labels, *every, about.fingerprint, labels_are_named=named, told=told)
+    return Dataset(about.name, labels, *every, about.fingerprint, False, named, told, folder.is_file())
 
 
 def bundled_names() -> list[str]:

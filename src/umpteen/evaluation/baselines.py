@@ -1,10 +1,11 @@
-"""What users would otherwise run: the most frequent labels, and the labels of the most similar training texts."""
+"""What users would otherwise run: the most frequent labels, those of similar training texts, linear weights a label."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array
+from numpy.typing import NDArray
+from scipy.sparse import csr_array, vstack
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from umpteen.errors import BadInput
@@ -62,20 +63,94 @@ class TfidfNeighbours:
         """The k best labels of each text, but for those excluded for it."""
         labels = self._relevant.shape[1]
         _check_k(k, labels)
-        parts = []
-        for start in range(0, len(texts), _QUERIES_AT_A_TIME):
-            stop = min(start + _QUERIES_AT_A_TIME, len(texts))
-            words = csr_array(self._vectorizer.transform([texts[row] for row in range(start, stop)]))
-            nearest = Ranking.from_csr(csr_array(words @ self._known), neighbours).to_csr()
+
+        def ranked(some: list[str], excluded: csr_array) -> Ranking:
+            nearest = Ranking.from_csr(csr_array(self._vectorizer.transform(some) @ self._known), neighbours).to_csr()
             nearest.data **= _POWER
             votes = csr_array(nearest @ self._relevant)
-            excluded = csr_array((stop - start, labels)) if excluding is None else excluding[start:stop]
-            parts.append(Ranking.from_csr(votes, k + _most(excluded)).without(excluded).head(k))
-            if progress is not None:
-                progress(stop, len(texts))
-        rows = np.concatenate([part.rows for part in parts]) if parts else np.full((0, k), NO_LABEL, dtype=np.int32)
-        scores = np.concatenate([part.scores for part in parts]) if parts else np.zeros((0, k), dtype=np.float32)
-        return Ranking(rows, scores, labels)
+            return Ranking.from_csr(votes, k + _most(excluded)).without(excluded).head(k)
+
+        return _in_blocks(texts, k, labels, excluding, ranked, progress)
+
+
+class LinearOneVsRest:
+    """One linear support vector machine a label, of all training texts that have it against all others (liblinear).
+
+    Texts are tf-idf vectors of words and, with `ngrams` 2, word pairs that occur more than once.
+    """
+
+    def __init__(
+        self, texts: Sequence[str], relevance: csr_array, *, cost: float = 1.0, ngrams: int = 2, jobs: int = 1
+    ) -> None:
+        from joblib import Parallel, delayed
+
+        least = 2 if len(texts) > 1000 else 1
+        self._vectorizer = TfidfVectorizer(ngram_range=(1, ngrams), sublinear_tf=True, min_df=least)
+        features = self._vectorizer.fit_transform(texts)
+        texts_of = csr_array(relevance.T.tocsr())
+        found = Parallel(n_jobs=jobs)(
+            delayed(_one_label)(features, some, cost) for some in np.split(texts_of.indices, texts_of.indptr[1:-1])
+        )
+        self._weights: csr_array = csr_array(vstack([weights for weights, _ in found], format="csr").T)
+        self._intercepts = np.array([intercept for _, intercept in found], dtype=np.float32)
+
+    @property
+    def parameters(self) -> int:
+        """Weights that pruning left."""
+        return int(self._weights.nnz)
+
+    def rank(self, texts: Sequence[str], k: int, *, excluding: csr_array | None = None) -> Ranking:
+        """The k best labels of each text, but for those excluded for it."""
+        labels = len(self._intercepts)
+        _check_k(k, labels)
+
+        def ranked(some: list[str], excluded: csr_array) -> Ranking:
+            scores = (self._vectorizer.transform(some) @ self._weights).toarray().astype(np.float32) + self._intercepts
+            scores[np.repeat(np.arange(len(some)), np.diff(excluded.indptr)), excluded.indices] = -np.inf
+            return best_of(scores, k)
+
+        return _in_blocks(texts, k, labels, excluding, ranked)
+
+
+def _one_label(features: Any, positives: NDArray[np.int32], cost: float) -> tuple[csr_array, float]:
+    from sklearn.svm import LinearSVC
+
+    if len(positives) in (0, features.shape[0]):  # nothing to tell it apart by
+        return csr_array((1, features.shape[1]), dtype=np.float32), 1.0 if len(positives) else -1.0
+    signs = np.full(features.shape[0], -1)
+    signs[positives] = 1
+    machine = LinearSVC(C=cost, dual=True, max_iter=100, tol=0.1, random_state=0).fit(features, signs)
+    weights = np.where(np.abs(machine.coef_) < 0.01, 0, machine.coef_).astype(np.float32)
+    return csr_array(weights), float(machine.intercept_[0])
+
+
+def best_of(scores: NDArray[np.float32], k: int) -> Ranking:
+    """The k largest of each row; −inf is no label."""
+    rows = np.argpartition(-scores, min(k, scores.shape[1]) - 1, axis=1)[:, :k].astype(np.int32)
+    found = np.take_along_axis(scores, rows, 1)
+    order = np.argsort(-found, axis=1, kind="stable")
+    rows, found = np.take_along_axis(rows, order, 1), np.take_along_axis(found, order, 1)
+    return Ranking(np.where(np.isfinite(found), rows, np.int32(NO_LABEL)), found, scores.shape[1])
+
+
+def _in_blocks(
+    texts: Sequence[str],
+    k: int,
+    labels: int,
+    excluding: csr_array | None,
+    ranked: Callable[[list[str], csr_array], Ranking],
+    progress: Advance | None = None,
+) -> Ranking:
+    parts = []
+    for start in range(0, len(texts), _QUERIES_AT_A_TIME):
+        stop = min(start + _QUERIES_AT_A_TIME, len(texts))
+        excluded = csr_array((stop - start, labels)) if excluding is None else csr_array(excluding[start:stop])
+        parts.append(ranked([texts[row] for row in range(start, stop)], excluded))
+        if progress is not None:
+            progress(stop, len(texts))
+    rows = np.concatenate([part.rows for part in parts]) if parts else np.full((0, k), NO_LABEL, dtype=np.int32)
+    scores = np.concatenate([part.scores for part in parts]) if parts else np.zeros((0, k), dtype=np.float32)
+    return Ranking(rows, scores, labels)
 
 
 def tfidf_neighbours(

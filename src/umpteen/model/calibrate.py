@@ -199,6 +199,21 @@ def calibrate(
     return calibration
 
 
+def carry_calibration(source: Classifier, target: Path) -> None:
+    """The calibration of a model trained without validation serves the one of the same recipe trained with it."""
+    part, folder = source.parts[CALIBRATION], source.folder
+    assert folder is not None
+    classifier = Classifier.load(target, index=False)
+    assert classifier.folder is not None
+    with classifier.folder.adding(CALIBRATION) as new:
+        for name in part.files:
+            shutil.copyfile(folder.part_path(part) / name, new.folder / name)
+        about = part.about["held_out"]
+        said = f"{about['said']}, scored by a model of the same settings trained without them"
+        new.about = {**part.about, "held_out": {**about, "said": said}}
+        new.labels_version, new.needs = classifier.version, {RANKER: classifier.parts.get(RANKER)}
+
+
 def _validation(classifier: Classifier, dataset: Dataset) -> Split:
     """The texts that the model's training held out, labels in the model's rows."""
     recipe = tomllib.loads(classifier.recipe or "")

@@ -169,7 +169,7 @@ def propensity_of_recipe(classifier: Classifier) -> tuple[float, float]:
 def in_rows_of(classifier: Classifier, dataset: Dataset) -> Dataset:
     """The dataset with its labels renumbered to the model's rows, found by key; those it has retired are left out.
 
-    A key that the model never had is refused.
+    A key that the model never had is refused; a label that is only named is left out, as nothing tells what it means.
     """
     labels = classifier.labels
     if labels.count() == len(labels) and labels.keys == dataset.labels.keys:
@@ -177,13 +177,13 @@ def in_rows_of(classifier: Classifier, dataset: Dataset) -> Dataset:
     known = {key: row for row, key in enumerate(labels.keys)}
     rows = np.array([known.get(key, -1) for key in dataset.labels.keys])
     missing = np.flatnonzero(rows < 0)
-    if len(missing):
+    if len(missing) and not (dataset.labels_are_named and len(missing) < len(rows)):
         raise BadInput(
             f"{len(missing):,} of {len(rows):,} labels of {dataset.name} are not in the model, first "
             f"{dataset.labels.keys[missing[0]]!r}; was it trained on this dataset? `umpteen labels import` adds labels "
             "by their texts, `umpteen train --from` trains them"
         )
-    rows[~labels.active[rows]] = -1
+    rows[(rows >= 0) & ~labels.active[rows]] = -1
 
     def in_rows(split: Split) -> Split:
         relevance, filtered = (_moved(pairs, rows, len(labels)) for pairs in (split.relevance, split.filtered))

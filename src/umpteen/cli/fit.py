@@ -1,0 +1,56 @@
+"""`umpteen fit`: from a file to the best model, in one command."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from umpteen.cli.main import DATA, JSON, PATH, Watch, cli, option, say, say_json, show_metrics
+
+
+@cli.command()
+@DATA
+@option("--minutes", type=click.FloatRange(0, min_open=True), default=10.0, help="About how long it may take.")
+@option("--trials", type=click.IntRange(1), default=20, help="At most so many settings are tried.")
+@click.option("--text", help="Of a file: the column of texts, several with +.  [default: made out, and told]")
+@click.option("--labels", help="Of a file: the column of labels.  [default: made out, and told]")
+@click.option("--separator", help="What stands between several labels in one cell.  [default: made out, and told]")
+@option("--seed", type=click.IntRange(0), default=0, help="Of the split and of training.")
+@click.option("--output", type=PATH, help="Model folder to make.  [default: runs/NAME, after the data]")
+@click.option("--overwrite", is_flag=True, help="Replace the model that is there, at the end.")
+@click.option("--recipe-out", type=PATH, help="Also write the recipe that was chosen.")
+@JSON
+def fit(
+    source: str,
+    text: str | None,
+    labels: str | None,
+    separator: str | None,
+    output: Path | None,
+    recipe_out: Path | None,
+    as_json: bool,
+    **asked: Any,
+) -> None:
+    """Find the best model for DATA: try settings on validation, fit the best on all of train, rank, calibrate."""
+    from umpteen.config.recipes import to_toml
+    from umpteen.files.storage import write_atomically
+    from umpteen.model.fit import fit_data
+
+    said = {"text": text, "labels": labels, "separator": separator}
+    columns = "&".join(f"{name}={value}" for name, value in said.items() if value)
+    source = f"{source}?{columns}" if columns else source
+    with Watch(quiet=as_json) as watch:
+        place = output or Path("runs", watch.open_dataset(source).name)
+        found = fit_data(source, place, **asked, observer=watch, progress=watch)
+    if recipe_out is not None:
+        write_atomically(recipe_out, to_toml(found.recipe))
+    if as_json:
+        reports = {name: report.to_dict() for name, report in found.reports.items()}
+        say_json({"model": str(place), "split": found.split, "reports": reports, "trials": found.trials})
+        return
+    chosen = ", on which settings were chosen" if found.split == "validation" else ""
+    show_metrics(found.reports, title=f"{found.split}{chosen}: % ± half the 95 % interval")
+    command = Path(sys.argv[0]) if Path(sys.argv[0]).name == "umpteen" else Path("umpteen")
+    say(f"saved {place}; try:  {command} predict {place} 'your text'")
+    say(f"a service and a page:  {command} serve {place} --open")
+    say(f"beside other systems:  {command} compare {source}")

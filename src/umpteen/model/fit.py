@@ -1,0 +1,280 @@
+"""From data to the best model in one call: settings are tried on validation, and the best fitted on all of train.
+
+While it works, OUTPUT.fit holds what was tried, and the models it goes on with: the same call goes on from there.
+"""
+
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from umpteen.config.recipes import resolve
+from umpteen.config.settings import RunConfig
+from umpteen.data.dataset import Dataset, open_dataset
+from umpteen.errors import BadInput
+from umpteen.evaluation.baselines import LinearOneVsRest, TfidfNeighbours, popularity
+from umpteen.evaluation.report import Evaluator, Report
+from umpteen.files.progress import Progress, named
+from umpteen.files.storage import can_hold, open_workspace
+from umpteen.model.calibrate import calibrate, carry_calibration
+from umpteen.model.classifier import Classifier
+from umpteen.model.folder import MANIFEST
+from umpteen.model.rerank import fit_ranker, remove_ranker
+from umpteen.model.train import train
+from umpteen.parallel.world import cores
+from umpteen.rerank.features import RankerSettings
+from umpteen.training.observer import Observer, Silence
+from umpteen.training.tune import Candidate, Point, Trials, climb, identify, usual_choices, where_it_fits
+
+WORK = "umpteen fit"  # the kind of its workspace
+RECIPE, QUICK = "mixed", "static"  # the most accurate for any data, and what is taken where time does not allow it
+MINUTES = 10.0
+MOST_TRIALS = 20
+FIRST_SHARE = 0.25  # of the time: what the first trial may take at most
+FINAL_FITS = 2.5  # times the best trial's seconds are kept for the final fit, the ranker's two, and calibration
+LEAST_STEPS = 120  # a training of fewer steps has not learnt much; batches are made smaller then
+SMALLEST_BATCH = 32
+FEW_TEXTS = 5_000
+# Texts times labels: with more, linear machines would take longer than all else; with few, than processes to start.
+MOST_PAIRS_OF_LINEAR, FEW_PAIRS_OF_LINEAR = 100_000_000, 1_000_000
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What came out: the classifier, its recipe, what was tried, and how it does beside what one would run instead."""
+
+    classifier: Classifier
+    recipe: RunConfig
+    trials: list[dict[str, Any]]
+    split: str  # that the reports are of
+    reports: Mapping[str, Report]
+
+
+class _TooSlow(Exception):
+    """One training would take so many seconds, more than there are."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+
+class _Over(Exception):
+    """No time is left for another trial."""
+
+
+def fit_data(
+    source: str,
+    output: Path,
+    *,
+    minutes: float = MINUTES,
+    trials: int = MOST_TRIALS,
+    seed: int = 0,
+    overwrite: bool = False,
+    observer: Observer | None = None,
+    progress: Progress | None = None,
+) -> Fitted:
+    """Tries, chooses, fits, ranks and calibrates within about so many minutes; the model appears whole at the end.
+
+    At most so many settings are tried, fewer where the time does not allow them.
+    """
+    observer = observer or Silence()
+    if not can_hold(output, MANIFEST):
+        raise BadInput(f"{output} exists and is not a model folder, so it is not replaced; give another --output")
+    if (output / MANIFEST).exists() and not overwrite:
+        raise BadInput(f"{output} exists already; give another --output, or --overwrite to replace it at the end")
+    dataset = open_dataset(source, progress=named(progress, "reading"))
+    for guess in dataset.told:
+        observer.notice(guess)
+    with open_workspace(Path(f"{output.resolve()}.fit"), WORK, [dataset.fingerprint, seed, minutes]) as workspace:
+        search = _Search(source, dataset, workspace.folder, 60 * minutes, seed, observer, progress)
+        point = search.run(trials)
+        tried = search.model_of(point)
+        observer.notice("n-grams and training texts that vote: how much they count …")
+        ranker, _ = fit_ranker(tried, dataset, RankerSettings(), jobs=cores(), progress=progress)
+        if ranker.weight == 0:
+            remove_ranker(tried)
+        calibrate(tried, dataset, observer=observer, progress=progress)
+        final, config = workspace.folder / "final", search.config(point, "train+validation")
+        observer.notice("the best of them, fitted on all of train …")
+        train(config, output=final, resume=True, observer=observer, progress=progress)
+        if ranker.weight:
+            chosen = {"weight": ranker.weight, "votes": ranker.votes, "rare": ranker.rare}
+            fit_ranker(final, dataset, ranker.settings, **chosen, jobs=cores(), progress=progress)
+        carry_calibration(Classifier.load(tried, index=False), final)
+        split = "validation" if dataset.test is None else "test"
+        observer.notice(f"on {split}, beside what one would run instead …")
+        reports = search.reports(split, Classifier.load(tried if dataset.test is None else final))
+        Classifier.load(final).save(output)
+        workspace.remove()
+    return Fitted(Classifier.load(output), config, search.trials(), split, reports)
+
+
+class _Search:
+    """Trials, each a model in the workspace; only the best one's stays."""
+
+    def __init__(
+        self,
+        source: str,
+        dataset: Dataset,
+        folder: Path,
+        seconds: float,
+        seed: int,
+        observer: Observer,
+        progress: Progress | None,
+    ) -> None:
+        self._source, self.dataset, self._folder, self._seed = source, dataset, folder, seed
+        self._observer, self._progress = observer, progress
+        self._began, self._seconds = time.monotonic(), seconds
+        self._recipe, self._sized = RECIPE, sized(dataset)
+        self._tried: list[dict[str, Any]] = []
+        own = self.config(())
+        self.held_out = dataset.with_validation(own.data.validation_fraction, seed)
+        self._found = Trials(folder / "trials.jsonl", own.evaluation.metric, lambda message: None)
+
+    def config(self, point: Point, fit_on: str = "train") -> RunConfig:
+        settings = (f"seed={self._seed}", f"data.fit_on={fit_on}", *self._sized, *point)
+        return resolve(self._recipe, settings, self._source)
+
+    def reports(self, split: str, model: Classifier) -> dict[str, Report]:
+        """The model on a split, beside what one would run instead, fitted on the same texts."""
+        of, settings = self.held_out if split == "validation" else self.dataset, self.config(()).evaluation
+        asked, known = of.splits()[split], of.train if split == "validation" else of.with_validation_in_train().train
+        evaluator = Evaluator(of, asked, a=settings.propensity_a, b=settings.propensity_b)
+        width, ignored = max(evaluator.at), asked.filtered.matrix
+        relevance = known.relevance.without(known.filtered).matrix
+        found = {"popularity": popularity(relevance, len(asked), width, excluding=ignored)}
+        neighbours = TfidfNeighbours(known.texts, relevance)
+        found["tf-idf neighbours"] = neighbours.rank(asked.texts, width, excluding=ignored)
+        pairs = len(of.labels) * len(known)
+        if pairs <= MOST_PAIRS_OF_LINEAR:
+            jobs = cores() if pairs > FEW_PAIRS_OF_LINEAR else 1
+            linear = LinearOneVsRest(list(known.texts), relevance, jobs=jobs)
+            found["linear one-vs-rest"] = linear.rank(asked.texts, width, excluding=ignored)
+        found["umpteen"] = evaluator.rank(model.towers.query, model.vectors, ranker=model.ranker)
+        return {name: evaluator.report(ranking) for name, ranking in found.items()}
+
+    def trials(self) -> list[dict[str, Any]]:
+        return self._found.best_first(self._tried)
+
+    def model_of(self, point: Point) -> Path:
+        """The model of a trial; one that was removed is trained again."""
+        config = self.config(point)
+        folder = self._folder / identify(config, self.dataset.fingerprint)
+        if not (folder / MANIFEST).exists():
+            train(config, output=folder, resume=True, observer=self._observer, progress=self._progress)
+        return folder
+
+    def run(self, trials: int) -> Point:
+        """The best settings that were found in time."""
+        while not self._tried:
+            try:
+                self._attempt(())
+            except _TooSlow as found:
+                self._make_quicker(found.seconds)
+        try:
+            climb(usual_choices(self.config(())), trials, where_it_fits(self._attempt))
+        except _Over:
+            self._observer.notice(f"{len(self._tried)} settings were tried in the time there is")
+        best = self.trials()[0]
+        return (*best["settings"], *best["then"])
+
+    def _make_quicker(self, seconds: float) -> None:
+        """Fewer epochs where training takes too long; where reading alone does, another recipe."""
+        epochs = self.config(()).training.epochs * FIRST_SHARE * self._seconds / seconds
+        if epochs < 1 and self._recipe != QUICK:
+            self._recipe, self._sized = QUICK, tuple(own for own in self._sized if ".static." not in own)
+            self._observer.notice("a frozen transformer would take too long here; without it")
+            return
+        self._sized = (*self._sized, f"training.epochs={max(epochs, 0.1):.2g}")
+        self._observer.notice(f"one training would take {seconds / 60:.0f} minutes; {max(epochs, 0.1):.2g} epochs then")
+
+    def _attempt(self, point: Point) -> float:
+        config = self.config(point)
+        identity = identify(config, self.dataset.fingerprint)
+        if identity not in {trial["identity"] for trial in self._tried}:
+            if self._tried:
+                self._require_time()
+            own = self._found.run(Candidate(point, identity, lambda: self._train(config, identity)))
+            self._tried.append(own)
+            self._tell(own)
+        found = next(trial for trial in self._tried if trial["identity"] == identity)
+        return self._found.metric_of(found)
+
+    def _require_time(self) -> None:
+        longest = max(trial["seconds"] for trial in self._tried)
+        kept = FINAL_FITS * self.trials()[0]["seconds"]
+        if time.monotonic() - self._began + longest + kept > self._seconds:
+            raise _Over
+
+    def _train(self, config: RunConfig, identity: str) -> dict[str, Any]:
+        limit = FIRST_SHARE * self._seconds if not self._tried else float("inf")
+        observer, progress = _Paced(self._observer, limit), _paced(self._progress, limit)
+        model = train(config, output=self._folder / identity, resume=True, observer=observer, progress=progress)
+        assert model.report is not None
+        weights: Mapping[str, float] = model.training.get("weights", {})
+        then = [f"encoder.query.{name}.weight={weight:.3g}" for name, weight in weights.items()]
+        return {"metrics": model.report.metrics, "then": then}
+
+    def _tell(self, trial: dict[str, Any]) -> None:
+        best = self.trials()[0]
+        for other in self._tried:
+            if other is not best:
+                shutil.rmtree(self._folder / other["identity"], ignore_errors=True)
+        changed = " ".join(trial["settings"]) or "as it is"
+        reached, highest = self._found.metric_of(trial), self._found.metric_of(best)
+        self._observer.notice(f"tried {len(self._tried)}: {changed}: {reached:.2f}; best so far {highest:.2f}")
+
+
+def sized(dataset: Dataset) -> Point:
+    """Smaller batches where there are few texts, so that training has steps enough, and then no vectors of word pairs:
+    few pairs come twice, and each step moves them all."""
+    texts, own = len(dataset.train), resolve(RECIPE).training
+    batch = own.batch_size
+    while batch > SMALLEST_BATCH and own.epochs * texts / batch < LEAST_STEPS:
+        batch //= 2
+    fewer = ("encoder.query.static.bigrams=0",) if texts < FEW_TEXTS else ()
+    return (*fewer, f"training.batch_size={batch}") if batch < own.batch_size else fewer
+
+
+_AFTER = 5.0  # seconds of something it can be told how long it takes
+
+
+class _Paced:
+    """Passes on what it hears, and ends a training that would take too long."""
+
+    def __init__(self, observer: Observer, limit: float) -> None:
+        self._observer, self._limit = observer, limit
+        self._first, self._steps, self._began = 0, 0, 0.0
+
+    def started(self, step: int, steps: int) -> None:
+        self._first, self._steps, self._began = step, steps, time.monotonic()
+        self._observer.started(step, steps)
+
+    def stepped(self, record: dict[str, Any]) -> None:
+        self._observer.stepped(record)
+        _check_pace(self._began, record["step"] - self._first, self._steps, self._limit)
+
+    def evaluated(self, record: dict[str, Any]) -> None:
+        self._observer.evaluated(record)
+
+    def notice(self, message: str) -> None:
+        self._observer.notice(message)
+
+
+def _paced(progress: Progress | None, limit: float) -> Progress:
+    began: dict[str, tuple[float, int]] = {}
+
+    def told(name: str, done: int, total: int) -> None:
+        if progress is not None:
+            progress(name, done, total)
+        start, first = began.setdefault(name, (time.monotonic(), done))
+        _check_pace(start, done - first, total, limit)
+
+    return told
+
+
+def _check_pace(began: float, done: int, total: int, limit: float) -> None:
+    passed = time.monotonic() - began
+    if passed > _AFTER and done and passed / done * total > limit:
+        raise _TooSlow(passed / done * total)
