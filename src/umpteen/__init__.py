@@ -2,6 +2,7 @@
 
 import umpteen
 
+classifier = umpteen.fit(texts, labels, minutes=10)
 classifier = umpteen.train("recipe.toml", output="runs/mine")
 classifier = umpteen.Classifier.load("runs/mine")
 classifier.predict(["a small dog with a curly tail"], k=5)
@@ -15,14 +16,16 @@ if TYPE_CHECKING:
     from umpteen.config.settings import RunConfig
     from umpteen.data.dataset import Dataset, open_dataset
     from umpteen.model.classifier import Classifier
+    from umpteen.model.fit import fit
     from umpteen.model.train import train
 
-__all__ = ["Classifier", "Dataset", "RunConfig", "__version__", "open_dataset", "train"]
+__all__ = ["Classifier", "Dataset", "RunConfig", "__version__", "fit", "open_dataset", "train"]
 
 _HOMES = {
     "Classifier": "umpteen.model.classifier",
     "Dataset": "umpteen.data.dataset",
     "RunConfig": "umpteen.config.settings",
+    "fit": "umpteen.model.fit",
     "open_dataset": "umpteen.data.dataset",
     "train": "umpteen.model.train",
 }

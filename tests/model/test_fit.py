@@ -10,7 +10,7 @@ import pytest
 from miniature import LABELS, TOPICS, command, refused
 from umpteen.data.dataset import open_dataset
 from umpteen.model.classifier import Classifier
-from umpteen.model.fit import fit_data, sized
+from umpteen.model.fit import fit, fit_data, sized
 from umpteen.training.observer import Silence
 
 
@@ -105,3 +105,13 @@ def test_a_file_is_evaluated_and_labels_the_model_lacks_are_left_out(
     assert told["split"] == "train" and told["queries"] == 21 and told["metrics"]["R@10"] > 50
     own = command("evaluate", folder / "model", folder / "tickets.csv")
     assert own.code == 0 and "trained on these very texts" in own.err
+
+
+def test_columns_of_a_frame_are_fitted_and_labels_may_have_texts_of_their_own(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"body": ["law of fish", "tax of trade"] * 10, "tags": [["a"], ["b", "c_d"]] * 10})
+    meanings = {"a": "fishing law", "later": "a label that no text has yet"}
+    model = fit(frame["body"], frame["tags"], meanings, trials=1, output=tmp_path / "model", quiet=True)
+    known = dict(zip(model.labels.keys, model.labels.texts, strict=True))
+    assert known == {"a": "fishing law", "b": "b", "c_d": "c d", "later": "a label that no text has yet"}
+    assert model.predict(["law of fish"], k=1)[0][0].key == "a" and (tmp_path / "model").exists()

@@ -7,9 +7,7 @@ import ctypes
 import io
 import json
 import os
-import re
 import sys
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -18,11 +16,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from umpteen.errors import BadInput, LostProcess, Stopped, UmpteenError
-from umpteen.model.changes import UNSEEN
+from umpteen.model.watch import Watch as Watch
+from umpteen.model.watch import duration as duration
+from umpteen.model.watch import visible
 from umpteen.version import __version__
 
 if TYPE_CHECKING:
-    from umpteen.data.dataset import Dataset
     from umpteen.evaluation.report import Report
 
 
@@ -138,14 +137,6 @@ def settings(text: str) -> Callable[[F], F]:
     return click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help=text)
 
 
-_UNSEEN = re.compile(rf"[{UNSEEN}\ud800-\udfff]")
-
-
-def visible(text: object) -> str:
-    """The text in one line that a terminal only shows: characters that would steer it stand as escapes."""
-    return _UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode(), str(text))
-
-
 def say(line: object = "", *, err: bool = False, nl: bool = True, **style: Any) -> None:
     """Prints a line, which may hold anybody's data; JSON for machines needs no such care."""
     click.secho(visible(line), err=err, nl=nl, **style)
@@ -154,96 +145,6 @@ def say(line: object = "", *, err: bool = False, nl: bool = True, **style: Any) 
 def say_json(answer: Mapping[str, Any]) -> None:
     """Prints what a machine asked for."""
     click.echo(json.dumps(answer, ensure_ascii=False))
-
-
-def duration(seconds: float) -> str:
-    """For people: hours if there are any, minutes, seconds."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-_SECONDS_BETWEEN_LINES = 10.0
-
-
-class Watch:
-    """Draws every long piece of work of one command; a context manager, and a training observer.
-
-    Bars with ETA on a terminal, a line now and then elsewhere; on stderr, so that stdout can be piped.
-    """
-
-    def __init__(self, *, quiet: bool = False) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-
-        self.console = Console(stderr=True, highlight=False)
-        self._quiet = quiet
-        self._draws = self.console.is_terminal and not quiet
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=10),
-            MofNCompleteColumn(),
-            TextColumn("ETA"),
-            TimeRemainingColumn(compact=True),
-            TextColumn("{task.fields[note]}"),
-            console=self.console,
-            disable=not self._draws,
-        )
-        self._tasks: dict[str, TaskID] = {}
-        self._began: dict[str, tuple[float, int]] = {}
-        self._last_line = time.monotonic()
-        self._steps = 0
-
-    def __enter__(self) -> "Watch":
-        self._progress.start()
-        return self
-
-    def __exit__(self, *problem: object) -> None:
-        self._progress.stop()
-
-    def __call__(self, name: str, done: int, total: int, note: str = "") -> None:
-        """Progress of a named piece of work."""
-        if self._quiet:
-            return
-        if self._draws:
-            if name not in self._tasks:
-                self._tasks[name] = self._progress.add_task(name, total=total, note=note)
-            self._progress.update(self._tasks[name], completed=done, total=total, note=note)
-            return
-        now = time.monotonic()
-        start, first = self._began.get(name, (now, done))
-        if done <= first:  # it begins, or does so again
-            start, first = self._began[name] = now, done
-        if now - self._last_line >= _SECONDS_BETWEEN_LINES or (done >= total and now - start > 1):
-            self._last_line = now
-            remaining = (now - start) / max(1, done - first) * (total - done)
-            self.notice(f"{name} {done:,}/{total:,}  ETA {duration(remaining)}  {note}".rstrip())
-
-    def open_dataset(self, source: str) -> "Dataset":
-        """The dataset of this folder or name, while people see how far it is read."""
-        from umpteen.data.dataset import open_dataset
-
-        return open_dataset(source, progress=partial(self, "reading"))
-
-    def started(self, step: int, steps: int) -> None:
-        self._steps = steps
-        self._began.pop("training", None)  # a command may train several models, one after the other
-        if "training" in self._tasks:
-            self._progress.reset(self._tasks["training"])
-        self("training", step, steps)
-
-    def stepped(self, record: dict[str, Any]) -> None:
-        note = f"loss {record['loss']:.3f}  {record['queries_per_second']:,.0f} queries/s"
-        self("training", record["step"], self._steps, note)
-
-    def evaluated(self, record: dict[str, Any]) -> None:
-        shown = [name for name in ("P@1", "P@5", "nDCG@5", "PSP@5", "R@100") if name in record["metrics"]]
-        figures = "  ".join(f"{name} {record['metrics'][name]:.2f}" for name in shown)
-        self.notice(f"validation after step {record['step']:,}: {figures}{'  (best)' if record['best'] else ''}")
-
-    def notice(self, message: str) -> None:
-        if not self._quiet:
-            self.console.print(visible(message), markup=False, soft_wrap=True)
 
 
 SHOWN = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@5", "R@10", "R@100")

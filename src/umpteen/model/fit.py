@@ -3,16 +3,19 @@
 While it works, OUTPUT.fit holds what was tried, and the models it goes on with: the same call goes on from there.
 """
 
+import atexit
 import shutil
+import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from umpteen.config.recipes import resolve
 from umpteen.config.settings import RunConfig
-from umpteen.data.dataset import Dataset, open_dataset
+from umpteen.data.dataset import Dataset, Split, open_dataset, write_native
+from umpteen.data.labels import LabelCatalogue, Relevance
 from umpteen.errors import BadInput
 from umpteen.evaluation.baselines import LinearOneVsRest, TfidfNeighbours, popularity
 from umpteen.evaluation.report import Evaluator, Report
@@ -23,6 +26,7 @@ from umpteen.model.classifier import Classifier
 from umpteen.model.folder import MANIFEST
 from umpteen.model.rerank import fit_ranker, remove_ranker
 from umpteen.model.train import train
+from umpteen.model.watch import Watch
 from umpteen.parallel.world import cores
 from umpteen.rerank.features import RankerSettings
 from umpteen.training.observer import Observer, Silence
@@ -108,6 +112,49 @@ def fit_data(
         Classifier.load(final).save(output)
         workspace.remove()
     return Fitted(Classifier.load(output), config, search.trials(), split, reports)
+
+
+def fit(
+    texts: Iterable[str],
+    labels: Iterable[str | Iterable[str]],
+    label_texts: Mapping[str, str] | None = None,
+    *,
+    minutes: float = MINUTES,
+    trials: int = MOST_TRIALS,
+    seed: int = 0,
+    output: str | Path | None = None,
+    quiet: bool = False,
+) -> Classifier:
+    """The best classifier for texts and their labels that about so many minutes allow.
+
+    Takes texts and, for each, the key of its label or several of them: lists, or columns of pandas, polars, pyarrow and
+    datasets. `label_texts` says what keys mean; without it, names are their own texts. Gives the fitted classifier,
+    with a ranker and probabilities; without an `output` its folder goes with the process, and `save` keeps it.
+
+    >>> import umpteen
+    >>> texts = [f"{animal} number {n}" for n in range(9) for animal in ("a barking dog", "a purring cat")]
+    >>> classifier = umpteen.fit(texts, ["dog", "cat"] * 9, trials=1, quiet=True)
+    >>> classifier.predict(["my dog is barking"], k=1)[0][0].key
+    'dog'
+    """
+    keys = [[str(row)] if isinstance(row, str | int) else [str(key) for key in row] for row in labels]
+    meaning = {key: key.replace("_", " ") for row in keys for key in row}
+    meaning |= {str(key): str(text) for key, text in (label_texts or {}).items()}
+    catalogue = LabelCatalogue(meaning, meaning.values())
+    relevance = Relevance.from_lists([[catalogue.row(key) for key in row] for row in keys], len(catalogue))
+    place = Path(tempfile.mkdtemp(prefix="umpteen-"))
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    write_native(Dataset.of("texts", catalogue, Split.of([str(text) for text in texts], relevance)), place / "data")
+    with Watch(quiet=quiet) as watch:
+        return fit_data(
+            str(place / "data"),
+            Path(output or place / "model"),
+            minutes=minutes,
+            trials=trials,
+            seed=seed,
+            observer=watch,
+            progress=watch,
+        ).classifier
 
 
 class _Search:
@@ -233,8 +280,10 @@ def sized(dataset: Dataset) -> Point:
     batch = own.batch_size
     while batch > SMALLEST_BATCH and own.epochs * texts / batch < LEAST_STEPS:
         batch //= 2
-    fewer = ("encoder.query.static.bigrams=0",) if texts < FEW_TEXTS else ()
-    return (*fewer, f"training.batch_size={batch}") if batch < own.batch_size else fewer
+    settings = ["encoder.query.static.bigrams=0"] if texts < FEW_TEXTS else []
+    settings += [f"training.batch_size={batch}"] if batch < own.batch_size else []
+    settings += ['evaluation.metric="P@1"'] if len(dataset.labels) < 5 else []  # a metric at 5 needs as many
+    return tuple(settings)
 
 
 _AFTER = 5.0  # seconds of something it can be told how long it takes
