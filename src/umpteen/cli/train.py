@@ -17,7 +17,6 @@ from umpteen.cli.main import (
     cli,
     duration,
     figures,
-    keep_freed_memory,
     option,
     say,
     say_json,
@@ -172,7 +171,7 @@ def plan(recipe: str, source: str | None, overrides: tuple[str, ...], as_json: b
 
     config = resolve(recipe, overrides, source)
     with Watch(quiet=as_json) as watch:
-        found = make_plan(config, **asked, progress=watch, at_start=keep_freed_memory)
+        found = make_plan(config, **asked, progress=watch)
     if as_json:
         say_json(found.to_dict())
     else:

@@ -19,7 +19,6 @@ from umpteen.parallel.world import cores
 from umpteen.plan.measure import COPIES, PARTS, PHASES, Costs, Measured, largest_micro_batch, measure, on_line, verify
 from umpteen.training.build import build_run, loop_settings, pick_device
 
-AtStart = Callable[[], object]
 BATCHES = 8  # that are measured
 SMALLEST_TILE = 64
 
@@ -73,10 +72,12 @@ def predict(costs: Costs, work: Work, sizes: Sizes) -> Prediction:
     by_phase = last.always + COPIES * (batch + labels) * costs.vector_bytes + extra
     memory = {phase: int(size) for phase, size in zip(PHASES, by_phase, strict=True)}
     evaluation = np.zeros(2)
-    if work.evaluated:
-        evaluation = (costs.encoding + costs.search) / processes + costs.report
+    if work.evaluated:  # texts are encoded as in a step
+        encoding = seconds[1] + seconds[0] * (work.evaluated / batch)
+        evaluation = encoding + costs.search / processes + costs.report
         always = last.always + costs.gradient_bytes
-        memory["evaluation"] = always + (work.evaluated + labels) * costs.vector_bytes + costs.evaluation_bytes
+        beyond_vectors = max(int(extra[0]), costs.search_bytes)
+        memory["evaluation"] = always + (work.evaluated + labels) * costs.vector_bytes + beyond_vectors
         memory["saving"] = always + costs.saving_bytes
     return Prediction(dict(zip(PARTS, seconds, strict=True)), evaluation, memory)
 
@@ -192,12 +193,11 @@ class Plan(NamedTuple):
 
 
 def make_plan(
-    config: RunConfig, *, memory_gb: float | None, processes: int, verified: bool, progress: Progress, at_start: AtStart
+    config: RunConfig, *, memory_gb: float | None, processes: int, verified: bool, progress: Progress
 ) -> Plan:
     """Measures for some seconds and predicts the rest; `verified` runs some real steps afterwards.
 
     `memory_gb` is what a process may hold; without it, what the machine has available, shared by the processes.
-    `at_start` is what the process that trains will do first, as this one has.
     """
     if config.pool.name != "all":
         raise BadConfig(
@@ -250,5 +250,5 @@ def make_plan(
         suggestion,
         least=peak(Sizes(1, 1, 1)),
         of_labels=2 * -(-labels // processes) * costs.vector_bytes,
-        measured=verify(config, progress, at_start) if verified else None,
+        measured=verify(config) if verified else None,
     )

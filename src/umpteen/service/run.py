@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from umpteen.errors import BadInput, UmpteenError
 from umpteen.files.progress import Notice
+from umpteen.parallel.allocator import keep_freed_memory
 from umpteen.service.metrics import Log, Metrics, SharedCounts, without_gauges
 from umpteen.service.server import listening_socket, serve_here
 from umpteen.service.settings import ServiceSettings
@@ -36,14 +37,12 @@ class _Served(NamedTuple):
     settings: ServiceSettings
     listener: socket.socket
     counts: SharedCounts
-    at_start: Callable[[], object]
 
 
-def serve(model: Path, settings: ServiceSettings, announce: Notice, at_start: Callable[[], object]) -> None:
+def serve(model: Path, settings: ServiceSettings, announce: Notice) -> None:
     """Serves until SIGINT or SIGTERM, then finishes what it took; announces its address when it answers there.
 
     A worker that cannot start, be it for a damaged model or an index that another process has to itself, is an error.
-    `at_start` is what each worker does first; it has to be importable.
     """
     stopping: list[int] = []  # no lock may be taken in a signal's handler: another may come while it has it
     before = {
@@ -53,7 +52,7 @@ def serve(model: Path, settings: ServiceSettings, announce: Notice, at_start: Ca
     try:
         counts = SharedCounts(settings.workers)
         with listening_socket(settings.host, settings.port) as listener, closing(counts):
-            served = _Served(model, settings, listener, counts, at_start)
+            served = _Served(model, settings, listener, counts)
             _watch(served, stopping, lambda: announce(address_of(listener, settings.host)))
     finally:
         for number, old in before.items():
@@ -176,7 +175,7 @@ def _work(served: _Served, place: int, news: Connection) -> None:
     """One worker, from its start to its end."""
     os.dup(news.fileno())  # nobody closes this one before the process has ended, which is how its end is seen
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while it loads needs no traceback
-    served.at_start()
+    keep_freed_memory()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # batches are small, and the cores have work
     from umpteen.model.classifier import Classifier
     from umpteen.search.engine import try_out
