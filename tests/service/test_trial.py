@@ -14,6 +14,7 @@ from umpteen.data.labels import LabelCatalogue
 from umpteen.model.classifier import Classifier
 from umpteen.search.index import ExactIndex, LiveVectors
 from umpteen.search.ranking import Ranking
+from umpteen.service.batching import SHORT
 from umpteen.service.schemas import Refusal, too_busy
 from umpteen.service.service import MANY, Seconds, Service, Trial
 from umpteen.service.settings import ServiceSettings
@@ -47,11 +48,10 @@ def same_threads() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("same_threads")
-def test_costs_are_what_a_small_and_a_larger_batch_take(shared_model: Path) -> None:
-    cost = asyncio.run(Timed(Classifier.load(shared_model), 0.002, 0.001).cost(1))
-    assert cost is not None
-    assert cost.first == pytest.approx(0.0022) and cost.more == pytest.approx(0.001)
-    assert asyncio.run(Timed(Classifier.load(shared_model), 0.5, 0.1).cost(1)) is None
+def test_short_work_is_as_many_texts_as_a_small_and_a_larger_batch_say(shared_model: Path) -> None:
+    classifier = Classifier.load(shared_model)
+    assert asyncio.run(Timed(classifier, 0.002, 0.001).texts_within(0.0199, 1)) == 1 + 17  # the first takes 2.2 ms
+    assert asyncio.run(Timed(classifier, 0.5, 0.1).texts_within(0.01, 1)) == 0
 
 
 @pytest.mark.usefixtures("same_threads")
@@ -67,7 +67,7 @@ def test_a_trial_is_over_in_three_seconds_however_slow_a_text_is(shared_model: P
     trial = Timed(Classifier.load(shared_model), a_text, a_text)
 
     async def whole() -> int:
-        await trial.cost(1)
+        await trial.texts_within(SHORT, 1)
         return await trial.choose_threads(2)
 
     assert asyncio.run(whole()) == 1 and trial.spent <= 3

@@ -5,7 +5,7 @@ import os
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -25,9 +25,6 @@ from umpteen.cli.main import (
     show_table,
 )
 from umpteen.errors import BadFile, BadInput
-
-if TYPE_CHECKING:
-    from umpteen.plan.plan import Plan
 
 LAUNCHED = "TORCHELASTIC_RUN_ID"  # what torch's launcher tells every process it starts
 
@@ -167,41 +164,39 @@ def tune(
 def plan(recipe: str, source: str | None, overrides: tuple[str, ...], as_json: bool, **asked: Any) -> None:
     """Tell what training by RECIPE will cost here, before it starts: memory, time, and where it goes."""
     from umpteen.config.recipes import resolve
-    from umpteen.plan.plan import make_plan
+    from umpteen.plan.plan import advice, make_plan
 
     config = resolve(recipe, overrides, source)
     with Watch(quiet=as_json) as watch:
         found = make_plan(config, **asked, progress=watch)
     if as_json:
-        say_json(found.to_dict())
+        say_json(found)
     else:
         _show(found)
-    if not found.fits:
+    if not found["fits"]:
         say("warning: ", fg="yellow", bold=True, nl=False, err=True)
-        say(found.advice(), err=True)
+        say(advice(found), err=True)
 
 
-def _show(plan: "Plan") -> None:
-    prediction, step = plan.prediction, float(plan.prediction.step[0])
-    each = "" if plan.processes == 1 else f" in each of {plan.processes} processes, their communication left out"
-    largest = max(prediction.memory, key=prediction.memory.__getitem__)
-    lines = [("peak memory", f"{prediction.peak / 1e9:.2f} GB", f"phase: {largest}; {plan.memory / 1e9:.2f} GB there")]
-    lines.append(("a step", f"{step:.3g} s", ""))
-    for part, seconds in prediction.seconds.items():
-        lines.append((f"  {part.replace('_', ' ')}", f"{seconds[0]:.3g} s", f"{seconds[0] / step:.0%}"))
-    lines.append(("an epoch", duration(step * plan.steps_per_epoch), f"{plan.steps_per_epoch:,} steps"))
-    if plan.evaluations:
-        evaluation = f"{prediction.evaluation[0]:.3g} s"
-        lines.append(("an evaluation", evaluation, f"{plan.evaluations:,} of them, one more to save"))
-    lines.append(("the run", duration(plan.seconds_total), f"{plan.steps:,} steps"))
+def _show(plan: dict[str, Any]) -> None:
+    step, memory = plan["seconds_per_step"], plan["memory_by_phase_gb"]
+    each = "" if plan["processes"] == 1 else f" in each of {plan['processes']} processes, their communication left out"
+    largest = f"phase: {max(memory, key=memory.get)}; {plan['memory_limit_gb']:.2f} GB there"
+    lines = [("peak memory", f"{plan['memory_gb']:.2f} GB", largest), ("a step", f"{step:.3g} s", "")]
+    for part, share in plan["shares"].items():
+        lines.append((f"  {part.replace('_', ' ')}", f"{share * step:.3g} s", f"{share:.0%}"))
+    lines.append(("an epoch", duration(plan["seconds_per_epoch"]), f"{plan['steps_per_epoch']:,} steps"))
+    if plan["evaluations"]:
+        evaluation = f"{plan['seconds_per_evaluation']:.3g} s"
+        lines.append(("an evaluation", evaluation, f"{plan['evaluations']:,} of them, one more to save"))
+    lines.append(("the run", duration(plan["seconds_total"]), f"{plan['steps']:,} steps"))
     names, values, notes = zip(*lines, strict=True)
     show_table({"": names, "cost": values, "of that": notes}, title=f"predicted{each}", words=("", "of that"))
-    if plan.measured is not None:
-        ratios = plan.ratios()
+    if "memory_ratio" in plan:
         say(
-            f"measured: {plan.measured.memory / 1e9:.2f} GB, {plan.measured.step[0]:.3g} s a step; predicted ÷ "
-            f"measured: memory {ratios['memory_ratio']:.2f}, time {ratios['time_ratio']:.2f} "
-            f"(processor time {ratios['processor_time_ratio']:.2f})"
+            f"measured: {plan['measured_memory_gb']:.2f} GB, {plan['measured_seconds_per_step']:.3g} s a step; "
+            f"predicted ÷ measured: memory {plan['memory_ratio']:.2f}, time {plan['time_ratio']:.2f} "
+            f"(processor time {plan['processor_time_ratio']:.2f})"
         )
 
 

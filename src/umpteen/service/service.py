@@ -86,17 +86,6 @@ class Seconds(NamedTuple):
     passed: float
 
 
-class Cost(NamedTuple):
-    """Seconds that a batch of n texts takes, as measured: first + (n − 1) · more."""
-
-    first: float
-    more: float
-
-    def texts_within(self, seconds: float) -> int:
-        """The largest batch that takes no longer."""
-        return 0 if self.first > seconds else 1 + int((seconds - self.first) / max(self.more, 1e-6))
-
-
 class Trial:
     """Answers tried before anybody asks: how long they take, and with how many threads.
 
@@ -111,17 +100,18 @@ class Trial:
         self._k = min(5, classifier.labels.count())
         self._one_text = 0.0  # seconds, if known
 
-    async def cost(self, threads: int) -> Cost | None:
-        """Seconds of a small and of a larger batch, the shortest of a few; None if one text is no short work.
+    async def texts_within(self, seconds: float, threads: int) -> int:
+        """The largest batch that takes no longer, on the line through one text and MANY; 0 if one text takes longer.
 
         Processor time, so that a machine busy with other things changes little, and what one text waits for besides.
         """
         one = await self._shortest(1, threads)
         self._one_text = one.passed
-        if max(one) > SHORT:
-            return None
+        if max(one) > seconds:
+            return 0
         many = await self._shortest(MANY, threads)
-        return Cost(max(one), max(0.0, many.processor - one.processor) / (MANY - 1))
+        more = max(1e-6, (many.processor - one.processor) / (MANY - 1))
+        return 1 + int((seconds - max(one)) / more)
 
     async def choose_threads(self, most: int) -> int:
         """The work is divided among so many threads, if that takes clearly less time."""
@@ -231,9 +221,8 @@ class Service:
         threads = self.settings.threads or 1
         torch.set_num_threads(threads)  # for this thread, in which short work is done
         trial = Trial(self.classifier, self._after_texts)
-        cost = await trial.cost(threads)
-        over_a_network = measured[1].kind == "milvus"  # its answers may take long at any time
-        short = 0 if cost is None or over_a_network else cost.texts_within(SHORT)
+        within = await trial.texts_within(SHORT, threads)
+        short = 0 if measured[1].kind == "milvus" else within  # over a network, answers may take long at any time
         if short < MANY and self.settings.threads is None and (share := cores() // self.settings.workers) > 1:
             await trial.choose_threads(share)
         self._measured = measured  # not before: what fails or is refused is tried again
