@@ -75,9 +75,12 @@ class Metrics(Collector):
 
     async def tell(self) -> None:
         """Lets the other workers know, and whoever takes this one's place."""
+        await asyncio.to_thread(self.tell_now)
+
+    def tell_now(self) -> None:
         if self._exchange is not None:
             with suppress(OSError, EOFError):  # who watches has ended, and soon this worker will
-                self._others = await asyncio.to_thread(self._exchange, self._counted())
+                self._others = self._exchange(self._counted())
 
     def text(self) -> bytes:
         """All metrics, of all workers, in Prometheus' format."""

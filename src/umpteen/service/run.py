@@ -202,8 +202,8 @@ def _work(served: _Served, before: Counts, news: Connection) -> None:
                 "another index, or build it with --uri and the address of a cluster"
             )
         try_out(classifier.index, classifier.towers.dimension)
-        app = create_app(classifier, settings, Metrics(exchange, workers=settings.workers, before=before))
-        serve_here(app, served.listener, lambda: exchange(before))
+        metrics = Metrics(exchange, workers=settings.workers, before=before)
+        serve_here(create_app(classifier, settings, metrics), served.listener, metrics.tell_now)
     except UmpteenError as problem:
         news.send(str(problem))
 

@@ -205,7 +205,7 @@ def listening_socket(host: str, port: int) -> socket.socket:
         ) from problem
 
 
-def serve_here(app: "FastAPI", listener: socket.socket, started: Callable[[], object]) -> None:
+def serve_here(app: "FastAPI", listener: socket.socket, started: Callable[[], None]) -> None:
     """Serves until SIGINT or SIGTERM; requests that were taken are finished first.
 
     An error of the start is raised as it is.

@@ -12,13 +12,11 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from umpteen.encoders.towers import Towers
 from umpteen.errors import UmpteenError
 from umpteen.model.catalogue import Encoded
 from umpteen.model.changes import Locked
 from umpteen.model.classifier import Classifier
 from umpteen.parallel.world import cores
-from umpteen.search.engine import LabelIndex
 from umpteen.service.batching import SHORT, Batcher
 from umpteen.service.metrics import Log, Metrics
 from umpteen.service.schemas import Refusal, too_busy
@@ -169,7 +167,6 @@ class Service:
         self.ready = False
         self._changes = 0  # of the labels, that wait for others or for their turn, and the one that is being made
         self._at_work = 0  # 1 while one is being made
-        self._measured: tuple[Towers, LabelIndex] | None = None
         self._watching: list[asyncio.Task[None]] = []
         self.metrics.version.set_function(lambda: classifier.version)
         self.metrics.labels.set_function(lambda: classifier.labels.count())
@@ -216,21 +213,19 @@ class Service:
 
     async def measure(self) -> None:
         """Brings the vectors into memory, and finds out how answers come fastest: short ones from one thread alone."""
-        measured = self.classifier.towers, self.classifier.index
-        self.batcher.short_texts = 0
+        towers, index = self.classifier.towers, self.classifier.index
+        self.batcher.measured = None  # until the end: what fails or is refused is tried again
         threads = self.settings.threads or 1
         torch.set_num_threads(threads)  # for this thread, in which short work is done
         trial = Trial(self.classifier, self._after_texts)
         within = await trial.texts_within(SHORT, threads)
-        short = 0 if measured[1].kind == "milvus" else within  # over a network, answers may take long at any time
+        short = 0 if index.kind == "milvus" else within  # over a network, answers may take long at any time
         if short < MANY and self.settings.threads is None and (share := cores() // self.settings.workers) > 1:
             await trial.choose_threads(share)
-        self._measured = measured  # not before: what fails or is refused is tried again
-        if short >= MANY and self.is_measured:
-            self.batcher.short_texts = short
+        self.batcher.measured = towers, index, short if short >= MANY else 0
 
     async def _keep_measured(self) -> None:
-        if not self.is_measured:
+        if not self.batcher.is_measured:
             await self.measure()
 
     async def _after_texts(self, work: Callable[[], Result]) -> Result:
@@ -239,12 +234,6 @@ class Service:
         while 0 < waiting <= self.batcher.waiting_texts and time.monotonic() < until:
             await asyncio.sleep(_BETWEEN_LOOKS)
         return await self.batcher.alone(work)
-
-    @property
-    def is_measured(self) -> bool:
-        """False once another model or index has taken the place of the one that was measured."""
-        towers, index = self._measured or (None, None)
-        return towers is self.classifier.towers and index is self.classifier.index
 
     async def change(self, work: Work[Result]) -> Result:
         """A change of the labels, between two batches; when this returns, the next request finds it.
@@ -290,21 +279,11 @@ class Service:
                 waited += _BETWEEN_TRIES
         finally:
             self._changes -= 1
-            self._distrust()
 
     async def _refresh(self) -> None:
         """Takes in what other processes did to the folder: other labels, another index, calibration or model."""
-        try:
-            changed = self.classifier.path is not None and await self.batcher.alone(self.classifier.refresh)
-        finally:  # a new model may be here, even if its index cannot be used
-            self._distrust()
-        if changed:
+        if self.classifier.path is not None and await self.batcher.alone(self.classifier.refresh):
             self._log_labels("refreshed")
-
-    def _distrust(self) -> None:
-        """Nothing is done at once with a model or an index that may take long; it is measured soon."""
-        if not self.is_measured:
-            self.batcher.short_texts = 0
 
     def _log_labels(self, event: str) -> None:
         served = self.classifier
