@@ -13,7 +13,6 @@ from typing import Literal
 
 import numpy as np
 import torch
-from packaging.requirements import Requirement
 
 from umpteen.config.settings import RunConfig, TransformerTower
 from umpteen.data.dataset import Dataset, open_dataset
@@ -119,39 +118,12 @@ class Examination:
         return agreement.draw_sample(self._dataset, self._towers, seed=self.config.seed, at_least=at_least)
 
 
-SHOWN = ("torch", "transformers", "tokenizers", "numpy")
-# Each of these says which versions of the others it works with.
-RELATED = ("umpteen", *SHOWN, "scipy", "safetensors", "huggingface-hub", "sentence-transformers")
-
-
 def versions() -> str:
-    """The installed versions; names those that do not go together."""
-    installed = {name: found for name in RELATED if (found := _version(name)) is not None}
-    if wrong := list(_conflicts(installed)):
-        raise Failed("; ".join(wrong) + ". Install them together: pip install --upgrade umpteen")
+    """The installed versions; whether they go together is what `pip check` tells, of all packages."""
     if torch.from_numpy(np.arange(3)).numpy().sum() != 3:  # a torch built for another numpy cannot even do this
         raise Failed(f"torch {torch.__version__} and numpy {np.__version__} do not share memory; reinstall both")
-    shown = ", ".join(f"{name} {installed.get(name, 'is missing')}" for name in SHOWN)
+    shown = ", ".join(f"{name} {metadata.version(name)}" for name in ("torch", "transformers", "tokenizers", "numpy"))
     return f"umpteen {__version__}, {shown}, python {platform.python_version()}"
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def _conflicts(installed: dict[str, str]) -> Iterator[str]:
-    """What a package demands of the others and does not get."""
-    for package, version in installed.items():
-        for demand in map(Requirement, metadata.requires(package) or []):
-            # transformers names the torch it works with among its extras.
-            applies = demand.marker is None or demand.marker.evaluate({"extra": "torch"})
-            found = installed.get(demand.name)
-            if applies and found is not None and not demand.specifier.contains(found, prereleases=True):
-                wanted = f"{package} {version} works with {demand.name}{demand.specifier}"
-                yield f"{wanted}, but {demand.name} {found} is installed"
 
 
 def devices(chosen: torch.device) -> str:
