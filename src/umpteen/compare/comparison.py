@@ -6,9 +6,8 @@ finished method is kept, so the same command goes on where it was stopped.
 
 import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -53,20 +52,18 @@ def compare(
 ) -> dict[str, Any]:
     """Runs what is not finished yet, and evaluates all methods on test beside each other."""
     tried = {method.name: method.candidates(task, trials) for method in methods}
-    total = sum(len(candidates) + 1 for candidates in tried.values())
-    done, left_out, threads = 0, list(skipped), torch.get_num_threads()
+    left_out, threads = list(skipped), torch.get_num_threads()
     finished: dict[str, tuple[dict[str, Any], Ranking]] = {}
-    for method in sorted(methods, key=lambda method: not method.is_ours):  # the slow ones first, for an honest ETA
+    slow_ones_first = sorted(methods, key=lambda method: not method.is_ours)  # for an honest ETA
+    for done, method in enumerate(slow_ones_first):
         torch.set_num_threads(threads)  # a recipe may have set its own
-        steps = [partial(progress, "comparing", done + step, total) for step in range(len(tried[method.name]) + 1)]
-        steps[0]()
+        progress("comparing", done, len(methods))
         try:
-            finished[method.name] = _finish(task, method, tried[method.name], steps, output, notice)
+            finished[method.name] = _finish(task, method, tried[method.name], output, notice)
         except Unavailable as reason:
             notice(f"{method.name} is left out: {reason}")
             left_out.append({"method": method.name, "reason": str(reason)})
-        done += len(steps)
-    progress("comparing", total, total)
+    progress("comparing", len(methods), len(methods))
     rows = [(method, *finished[method.name]) for method in methods if method.name in finished]
     outcome = _evaluated(task, rows, trials) | {"skipped": left_out}
     write_atomically(output / "results.json", json.dumps(outcome, indent=1) + "\n")
@@ -75,22 +72,14 @@ def compare(
 
 
 def _finish(
-    task: Task,
-    method: Method,
-    candidates: list[Candidate],
-    steps: Sequence[Callable[[], None]],
-    output: Path,
-    notice: Notice,
+    task: Task, method: Method, candidates: list[Candidate], output: Path, notice: Notice
 ) -> tuple[dict[str, Any], Ranking]:
-    """What a method took, and its ranking of test, after its trials and its final fit; each begins with its step."""
+    """What a method took, and its ranking of test, after its trials and its final fit."""
     notice(f"{method.name}: {len(candidates)} {'trial' if len(candidates) == 1 else 'trials'} on validation")
-    told = [one._replace(run=partial(_after, step, one.run)) for one, step in zip(candidates, steps[:-1], strict=True)]
     file = output / "trials" / f"{method.trials_file}.jsonl"
     asked = {candidate.identity for candidate in candidates}
-    ranked = [trial for trial in search(told, file, task.metric, notice) if trial["identity"] in asked]
+    ranked = [trial for trial in search(candidates, file, task.metric, notice) if trial["identity"] in asked]
     settings = tuple(ranked[0]["settings"])
-    steps[-1]()
-
     place = output / "results" / f"{method.name.replace(' ', '-')}.npz"
     identity = task.identify(method.name, settings, ranked[0]["identity"], method.particulars)
     kept = _read(place, identity)
@@ -105,11 +94,6 @@ def _finish(
         "trials": [{name: trial[name] for name in ("settings", "metrics", "seconds")} for trial in ranked],
     }
     return row, ranking.head(max(task.evaluator_of_test().at))
-
-
-def _after(step: Callable[[], None], run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    step()
-    return run()
 
 
 def _keep(file: Path, identity: str, found: Outcome) -> tuple[dict[str, Any], Ranking]:
