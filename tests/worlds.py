@@ -150,7 +150,7 @@ def _serve(connection: Connection) -> None:
 
 def _done(task: bytes) -> bytes:
     """The pickled result of a task, or its pickled exception."""
-    from umpteen.parallel import join_world
+    from umpteen.parallel.world import join_world
 
     try:
         with warnings.catch_warnings():

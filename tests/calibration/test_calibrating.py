@@ -43,12 +43,6 @@ def final(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
-@pytest.fixture(autouse=True)
-def no_figures(monkeypatch: pytest.MonkeyPatch, held: Path) -> None:
-    """Once was enough, for `held`: drawing takes a second."""
-    monkeypatch.setattr(umpteen.model.calibrate, "draw", lambda *_, **__: [])
-
-
 def copy_of(home: Path, folder: Path) -> Path:
     shutil.copytree(home / "model", folder / "model")
     return folder / "model"
@@ -134,7 +128,6 @@ def test_a_calibrated_folder_is_whole_and_says_what_it_was_fitted_on(held: Path)
         "calibration.json",
         "part.json",
         "reliability.svg",
-        "reliability.png",
     }
     assert verify(held / "model") == []
     content = json.loads((folder / "calibration.json").read_text())

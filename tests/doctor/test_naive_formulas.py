@@ -53,7 +53,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def doctors(recipe: Path, towers: Towers, relevance: Relevance, *changes: str) -> Outcome:
     filtered = Relevance.from_lists(FILTERED, len(LABELS))
     data = TrainingData(table(towers.query, QUERIES), table(towers.label, LABELS), relevance, filtered)
-    return by_formula(resolve(str(recipe), changes), towers, Sample(data, LABELS, len(LABELS)))
+    return by_formula(resolve(str(recipe), changes), towers, Sample(data, len(LABELS)))
 
 
 def judges(towers: Towers, objective: str, relevance: Relevance, *more: Any) -> tuple[float, dict[str, torch.Tensor]]:

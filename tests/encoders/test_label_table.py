@@ -22,7 +22,7 @@ from umpteen.encoders.towers import Towers
 from umpteen.encoders.transformer import TransformerEncoder
 from umpteen.errors import BadInput, DamagedModel
 from umpteen.model.classifier import Classifier, verify
-from umpteen.parallel import Shard, World
+from umpteen.parallel.world import Shard, World
 
 TEXTS = ["fish", "law of the tree", "book", "book", "dog and tree"]
 ROWS = np.arange(len(TEXTS))

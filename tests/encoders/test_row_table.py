@@ -6,7 +6,7 @@ from torch import Tensor
 
 from umpteen.encoders.rows import BLOCK, RowTable, row_tables
 from umpteen.errors import BadInput
-from umpteen.parallel import Shard, World
+from umpteen.parallel.world import Shard, World
 
 
 def table(rows: int = 7, dimension: int = 4) -> RowTable:

@@ -5,7 +5,7 @@ import pytest
 
 from evaluation.cases import matrix
 from umpteen.errors import BadInput
-from umpteen.evaluation.baselines import popularity, tfidf_neighbours
+from umpteen.evaluation.baselines import TfidfNeighbours, popularity
 from umpteen.evaluation.metrics import inverse_propensities
 
 TRAIN = ["red fox in the snow", "grey wolf in the snow", "a red car", "a blue car on the road", "ships at sea"]
@@ -23,7 +23,7 @@ def test_popularity_lists_frequent_labels_first_but_for_excluded_ones() -> None:
 
 def test_neighbours_bring_their_labels() -> None:
     train = matrix(LABELS, 6)
-    ranking = tfidf_neighbours(TRAIN, train, ["a fox in the snow", "a road", "nothing known"], 3)
+    ranking = TfidfNeighbours(TRAIN, train).rank(["a fox in the snow", "a road", "nothing known"], 3)
     assert ranking.rows[0].tolist() == [0, 1, 2]
     assert ranking.rows[1].tolist() == [3, 4, -1]
     assert ranking.rows[2].tolist() == [-1, -1, -1]
@@ -31,30 +31,28 @@ def test_neighbours_bring_their_labels() -> None:
 
 
 def test_only_the_nearest_neighbours_vote() -> None:
-    assert tfidf_neighbours(TRAIN, matrix(LABELS, 6), ["fox in the snow"], 3, neighbours=1).rows.tolist() == [
-        [0, 1, -1]
-    ]
+    known = TfidfNeighbours(TRAIN, matrix(LABELS, 6))
+    assert known.rank(["fox in the snow"], 3, neighbours=1).rows.tolist() == [[0, 1, -1]]
 
 
 def test_neighbours_never_bring_an_excluded_label() -> None:
-    ranking = tfidf_neighbours(TRAIN, matrix(LABELS, 6), ["a fox in the snow"], 2, excluding=matrix([{0}], 6))
+    ranking = TfidfNeighbours(TRAIN, matrix(LABELS, 6)).rank(["a fox in the snow"], 2, excluding=matrix([{0}], 6))
     assert ranking.rows.tolist() == [[1, 2]]
 
 
 def test_blocks_of_queries_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    train, texts = matrix(LABELS, 6), ["red snow", "blue ships", "wolf on the road"]
-    whole = tfidf_neighbours(TRAIN, train, texts, 4)
+    known, texts = TfidfNeighbours(TRAIN, matrix(LABELS, 6)), ["red snow", "blue ships", "wolf on the road"]
+    whole = known.rank(texts, 4)
     monkeypatch.setattr("umpteen.evaluation.baselines._QUERIES_AT_A_TIME", 2)
-    seen: list[tuple[int, int]] = []
-    parts = tfidf_neighbours(TRAIN, train, texts, 4, progress=lambda done, total: seen.append((done, total)))
-    assert np.array_equal(whole.rows, parts.rows) and seen == [(2, 3), (3, 3)]
+    parts = known.rank(texts, 4)
+    assert np.array_equal(whole.rows, parts.rows) and np.array_equal(whole.scores, parts.scores)
 
 
 def test_baselines_refuse_what_they_cannot_do() -> None:
     with pytest.raises(BadInput, match="k is 7; ask for 1 to 6"):
         popularity(matrix(LABELS, 6), 1, 7)
     with pytest.raises(BadInput, match="no word of two characters"):
-        tfidf_neighbours(["a", "b"], matrix([{0}, {1}], 6), ["a"], 1)
+        TfidfNeighbours(["a", "b"], matrix([{0}, {1}], 6))
 
 
 def test_rarer_labels_have_greater_inverse_propensities() -> None:

@@ -15,7 +15,7 @@ from umpteen.encoders.table import LabelTable
 from umpteen.errors import BadInput
 from umpteen.model.classifier import Classifier
 from umpteen.model.train import train_in
-from umpteen.parallel import World
+from umpteen.parallel.world import World
 from worlds import run_world
 
 TABLE = "encoder.label.kind=table"

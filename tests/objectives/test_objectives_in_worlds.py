@@ -10,7 +10,7 @@ from torch import Tensor
 
 from reference import Problem, soft_threshold
 from umpteen.objectives import Scores
-from umpteen.parallel import Shard, World
+from umpteen.parallel.world import Shard, World
 from worlds import run_world
 
 SIZES = (1, 2, 3)

@@ -14,7 +14,7 @@ from umpteen.config.recipes import read_config
 from umpteen.errors import BadInput, InUse, LostProcess
 from umpteen.files.storage import open_workspace
 from umpteen.model.train import WORK, train_in
-from umpteen.parallel import World, join_world
+from umpteen.parallel.world import World, join_world
 from worlds import run_world, try_world
 
 

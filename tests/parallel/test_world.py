@@ -9,8 +9,7 @@ import torch
 
 import worlds
 from umpteen.errors import BadInput, LostProcess
-from umpteen.parallel import Shard, World
-from umpteen.parallel.world import PATIENCE
+from umpteen.parallel.world import PATIENCE, Shard, World
 from worlds import WorldFailed, run_world, try_world
 
 SIZES = (1, 2, 3)

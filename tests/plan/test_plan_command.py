@@ -3,11 +3,10 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from miniature import command, listing, refused, write_recipe
-from umpteen.plan.plan import Plan, Prediction, Sizes
+from umpteen.plan.plan import Sizes, advice, changes
 
 KEYS = {
     "memory_gb",
@@ -67,13 +66,14 @@ def test_too_little_memory_is_warned_of(recipe: Path) -> None:
 
 
 def test_a_suggestion_is_ready_to_be_set() -> None:
-    needed = Prediction({"loss": np.ones(2)}, np.zeros(2), {"replay": 3_000_000_000})
-    tight = Plan(needed, Sizes(512, 4096, None), 2_000_000_000, 1, 10, 20, 1, Sizes(256, 1024, None), 1, 1)
-    assert tight.advice() == (
+    found = changes(Sizes(512, 4096, None), Sizes(256, 1024, None))
+    assert (
+        found == {"training.batch_size": 256, "training.token_budget": 1024} and changes(Sizes(1, 1, 1), None) is None
+    )
+    assert advice({"memory_gb": 3.0, "memory_limit_gb": 2.0, "suggestion": found}) == (
         "the run needs 3.00 GB and has 2.00; the largest settings that fit: "
         "--set training.batch_size=256 --set training.token_budget=1024"
     )
-    assert tight.to_dict()["suggestion"] == {"training.batch_size": 256, "training.token_budget": 1024}
 
 
 def test_verifying_compares_with_real_steps(recipe: Path) -> None:

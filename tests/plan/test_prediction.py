@@ -50,9 +50,9 @@ def test_labels_are_shared_by_processes_and_the_batch_is_not() -> None:
 
 def test_an_evaluation_holds_all_vectors_and_a_save_copies_of_the_weights() -> None:
     found = predict(costs(), work(), SIZES)
-    assert found.memory["evaluation"] == ALWAYS + GRADIENTS + 14 * VECTOR + 200
+    assert found.memory["evaluation"] == ALWAYS + GRADIENTS + 14 * VECTOR + 900
     assert found.memory["saving"] == ALWAYS + GRADIENTS + 30_000
-    assert found.evaluation.tolist() == [9, 18]
+    assert found.evaluation.tolist() == [7.5, 15]  # all labels, half as many queries as a step, search, report
     assert predict(costs(), work(processes=2), SIZES).evaluation.tolist() == [5, 10]
 
 

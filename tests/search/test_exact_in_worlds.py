@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from test_exact import by_full_sort, pairs_matrix, whole_numbers
 
-from umpteen.parallel import Shard, World
+from umpteen.parallel.world import Shard, World
 from umpteen.search.ranking import top_k
 from worlds import run_world
 

@@ -14,7 +14,6 @@ from umpteen.errors import BadInput
 from umpteen.model.classifier import Classifier
 from umpteen.search.ranking import Ranking
 from umpteen.service.batching import SHORT
-from umpteen.service.service import Cost
 from umpteen.service.settings import Limits, ServiceSettings
 
 
@@ -115,7 +114,8 @@ def test_a_batch_holds_no_more_texts_than_it_may_and_a_large_request_goes_alone(
 def test_short_work_is_done_at_once_and_long_work_in_the_thread(watched: Watched) -> None:
     async def ask(service: Running) -> None:
         for short_texts, thread in ((10, "MainThread"), (0, "inference_0")):
-            service.service.batcher.short_texts = short_texts
+            kept = service.service
+            kept.batcher.measured = (kept.classifier.towers, kept.classifier.index, short_texts)
             watched.calls.clear()
             assert await service.keys("fish", k=1) == ["L1"]
             assert [name for _, name in watched.calls] == [thread]
@@ -215,7 +215,7 @@ def test_requests_that_were_given_up_leave_their_places_to_others(watched: Watch
 def test_texts_that_keep_coming_are_waited_for_and_a_lonely_one_is_not(watched: Watched) -> None:
     async def ask(service: Running) -> None:
         batcher = service.service.batcher
-        batcher.short_texts = 0
+        batcher.measured = None
         # As after a batch of three texts that took a while and has just ended.
         batcher._last_texts, batcher._last_seconds, batcher._last_end = 3, PATIENCE, time.perf_counter()
         watched.calls.clear()
@@ -229,12 +229,6 @@ def test_texts_that_keep_coming_are_waited_for_and_a_lonely_one_is_not(watched: 
         await batcher.predict(["fish"], 1)  # if it were waited for, its time would be over before
 
     in_service(watched, ask, ServiceSettings(gather=2 * PATIENCE, timeout=PATIENCE))
-
-
-def test_costs_tell_how_many_texts_fit_into_a_while() -> None:
-    assert Cost(first=0.001, more=0.0005).texts_within(0.0031) == 5
-    assert Cost(first=0.02, more=0.0005).texts_within(0.01) == 0
-    assert Cost(first=0.001, more=0.0).texts_within(0.01) > 100
 
 
 def test_nothing_is_started_before_the_service_is(shared_model: Path) -> None:

@@ -14,6 +14,7 @@ from umpteen.data.labels import LabelCatalogue
 from umpteen.model.classifier import Classifier
 from umpteen.search.index import ExactIndex, LiveVectors
 from umpteen.search.ranking import Ranking
+from umpteen.service.batching import SHORT
 from umpteen.service.schemas import Refusal, too_busy
 from umpteen.service.service import MANY, Seconds, Service, Trial
 from umpteen.service.settings import ServiceSettings
@@ -47,11 +48,11 @@ def same_threads() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("same_threads")
-def test_costs_are_what_a_small_and_a_larger_batch_take(shared_model: Path) -> None:
-    cost = asyncio.run(Timed(Classifier.load(shared_model), 0.002, 0.001).cost(1))
-    assert cost is not None
-    assert cost.first == pytest.approx(0.0022) and cost.more == pytest.approx(0.001)
-    assert asyncio.run(Timed(Classifier.load(shared_model), 0.5, 0.1).cost(1)) is None
+def test_short_work_is_as_many_texts_as_a_small_and_a_larger_batch_say(shared_model: Path) -> None:
+    classifier = Classifier.load(shared_model)
+    assert asyncio.run(Timed(classifier, 0.002, 0.001).texts_within(0.0199, 1)) == 1 + 17  # the first takes 2.2 ms
+    assert asyncio.run(Timed(classifier, 0.5, 0.1).texts_within(0.01, 1)) == 0
+    assert asyncio.run(Timed(classifier, 0.001, 0.0).texts_within(0.01, 1)) > 100
 
 
 @pytest.mark.usefixtures("same_threads")
@@ -67,7 +68,7 @@ def test_a_trial_is_over_in_three_seconds_however_slow_a_text_is(shared_model: P
     trial = Timed(Classifier.load(shared_model), a_text, a_text)
 
     async def whole() -> int:
-        await trial.cost(1)
+        await trial.texts_within(SHORT, 1)
         return await trial.choose_threads(2)
 
     assert asyncio.run(whole()) == 1 and trial.spent <= 3
@@ -121,7 +122,7 @@ def test_a_trial_that_fails_is_made_again(shared_model: Path, monkeypatch: pytes
             monkeypatch.setattr(Classifier, "index", ExactIndex(LiveVectors(kept.classifier.vectors)))  # another index
             await until(lambda: failed > 1)
         assert kept.batcher.short_texts == 0
-        await until(lambda: kept.is_measured and kept.batcher.short_texts >= MANY)
+        await until(lambda: kept.batcher.is_measured and kept.batcher.short_texts >= MANY)
 
     in_service(shared_model, ask, ServiceSettings(refresh=0.02))
 
@@ -135,7 +136,7 @@ def test_a_trial_that_is_refused_is_made_again(shared_model: Path, monkeypatch: 
             monkeypatch.setattr(Classifier, "index", ExactIndex(LiveVectors(kept.classifier.vectors)))
             with pytest.raises(Refusal):
                 await kept.measure()
-        await until(lambda: kept.is_measured and kept.batcher.short_texts >= MANY)
+        await until(lambda: kept.batcher.is_measured and kept.batcher.short_texts >= MANY)
 
     async def refuse(work: Callable[[], object]) -> None:
         raise too_busy("16 label changes wait already")
@@ -157,10 +158,10 @@ def test_short_work_is_answered_at_once_and_one_behind_a_network_never(shared_mo
 def test_another_model_in_the_folder_is_served_and_measured_again(model: Path, tmp_path: Path) -> None:
     async def ask(service: Running) -> None:
         kept: Service = service.service
-        assert kept.is_measured and await service.keys("fish", k=1) == ["L1"]
+        assert kept.batcher.is_measured and await service.keys("fish", k=1) == ["L1"]
         towers = Classifier.load(model).towers
         Classifier.build(towers, LabelCatalogue(["other"], ["fish"])).save(model)
-        await until(lambda: kept.classifier.labels.count() == 1 and kept.is_measured)
+        await until(lambda: kept.classifier.labels.count() == 1 and kept.batcher.is_measured)
         assert await service.keys("fish", k=1) == ["other"]
 
     in_service(model, ask, ServiceSettings(refresh=0.02))
@@ -187,7 +188,7 @@ def test_an_index_that_is_built_meanwhile_is_searched_and_measured(model: Path) 
         kept: Service = service.service
         assert kept.classifier.index.kind == "exact"
         await asyncio.to_thread(build_index, model, "faiss-flat", recall=1, k=1)
-        await until(lambda: kept.classifier.index.kind == "faiss-flat" and kept.is_measured)
+        await until(lambda: kept.classifier.index.kind == "faiss-flat" and kept.batcher.is_measured)
         assert await service.keys("fish", k=1) == ["L1"]
 
     in_service(model, ask, ServiceSettings(refresh=0.02))

@@ -23,7 +23,7 @@ from umpteen.encoders.table import LabelTable
 from umpteen.encoders.towers import Towers
 from umpteen.encoders.transformer import TransformerEncoder
 from umpteen.objectives import decoupled_softmax, one_vs_all, soft_top_k, softmax
-from umpteen.parallel import Shard, World
+from umpteen.parallel.world import Shard, World
 from umpteen.training.inputs import TrainingData
 from umpteen.training.optimizer import make_optimizer
 from umpteen.training.step import StepSettings, TrainingStep

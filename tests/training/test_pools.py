@@ -35,7 +35,7 @@ from umpteen.encoders.encoder import encode_tokens
 from umpteen.encoders.towers import Towers
 from umpteen.objectives.losses import soft_top_k_in_pool
 from umpteen.objectives.targets import Pairs
-from umpteen.parallel import Shard, World
+from umpteen.parallel.world import Shard, World
 from umpteen.training.inputs import TrainingData
 from umpteen.training.negatives.cache import VectorCache
 from umpteen.training.negatives.pool import Batch, Draw, InBatch, Pool, Stateless, Uniform, draw_unknown

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 
 from umpteen.encoders.rows import RowTable
-from umpteen.parallel import World
+from umpteen.parallel.world import World
 from umpteen.training.optimizer import ROWS_AT_ONCE, RowAdamW, clip_gradients_, make_optimizer, set_learning_rate
 
 RATE, DECAY, BETAS, EPSILON = 0.1, 0.3, (0.9, 0.97), 1e-6

@@ -11,7 +11,7 @@ from torch import Tensor
 from tiny import tiny_transformer
 from umpteen.data.labels import EpochSampler, Relevance
 from umpteen.encoders.rows import row_tables
-from umpteen.parallel import World
+from umpteen.parallel.world import World
 from umpteen.training.checkpoint import TrainState, load_checkpoint, save_checkpoint, weights_of
 from umpteen.training.negatives.pool import Uniform
 from worlds import run_world

@@ -14,7 +14,7 @@ from umpteen.data.labels import Relevance
 from umpteen.data.tokens import TokenTable
 from umpteen.encoders.static import StaticEncoder
 from umpteen.errors import BadConfig
-from umpteen.parallel import Shard, World
+from umpteen.parallel.world import Shard, World
 from umpteen.training.gradient_cache import CachedVectors, inclusion_probabilities, systematic_sample, thin
 
 

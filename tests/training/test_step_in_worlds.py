@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tiny import tiny_transformer
 from umpteen.data.labels import EpochSampler, Relevance
-from umpteen.parallel import World
+from umpteen.parallel.world import World
 from umpteen.training.step import TrainingStep
 from worlds import run_world
 

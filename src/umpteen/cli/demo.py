@@ -22,7 +22,7 @@ def demo(output: Path) -> None:
     from umpteen.config.recipes import resolve
     from umpteen.data.dataset import open_dataset
     from umpteen.encoders.folder import locate
-    from umpteen.evaluation.baselines import popularity, tfidf_neighbours
+    from umpteen.evaluation.baselines import TfidfNeighbours, popularity
     from umpteen.evaluation.report import Evaluator
     from umpteen.model.classifier import Classifier
     from umpteen.model.evaluate import evaluate_model
@@ -49,7 +49,8 @@ def demo(output: Path) -> None:
         evaluator = Evaluator(dataset, dataset.test)
         width, filtered = max(evaluator.at), dataset.test.filtered.matrix
         train_matrix = dataset.train.relevance.matrix
-        neighbours = tfidf_neighbours(dataset.train.texts, train_matrix, dataset.test.texts, width, excluding=filtered)
+        known = TfidfNeighbours(dataset.train.texts, train_matrix)
+        neighbours = known.rank(dataset.test.texts, width, excluding=filtered)
         reports = {
             "popularity": evaluator.report(popularity(train_matrix, len(dataset.test), width, excluding=filtered)),
             "tf-idf neighbours": evaluator.report(neighbours),

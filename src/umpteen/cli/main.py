@@ -3,7 +3,6 @@
 Heavy modules load inside the verbs and functions, so that `umpteen --help` answers at once.
 """
 
-import ctypes
 import io
 import json
 import os
@@ -19,6 +18,7 @@ from umpteen.errors import BadInput, LostProcess, Stopped, UmpteenError
 from umpteen.model.watch import Watch as Watch
 from umpteen.model.watch import duration as duration
 from umpteen.model.watch import visible
+from umpteen.parallel.allocator import keep_freed_memory as keep_freed_memory
 from umpteen.version import __version__
 
 if TYPE_CHECKING:
@@ -94,28 +94,6 @@ def _tell(error: str) -> None:
 def _say_lines(text: str) -> None:
     for line in text.rstrip("\n").split("\n"):
         say(line, err=True)
-
-
-TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # mallopt's names for them (malloc.h)
-KEPT = 1 << 30  # bytes that may lie unused at the end of the heap
-LARGEST = 1 << 28  # bytes; what is larger, such as a million labels' vectors, is given back as before
-
-
-def keep_freed_memory() -> bool:
-    """Freed memory stays with the process, ready for the next micro-batch, if this is true.
-
-    It is not without glibc, and not where the environment has settings of its own. glibc gives large blocks back at
-    once, and the kernel hands them out again page by page, zeroed: a quarter of a static training step went into that,
-    and up to a tenth of a transformer's, the more the larger its micro-batches.
-    """
-    if any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ):
-        return False
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError, TypeError):  # not glibc, not Linux
-        return False
-    larger = mallopt(MMAP_THRESHOLD, LARGEST) or mallopt(MMAP_THRESHOLD, LARGEST >> 3)  # older ones allow 32 MB
-    return bool(larger) and bool(mallopt(TRIM_THRESHOLD, KEPT))
 
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from umpteen.cli.main import F, cli, keep_freed_memory, say
+from umpteen.cli.main import F, cli, say
 from umpteen.errors import BadInput
 from umpteen.service.settings import Limits, ServiceSettings, read_token
 
@@ -78,4 +78,4 @@ def serve(model: Path, token_file: Path | None, open_page: bool, **asked: Any) -
 
             webbrowser.open(address)
 
-    run(model, settings, announce, keep_freed_memory)
+    run(model, settings, announce)

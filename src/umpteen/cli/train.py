@@ -3,9 +3,8 @@
 import json
 import os
 import sys
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -17,7 +16,6 @@ from umpteen.cli.main import (
     cli,
     duration,
     figures,
-    keep_freed_memory,
     option,
     say,
     say_json,
@@ -26,9 +24,6 @@ from umpteen.cli.main import (
     show_table,
 )
 from umpteen.errors import BadFile, BadInput
-
-if TYPE_CHECKING:
-    from umpteen.plan.plan import Plan
 
 LAUNCHED = "TORCHELASTIC_RUN_ID"  # what torch's launcher tells every process it starts
 
@@ -160,41 +155,39 @@ def tune(
 def plan(recipe: str, source: str | None, overrides: tuple[str, ...], as_json: bool, **asked: Any) -> None:
     """Tell what training by RECIPE will cost here, before it starts: memory, time, and where it goes."""
     from umpteen.config.recipes import resolve
-    from umpteen.plan.plan import make_plan
+    from umpteen.plan.plan import advice, make_plan
 
     config = resolve(recipe, overrides, source)
     with Watch(quiet=as_json) as watch:
-        found = make_plan(config, **asked, progress=watch, at_start=keep_freed_memory)
+        found = make_plan(config, **asked, progress=watch)
     if as_json:
-        say_json(found.to_dict())
+        say_json(found)
     else:
         _show(found)
-    if not found.fits:
+    if not found["fits"]:
         say("warning: ", fg="yellow", bold=True, nl=False, err=True)
-        say(found.advice(), err=True)
+        say(advice(found), err=True)
 
 
-def _show(plan: "Plan") -> None:
-    prediction, step = plan.prediction, float(plan.prediction.step[0])
-    each = "" if plan.processes == 1 else f" in each of {plan.processes} processes, their communication left out"
-    largest = max(prediction.memory, key=prediction.memory.__getitem__)
-    lines = [("peak memory", f"{prediction.peak / 1e9:.2f} GB", f"phase: {largest}; {plan.memory / 1e9:.2f} GB there")]
-    lines.append(("a step", f"{step:.3g} s", ""))
-    for part, seconds in prediction.seconds.items():
-        lines.append((f"  {part.replace('_', ' ')}", f"{seconds[0]:.3g} s", f"{seconds[0] / step:.0%}"))
-    lines.append(("an epoch", duration(step * plan.steps_per_epoch), f"{plan.steps_per_epoch:,} steps"))
-    if plan.evaluations:
-        evaluation = f"{prediction.evaluation[0]:.3g} s"
-        lines.append(("an evaluation", evaluation, f"{plan.evaluations:,} of them, one more to save"))
-    lines.append(("the run", duration(plan.seconds_total), f"{plan.steps:,} steps"))
+def _show(plan: dict[str, Any]) -> None:
+    step, memory = plan["seconds_per_step"], plan["memory_by_phase_gb"]
+    each = "" if plan["processes"] == 1 else f" in each of {plan['processes']} processes, their communication left out"
+    largest = f"phase: {max(memory, key=memory.get)}; {plan['memory_limit_gb']:.2f} GB there"
+    lines = [("peak memory", f"{plan['memory_gb']:.2f} GB", largest), ("a step", f"{step:.3g} s", "")]
+    for part, share in plan["shares"].items():
+        lines.append((f"  {part.replace('_', ' ')}", f"{share * step:.3g} s", f"{share:.0%}"))
+    lines.append(("an epoch", duration(plan["seconds_per_epoch"]), f"{plan['steps_per_epoch']:,} steps"))
+    if plan["evaluations"]:
+        evaluation = f"{plan['seconds_per_evaluation']:.3g} s"
+        lines.append(("an evaluation", evaluation, f"{plan['evaluations']:,} of them, one more to save"))
+    lines.append(("the run", duration(plan["seconds_total"]), f"{plan['steps']:,} steps"))
     names, values, notes = zip(*lines, strict=True)
     show_table({"": names, "cost": values, "of that": notes}, title=f"predicted{each}", words=("", "of that"))
-    if plan.measured is not None:
-        ratios = plan.ratios()
+    if "memory_ratio" in plan:
         say(
-            f"measured: {plan.measured.memory / 1e9:.2f} GB, {plan.measured.step[0]:.3g} s a step; predicted ÷ "
-            f"measured: memory {ratios['memory_ratio']:.2f}, time {ratios['time_ratio']:.2f} "
-            f"(processor time {ratios['processor_time_ratio']:.2f})"
+            f"measured: {plan['measured_memory_gb']:.2f} GB, {plan['measured_seconds_per_step']:.3g} s a step; "
+            f"predicted ÷ measured: memory {plan['memory_ratio']:.2f}, time {plan['time_ratio']:.2f} "
+            f"(processor time {plan['processor_time_ratio']:.2f})"
         )
 
 
@@ -243,13 +236,11 @@ CLOCKS = {
 @click.argument("runs", nargs=-1, required=True, type=PATH)
 @option("--metric", default="nDCG@5")
 @option("--against", "clock", type=click.Choice(list(CLOCKS)), default="seconds")
-@click.option("--output", type=PATH, help="Where to draw: writes OUTPUT.svg and OUTPUT.png.")
+@click.option("--output", type=PATH, help="Where to draw: writes OUTPUT.svg.")
 @JSON
 def curves(runs: tuple[Path, ...], metric: str, clock: str, output: Path | None, as_json: bool) -> None:
     """Show the validation METRIC of RUNS, finished or under way, through their training."""
-    import numpy as np
-
-    from umpteen.evaluation.figures import Curve, draw_curves
+    from umpteen.evaluation.chart import Series, chart, write_figure
 
     unit, against = CLOCKS[clock]
     courses = {
@@ -265,9 +256,9 @@ def curves(runs: tuple[Path, ...], metric: str, clock: str, output: Path | None,
             for place, value in course:
                 say(f"  {against} {place:10,.1f}   {metric} {value:6.2f}")
     if output is not None:
-        drawn = {name: Curve(*np.transpose(course)) for name, course in courses.items()}
-        about = {"title": f"{metric} on validation", "x": against, "y": f"{metric} (%)"}
-        draw_curves(output, drawn, notice=partial(say, err=True), **about)
+        drawn = [Series(name, course, at) for at, (name, course) in enumerate(courses.items())]
+        figure = chart(drawn, x=against, y=f"{metric} (%)")
+        write_figure(output.with_suffix(".svg"), [figure], title=f"{metric} on validation")
 
 
 def _evaluations(run: Path, metric: str) -> list[dict[str, Any]]:

@@ -6,10 +6,8 @@ finished method is kept, so the same command goes on where it was stopped.
 
 import io
 import json
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -25,7 +23,7 @@ from umpteen.evaluation.metrics import paired_differences
 from umpteen.files.progress import Notice, Progress
 from umpteen.files.storage import write_atomically
 from umpteen.search.ranking import Ranking
-from umpteen.training.tune import Point, Trials, axes_of, climb, where_it_fits
+from umpteen.training.tune import Point, Trials, climb, where_it_fits
 
 
 def make_task(
@@ -53,20 +51,18 @@ def compare(
     skipped: Sequence[dict[str, str]] = (),
 ) -> dict[str, Any]:
     """Runs what is not finished yet, and evaluates all methods on test beside each other."""
-    counts = {method.name: _count(method.choices(task), trials) for method in methods}
-    total = sum(counts.values()) + len(methods)
-    done, left_out, threads = 0, list(skipped), torch.get_num_threads()
+    left_out, threads = list(skipped), torch.get_num_threads()
     finished: dict[str, tuple[dict[str, Any], Ranking]] = {}
-    for method in sorted(methods, key=lambda method: not method.is_ours):  # the slow ones first, for an honest ETA
+    slow_ones_first = sorted(methods, key=lambda method: not method.is_ours)  # for an honest ETA
+    for done, method in enumerate(slow_ones_first):
         torch.set_num_threads(threads)  # a recipe may have set its own
-        advance = partial(_advance, progress, done, total)
+        progress("comparing", done, len(methods))
         try:
-            finished[method.name] = _finish(task, method, counts[method.name], advance, output, notice)
+            finished[method.name] = _finish(task, method, trials, output, notice)
         except Unavailable as reason:
             notice(f"{method.name} is left out: {reason}")
             left_out.append({"method": method.name, "reason": str(reason)})
-        done += counts[method.name] + 1
-    progress("comparing", total, total)
+    progress("comparing", len(methods), len(methods))
     rows = [(method, *finished[method.name]) for method in methods if method.name in finished]
     outcome = _evaluated(task, rows, trials) | {"skipped": left_out}
     write_atomically(output / "results.json", json.dumps(outcome, indent=1) + "\n")
@@ -74,33 +70,19 @@ def compare(
     return outcome
 
 
-def _count(choices: Sequence[str], trials: int) -> int:
-    return min(trials, math.prod(len(axis) for axis in axes_of(choices)))
-
-
-def _advance(progress: Progress, done: int, total: int, step: int) -> None:
-    progress("comparing", done + step, total)
-
-
-def _finish(
-    task: Task, method: Method, count: int, advance: Callable[[int], None], output: Path, notice: Notice
-) -> tuple[dict[str, Any], Ranking]:
-    """What a method took, and its ranking of test, after so many trials and its final fit."""
-    notice(f"{method.name}: {count} {'trial' if count == 1 else 'trials'} on validation")
+def _finish(task: Task, method: Method, most: int, output: Path, notice: Notice) -> tuple[dict[str, Any], Ranking]:
+    """What a method took, and its ranking of test, after so many trials at most and its final fit."""
+    notice(f"{method.name}: up to {most} {'trial' if most == 1 else 'trials'} on validation")
     trials = Trials(output / "trials" / f"{method.trials_file}.jsonl", task.metric, notice)
     tried: list[dict[str, Any]] = []
 
     def attempt(point: Point) -> float:
-        candidate = method.candidate(task, point)
-        advance(len(tried))
-        tried.append(trials.run(candidate))
+        tried.append(trials.run(method.candidate(task, point)))
         return trials.metric_of(tried[-1])
 
-    climb(method.choices(task), count, where_it_fits(attempt))
+    climb(method.choices(task), most, where_it_fits(attempt))
     ranked = trials.best_first(tried)
     settings = (*ranked[0]["settings"], *ranked[0].get("then", ()))
-    advance(count)
-
     place = output / "results" / f"{method.name.replace(' ', '-')}.npz"
     identity = task.identify(method.name, settings, ranked[0]["identity"], method.particulars)
     kept = _read(place, identity)

@@ -52,7 +52,6 @@ class Sample(NamedTuple):
     """A slice of the data, small enough to compute a step of it in every way there is."""
 
     data: TrainingData
-    label_texts: list[str]
     catalogue: int  # labels of the dataset, most of them not in the sample
 
     def __str__(self) -> str:
@@ -79,7 +78,7 @@ def draw_sample(dataset: Dataset, towers: Towers, *, seed: int, at_least: int) -
     chosen = candidates[:count][order]
     relevance, filtered = (Relevance(pairs.matrix[:, chosen]) for pairs in (some.relevance, some.filtered))
     data = TrainingData(queries, labels.take(order), relevance, filtered)
-    return Sample(data, [texts[row] for row in chosen], len(texts))
+    return Sample(data, len(texts))
 
 
 def _wanted_labels(split: Split, count: int, seed: int) -> NDArray[np.int64]:
@@ -149,14 +148,6 @@ def on_two_processes(config: RunConfig, sample: Sample) -> str:
     if len({each.total for each in found}) > 1:
         raise Failed(f"the processes end with different gradients: their sums are {[each.total for each in found]}")
     return f"loss {found[0].loss:.4f} of {sample}; one and two processes {max(found)}"
-
-
-def processes_meet() -> str:
-    """Two processes find each other and add up their ranks."""
-    answers = run_in_world(2, _add_up)
-    if answers != [3.0, 3.0]:
-        raise Failed(f"1 + 2 over two processes gives {answers}")
-    return "two processes met by gloo on 127.0.0.1 and added up"
 
 
 def exact_towers(config: RunConfig, sample: Sample) -> Towers:
@@ -250,7 +241,3 @@ def _together_and_alone(world: World, config: RunConfig, sample: Sample) -> Diff
     with undivided():
         towers = exact_towers(config, sample)
         return difference(by_step(config, towers, sample, world), by_step(config, towers, sample, World()))
-
-
-def _add_up(world: World) -> float:
-    return float(world.sum_(torch.tensor(float(world.rank + 1))))

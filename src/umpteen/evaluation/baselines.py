@@ -9,7 +9,6 @@ from scipy.sparse import csr_array, vstack
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from umpteen.errors import BadInput
-from umpteen.files.progress import Advance
 from umpteen.search.ranking import NO_LABEL, Ranking
 
 # Chosen on a tenth of the training queries (seed 0, at most 1,500) of wordnet-nouns, eurlex-titles and debian-related,
@@ -52,13 +51,7 @@ class TfidfNeighbours:
         return int(self._known.nnz + self._relevant.nnz)
 
     def rank(
-        self,
-        texts: Sequence[str],
-        k: int,
-        *,
-        excluding: csr_array | None = None,
-        neighbours: int = NEIGHBOURS,
-        progress: Advance | None = None,
+        self, texts: Sequence[str], k: int, *, excluding: csr_array | None = None, neighbours: int = NEIGHBOURS
     ) -> Ranking:
         """The k best labels of each text, but for those excluded for it."""
         labels = self._relevant.shape[1]
@@ -70,7 +63,7 @@ class TfidfNeighbours:
             votes = csr_array(nearest @ self._relevant)
             return Ranking.from_csr(votes, k + _most(excluded)).without(excluded).head(k)
 
-        return _in_blocks(texts, k, labels, excluding, ranked, progress)
+        return _in_blocks(texts, k, labels, excluding, ranked)
 
 
 class LinearOneVsRest:
@@ -139,25 +132,15 @@ def _in_blocks(
     labels: int,
     excluding: csr_array | None,
     ranked: Callable[[list[str], csr_array], Ranking],
-    progress: Advance | None = None,
 ) -> Ranking:
     parts = []
     for start in range(0, len(texts), _QUERIES_AT_A_TIME):
         stop = min(start + _QUERIES_AT_A_TIME, len(texts))
         excluded = csr_array((stop - start, labels)) if excluding is None else csr_array(excluding[start:stop])
         parts.append(ranked([texts[row] for row in range(start, stop)], excluded))
-        if progress is not None:
-            progress(stop, len(texts))
     rows = np.concatenate([part.rows for part in parts]) if parts else np.full((0, k), NO_LABEL, dtype=np.int32)
     scores = np.concatenate([part.scores for part in parts]) if parts else np.zeros((0, k), dtype=np.float32)
     return Ranking(rows, scores, labels)
-
-
-def tfidf_neighbours(
-    train_texts: Iterable[str], train: csr_array, texts: Sequence[str], k: int, **asked: Any
-) -> Ranking:
-    """Nearest neighbours among the training texts, fitted and asked at once, with what `TfidfNeighbours.rank` takes."""
-    return TfidfNeighbours(train_texts, train).rank(texts, k, **asked)
 
 
 def _most(excluding: csr_array) -> int:

@@ -4,12 +4,9 @@ What is measured is what a step does, with the run's own objects and texts; its 
 """
 
 import math
-import multiprocessing
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
-from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,13 +15,15 @@ from numpy.typing import NDArray
 
 from umpteen.config.settings import RunConfig
 from umpteen.data.labels import Relevance
-from umpteen.encoders.encoder import Encoder, encode_tokens, micro_batches
+from umpteen.encoders.encoder import Encoder, micro_batches
 from umpteen.encoders.rows import row_tables
-from umpteen.errors import BadInput, UmpteenError
 from umpteen.files.progress import Progress
 from umpteen.objectives.losses import build_objective
 from umpteen.objectives.scores import even_tile
+from umpteen.parallel.allocator import keep_freed_memory
+from umpteen.parallel.children import run_in_world
 from umpteen.parallel.meter import Meter, Seconds, timed
+from umpteen.parallel.world import World
 from umpteen.search.ranking import Ranking, top_k
 from umpteen.training.build import Run, build_run, step_settings
 from umpteen.training.gradient_cache import CachedVectors
@@ -43,7 +42,7 @@ FIRST_TOKENS = 4096  # of the smallest part that is measured
 LONG = 2.0  # seconds, on the clock or of processors; after a step that takes longer, nothing larger is measured
 REPEAT_SECONDS, REPEATS = 4.0, 12  # what takes less is measured more than once
 QUERIES_SEARCHED, LABELS_SEARCHED = 2048, 8192
-STEPS = 20  # real ones, where a plan is verified
+STEPS, VERIFY_SECONDS = 20, 86_400.0  # real steps, where a plan is verified, and the most that they may take
 
 
 def on_line(points: Sequence[tuple[float, Numbers]], size: float) -> Numbers:
@@ -81,10 +80,9 @@ class Costs(NamedTuple):
     vector_bytes: int  # of one
     gradient_bytes: int  # of the weights
     saving_bytes: int  # copies of the weights made to write them
-    encoding: Seconds  # of all labels and validation queries in an evaluation,
-    search: Seconds  # and the search among them,
+    search: Seconds  # of all validation queries among all labels in an evaluation,
     report: Seconds  # and the report
-    evaluation_bytes: int  # beyond vectors
+    search_bytes: int  # beyond vectors
 
 
 def measure(run: Run, config: RunConfig, batches: Batches, meter: Meter, progress: Progress) -> Costs:
@@ -102,14 +100,14 @@ def measure(run: Run, config: RunConfig, batches: Batches, meter: Meter, progres
         share = min(1.0, 4 * share)
     weights = list(run.towers.parameters())
     dense = sum(weight.grad.nbytes for weight in weights if weight.grad is not None)
-    evaluation = _evaluation(run, config, share, meter)
+    search = _search(run, meter)
     progress("measuring", 100, 100)
     return Costs(
         parts[-2:],
         run.towers.dimension * weights[0].element_size(),
         dense + sum(table.weight.nbytes for table in row_tables(run.towers).values()),
         2 * sum(weight.nbytes for weight in weights) if meter.device.type == "cpu" else 0,  # when the best are saved
-        *evaluation,
+        *search,
     )
 
 
@@ -201,26 +199,21 @@ class WatchedStep(TrainingStep):
         return np.array([max(mark[2] for name, mark in self._marks if name in phase) for phase in names])
 
 
-def _evaluation(run: Run, config: RunConfig, share: float, meter: Meter) -> tuple[Seconds, Seconds, Seconds, int]:
-    """Seconds of encoding, search and report, and bytes beyond vectors; nothing where there is no validation."""
-    evaluator, data, device, budget = run.evaluator, run.data, meter.device, config.training.token_budget
+def _search(run: Run, meter: Meter) -> tuple[Seconds, Seconds, int]:
+    """Seconds of an evaluation's search and report, and bytes beyond vectors; nothing where there is no validation."""
+    evaluator, device, dimension = run.evaluator, meter.device, run.towers.dimension
     if evaluator is None:
-        return np.zeros(2), np.zeros(2), np.zeros(2), 0
-    best, split, count = max(evaluator.at), len(evaluator.split), len(data.labels)
+        return np.zeros(2), np.zeros(2), 0
+    best, split, count = max(evaluator.at), len(evaluator.split), len(run.data.labels)
+    queries = torch.randn(min(split, QUERIES_SEARCHED), dimension, device=device)
+    labels = torch.randn(max(min(count, LABELS_SEARCHED), best), dimension, device=device)
     before = meter.settle()
-    encoding, vectors = np.zeros(2), list[torch.Tensor]()
-    for tower, table, size in ((run.towers.query, data.queries, split), (run.towers.label, data.labels, count)):
-        some = table.take(np.arange(min(len(table), max(1, int(size * share)))))
-        encode = partial(encode_tokens, tower, some, budget)
-        encoding = encoding + timed(lambda: vectors.append(encode()), device) * (size / len(some))  # noqa: B023
-    queries = vectors[0][torch.arange(min(split, QUERIES_SEARCHED)) % len(vectors[0])]
-    labels = vectors[1][torch.arange(max(min(count, LABELS_SEARCHED), best)) % len(vectors[1])]
     top_k(queries, labels, best)
     search = timed(lambda: top_k(queries, labels, best), device) * (split * count / (len(queries) * len(labels)))
     found = ((np.arange(split)[:, None] + np.arange(best)) % count).astype(np.int32)
     ranking = Ranking(found, np.zeros(found.shape, dtype=np.float32), count)
     report = timed(lambda: evaluator.report(ranking, bootstrap=0), device)
-    return encoding, search, report, max(0, meter.peak() - before - sum(each.nbytes for each in vectors))
+    return search, report, max(0, meter.peak() - before)
 
 
 class Measured(NamedTuple):
@@ -231,58 +224,31 @@ class Measured(NamedTuple):
     memory: int  # bytes at most held, evaluation included
 
 
-def verify(config: RunConfig, progress: Progress, at_start: Callable[[], object]) -> Measured:
-    """Runs the recipe's first steps and the evaluation after them in a process of their own, and measures both.
-
-    `at_start` is what the command does before anything else; the process must be like the one that will train.
-    """
-    spawned = multiprocessing.get_context("spawn")
-    receiver, sender = spawned.Pipe(duplex=False)
-    child = spawned.Process(target=_child, args=(sender, config, at_start), daemon=True)
-    child.start()
-    sender.close()  # so that the end of the child is the end of the pipe
-    try:
-        while True:
-            match receiver.recv():
-                case Measured() as measured:
-                    return measured
-                case str(problem):
-                    raise BadInput(problem)
-                case (name, done, total):
-                    progress(name, done, total)
-    except EOFError:
-        child.join()
-        raise BadInput(f"the process that verifies ended early ({child.exitcode}); is there enough memory?") from None
-    finally:
-        child.kill()
-        child.join()
+def verify(config: RunConfig) -> Measured:
+    """Runs the recipe's first steps and the evaluation after them in a process of their own, and measures both."""
+    measured: Measured = run_in_world(1, _take_steps, config, seconds=VERIFY_SECONDS)[0]
+    return measured
 
 
-def _child(connection: Connection, config: RunConfig, at_start: Callable[[], object]) -> None:
-    at_start()
-    watch = _Clocks(connection)
+def _take_steps(world: World, config: RunConfig) -> Measured:
+    keep_freed_memory()  # as the process that trains does
+    clocks = _Clocks()
     training = config.training.model_copy(update={"steps": STEPS, "minutes": None})
-    try:
-        run = build_run(config.model_copy(update={"training": training}), workspace=None, observer=watch)
-        run.loop.run()
-        steps = np.diff(np.stack(watch.steps), axis=0)[1:]  # the first one also makes the optimizer's state
-        memory = Meter(next(run.towers.parameters()).device).peak()
-        connection.send(Measured(np.median(steps, axis=0), watch.evaluation, memory))
-    except UmpteenError as error:
-        connection.send(str(error))
+    run = build_run(config.model_copy(update={"training": training}), workspace=None, observer=clocks)
+    run.loop.run()
+    steps = np.diff(np.stack(clocks.steps), axis=0)[1:]  # the first one also makes the optimizer's state
+    return Measured(np.median(steps, axis=0), clocks.evaluation, Meter(next(run.towers.parameters()).device).peak())
 
 
 class _Clocks(Silence):
     """Collects the seconds of each step, and of the evaluation after the last."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self) -> None:
         self._stepped_at = self.evaluation = np.zeros(2)
         self.steps = [np.zeros(2)]
 
     def stepped(self, record: dict[str, Any]) -> None:
         self.steps.append(np.array([record["seconds"], record["processor_seconds"]]))
-        self._connection.send(("verifying", record["step"], STEPS))
         self._stepped_at = np.array([time.perf_counter(), time.process_time()])
 
     def evaluated(self, record: dict[str, Any]) -> None:

@@ -19,7 +19,6 @@ from umpteen.parallel.world import cores
 from umpteen.plan.measure import COPIES, PARTS, PHASES, Costs, Measured, largest_micro_batch, measure, on_line, verify
 from umpteen.training.build import build_run, loop_settings, pick_device
 
-AtStart = Callable[[], object]
 BATCHES = 8  # that are measured
 SMALLEST_TILE = 64
 
@@ -73,10 +72,12 @@ def predict(costs: Costs, work: Work, sizes: Sizes) -> Prediction:
     by_phase = last.always + COPIES * (batch + labels) * costs.vector_bytes + extra
     memory = {phase: int(size) for phase, size in zip(PHASES, by_phase, strict=True)}
     evaluation = np.zeros(2)
-    if work.evaluated:
-        evaluation = (costs.encoding + costs.search) / processes + costs.report
+    if work.evaluated:  # texts are encoded as in a step
+        encoding = seconds[1] + seconds[0] * (work.evaluated / batch)
+        evaluation = encoding + costs.search / processes + costs.report
         always = last.always + costs.gradient_bytes
-        memory["evaluation"] = always + (work.evaluated + labels) * costs.vector_bytes + costs.evaluation_bytes
+        beyond_vectors = max(int(extra[0]), costs.search_bytes)
+        memory["evaluation"] = always + (work.evaluated + labels) * costs.vector_bytes + beyond_vectors
         memory["saving"] = always + costs.saving_bytes
     return Prediction(dict(zip(PARTS, seconds, strict=True)), evaluation, memory)
 
@@ -109,95 +110,13 @@ def _halves(number: int, smallest: int) -> Iterator[int]:
         number //= 2
 
 
-class Plan(NamedTuple):
-    """The prediction for a run, the memory it has, and what would fit if it does not."""
-
-    prediction: Prediction
-    sizes: Sizes
-    memory: int  # bytes that a process may hold
-    processes: int
-    steps_per_epoch: int
-    steps: int  # in all; fewer than the recipe's where its minutes end first
-    evaluations: int
-    suggestion: Sizes | None  # the sizes themselves if they fit; None if none do
-    least: int  # bytes needed whatever the sizes,
-    of_labels: int  # and how many of them the labels' vectors and gradients take
-    measured: Measured | None = None
-
-    @property
-    def fits(self) -> bool:
-        return self.prediction.peak <= self.memory
-
-    @property
-    def seconds_total(self) -> float:
-        """Training, the evaluations on the way, and the last one, made when the model is saved."""
-        evaluation = float(self.prediction.evaluation[0])
-        return self.steps * float(self.prediction.step[0]) + (self.evaluations + 1) * evaluation
-
-    @property
-    def changes(self) -> dict[str, int | None] | None:
-        """The settings to change for the run to fit, none if it does already; None if no change is enough."""
-        if self.suggestion is None:
-            return None
-        pairs = zip(Sizes._fields, self.suggestion, self.sizes, strict=True)
-        return {f"training.{name}": value for name, value, before in pairs if value != before}
-
-    def advice(self) -> str:
-        """What to do about a run that does not fit."""
-        story = f"the run needs {self.prediction.peak / 1e9:.2f} GB and has {self.memory / 1e9:.2f}"
-        if self.changes is not None:
-            settings = " ".join(f"--set {key}={value}" for key, value in self.changes.items())
-            return f"{story}; the largest settings that fit: {settings}"
-        return (
-            f"{story}; no batch, token budget or tile makes it fit: {self.least / 1e9:.2f} GB are needed whatever they "
-            f"are, {self.of_labels / 1e9:.2f} of them for the labels' vectors and gradients, which more processes on "
-            "more machines would share"
-        )
-
-    def ratios(self) -> dict[str, float]:
-        """Predicted ÷ measured, of what the measured run does: it saves nothing."""
-        assert self.measured is not None
-        peak = max(size for phase, size in self.prediction.memory.items() if phase != "saving")
-        clock, processor = (self.prediction.step / self.measured.step).tolist()
-        found = {"memory_ratio": peak / self.measured.memory, "time_ratio": clock, "processor_time_ratio": processor}
-        if self.evaluations:
-            found["evaluation_ratio"] = float(self.prediction.evaluation[0] / self.measured.evaluation[0])
-        return found
-
-    def to_dict(self) -> dict[str, Any]:
-        step = float(self.prediction.step[0])
-        content: dict[str, Any] = {
-            "processes": self.processes,
-            "memory_gb": self.prediction.peak / 1e9,
-            "memory_limit_gb": self.memory / 1e9,
-            "fits": self.fits,
-            "suggestion": self.changes,
-            "memory_by_phase_gb": {phase: size / 1e9 for phase, size in self.prediction.memory.items()},
-            "seconds_per_step": step,
-            "processor_seconds_per_step": float(self.prediction.step[1]),
-            "steps_per_epoch": self.steps_per_epoch,
-            "seconds_per_epoch": step * self.steps_per_epoch,
-            "steps": self.steps,
-            "seconds_per_evaluation": float(self.prediction.evaluation[0]),
-            "evaluations": self.evaluations,
-            "seconds_total": self.seconds_total,
-            "shares": {part: float(seconds[0]) / step for part, seconds in self.prediction.seconds.items()},
-        }
-        if self.measured is not None:
-            content["measured_memory_gb"] = self.measured.memory / 1e9
-            content["measured_seconds_per_step"] = float(self.measured.step[0])
-            content["measured_processor_seconds_per_step"] = float(self.measured.step[1])
-            content |= self.ratios()
-        return content
-
-
 def make_plan(
-    config: RunConfig, *, memory_gb: float | None, processes: int, verified: bool, progress: Progress, at_start: AtStart
-) -> Plan:
+    config: RunConfig, *, memory_gb: float | None, processes: int, verified: bool, progress: Progress
+) -> dict[str, Any]:
     """Measures for some seconds and predicts the rest; `verified` runs some real steps afterwards.
 
     `memory_gb` is what a process may hold; without it, what the machine has available, shared by the processes.
-    `at_start` is what the process that trains will do first, as this one has.
+    The keys are those of docs/how-to/planning.md.
     """
     if config.pool.name != "all":
         raise BadConfig(
@@ -226,29 +145,76 @@ def make_plan(
         found = predict(costs, Work(batch, run.data.labels.lengths, run.towers.shared, evaluated, processes), sizes)
         return found._replace(memory={"building": building, **found.memory})
 
-    def peak(sizes: Sizes) -> int:
-        return predicted(sizes).peak
-
     sizes = Sizes(config.training.batch_size, config.training.token_budget, config.training.tile)
     prediction, loop = predicted(sizes), loop_settings(config, run.sampler.batches_per_epoch)
-    longest_text = int(max(lengths.max(initial=1), run.data.labels.lengths.max(initial=1)))
-    usual = even_tile(sizes.batch_size, -(-labels // processes))
-    fits = prediction.peak <= limit
-    suggestion = sizes if fits else largest_that_fit(sizes, peak, limit, usual_tile=usual, longest=longest_text)
-    steps = loop.steps
-    if loop.seconds is not None:
-        steps = min(steps, math.ceil(loop.seconds / float(prediction.step[0])))
-    evaluations = math.ceil(steps / loop.evaluate_every) if loop.evaluate_every else 1
-    return Plan(
-        prediction,
-        sizes,
-        limit,
-        processes,
-        run.sampler.batches_per_epoch,
-        steps,
-        evaluations if run.evaluator else 0,
-        suggestion,
-        least=peak(Sizes(1, 1, 1)),
-        of_labels=2 * -(-labels // processes) * costs.vector_bytes,
-        measured=verify(config, progress, at_start) if verified else None,
+    clock, processor = prediction.step.tolist()
+    steps = loop.steps if loop.seconds is None else min(loop.steps, math.ceil(loop.seconds / clock))
+    evaluation = float(prediction.evaluation[0])
+    evaluations = 0
+    if run.evaluator:
+        evaluations = math.ceil(steps / loop.evaluate_every) if loop.evaluate_every else 1
+    plan = {
+        "processes": processes,
+        "memory_gb": prediction.peak / 1e9,
+        "memory_limit_gb": limit / 1e9,
+        "memory_least_gb": predicted(Sizes(1, 1, 1)).peak / 1e9,
+        "memory_of_labels_gb": 2 * -(-labels // processes) * costs.vector_bytes / 1e9,
+        "fits": prediction.peak <= limit,
+        "suggestion": {},
+        "memory_by_phase_gb": {phase: size / 1e9 for phase, size in prediction.memory.items()},
+        "seconds_per_step": clock,
+        "processor_seconds_per_step": processor,
+        "steps_per_epoch": run.sampler.batches_per_epoch,
+        "seconds_per_epoch": clock * run.sampler.batches_per_epoch,
+        "steps": steps,
+        "seconds_per_evaluation": evaluation,
+        "evaluations": evaluations,
+        "seconds_total": steps * clock + (evaluations + 1) * evaluation,  # the last one is made to save the model
+        "shares": {part: float(seconds[0]) / clock for part, seconds in prediction.seconds.items()},
+    }
+    if not plan["fits"]:
+        longest_text = int(max(lengths.max(initial=1), run.data.labels.lengths.max(initial=1)))
+        usual = even_tile(sizes.batch_size, -(-labels // processes))
+        fitting = largest_that_fit(
+            sizes, lambda each: predicted(each).peak, limit, usual_tile=usual, longest=longest_text
+        )
+        plan["suggestion"] = changes(sizes, fitting)
+    return plan | (compared(prediction, verify(config)) if verified else {})
+
+
+def changes(before: Sizes, after: Sizes | None) -> dict[str, int | None] | None:
+    """The settings to change; None if no change is enough."""
+    if after is None:
+        return None
+    pairs = zip(Sizes._fields, before, after, strict=True)
+    return {f"training.{name}": new for name, old, new in pairs if new != old}
+
+
+def compared(prediction: Prediction, measured: Measured) -> dict[str, float]:
+    """What was measured, and predicted ÷ measured of what the measured run does: it saves nothing."""
+    peak = max(size for phase, size in prediction.memory.items() if phase != "saving")
+    clock, processor = (prediction.step / measured.step).tolist()
+    found = {
+        "measured_memory_gb": measured.memory / 1e9,
+        "measured_seconds_per_step": float(measured.step[0]),
+        "measured_processor_seconds_per_step": float(measured.step[1]),
+        "memory_ratio": peak / measured.memory,
+        "time_ratio": clock,
+        "processor_time_ratio": processor,
+    }
+    if measured.evaluation.any():
+        found["evaluation_ratio"] = float(prediction.evaluation[0] / measured.evaluation[0])
+    return found
+
+
+def advice(plan: dict[str, Any]) -> str:
+    """What to do about a run that does not fit."""
+    story = f"the run needs {plan['memory_gb']:.2f} GB and has {plan['memory_limit_gb']:.2f}"
+    if plan["suggestion"] is not None:
+        settings = " ".join(f"--set {key}={value}" for key, value in plan["suggestion"].items())
+        return f"{story}; the largest settings that fit: {settings}"
+    return (
+        f"{story}; no batch, token budget or tile makes it fit: {plan['memory_least_gb']:.2f} GB are needed whatever "
+        f"they are, {plan['memory_of_labels_gb']:.2f} of them for the labels' vectors and gradients, which more "
+        "processes on more machines would share"
     )

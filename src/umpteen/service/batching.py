@@ -16,8 +16,10 @@ from typing import Any, NamedTuple, TypeVar
 
 from starlette.types import Receive
 
+from umpteen.encoders.towers import Towers
 from umpteen.model.classifier import Classifier
 from umpteen.model.labels import LiveLabels
+from umpteen.search.engine import LabelIndex
 from umpteen.service.metrics import Metrics
 from umpteen.service.schemas import Refusal, too_busy
 from umpteen.service.settings import ServiceSettings
@@ -69,7 +71,7 @@ class Batcher:
     """Who waits, who is being answered, and what comes next."""
 
     def __init__(self, classifier: Classifier, settings: ServiceSettings, metrics: Metrics) -> None:
-        self.short_texts = 0  # the largest batch that is done at once; 0: all go to the thread
+        self.measured: tuple[Towers, LabelIndex, int] | None = None  # and how many texts of theirs are short work
         self.waiting_texts = 0
         self.waiting_characters = 0
         self._classifier = classifier
@@ -83,6 +85,17 @@ class Batcher:
         self._next: asyncio.Handle | None = None  # begins the next work; a timer: later, so that more texts can come
         self._seen_texts = 0  # that waited when it was last looked
         self._last_texts, self._last_seconds, self._last_end = 0, 0.0, 0.0  # of the last batch
+
+    @property
+    def is_measured(self) -> bool:
+        """False once another model or index has taken the place of the one that was measured."""
+        towers, index, _ = self.measured or (None, None, 0)
+        return towers is self._classifier.towers and index is self._classifier.index
+
+    @property
+    def short_texts(self) -> int:
+        """The largest batch that is done at once; 0: all go to the thread, as with a model that may take long."""
+        return self.measured[2] if self.measured is not None and self.is_measured else 0
 
     async def predict(self, texts: Sequence[str], k: int, receive: Receive | None = None) -> Found:
         """The k best labels of each text, or fewer where there are fewer; given up if whoever sends goes away."""

@@ -1,24 +1,19 @@
 """What a service tells of itself: counters for Prometheus, which all workers share, and a log of JSON lines.
 
-Each worker counts in its own memory and tells the others a few times a second, so that whichever is asked gives the
-numbers of all; one that takes the place of another goes on from its counts.
+Each worker counts in its own memory and tells who watches them a few times a second, who tells it what the others
+counted: whichever is asked gives the numbers of all. One that takes the place of another goes on from its counts.
 """
 
 import asyncio
 import json
 import os
-import pickle
-import struct
 import sys
 import traceback
-import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
-from multiprocessing.reduction import DupFd
-from tempfile import TemporaryFile
 from typing import Any, BinaryIO
 
 import orjson
@@ -26,61 +21,6 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metr
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
-
-_HEAD = struct.Struct("<QII")  # turn, length, checksum
-_HALF = 2**20  # bytes; nobody pays for those that are never written
-
-
-class SharedCounts:
-    """A place for each worker in a file in memory: read and written but never mapped, so that no full disk ends one.
-
-    A place has two halves: the older is overwritten, the newest that is whole is read, whoever was killed meanwhile.
-    """
-
-    def __init__(self, workers: int) -> None:
-        self.workers = workers
-        if hasattr(os, "memfd_create"):
-            self._file = os.memfd_create("umpteen-counts")
-        else:
-            with TemporaryFile() as file:  # which has no name either
-                self._file = os.dup(file.fileno())
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"workers": self.workers, "file": DupFd(self._file)}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.workers = state["workers"]
-        self._file = state["file"].detach()
-
-    def close(self) -> None:
-        os.close(self._file)
-
-    def write(self, worker: int, told: dict[Any, Any]) -> None:
-        """Puts this in the place of what the worker had told before; only one process may write there at a time."""
-        turn = self._newest(worker)[0] + 1
-        content = pickle.dumps(told)
-        if len(content) > _HALF - _HEAD.size:
-            raise ValueError(f"{len(content):,} bytes of counts; a worker has room for {_HALF - _HEAD.size:,}")
-        head = _HEAD.pack(turn, len(content), zlib.crc32(content))
-        os.pwrite(self._file, head + content, (2 * worker + turn % 2) * _HALF)
-
-    def read(self, worker: int) -> dict[Any, Any]:
-        """What the worker told last; empty if that was nothing."""
-        content = self._newest(worker)[1]
-        return pickle.loads(content) if content else {}
-
-    def _newest(self, worker: int) -> tuple[int, bytes]:
-        """Turn and content. Never are both halves torn, but the writer may have gone on to the other meanwhile."""
-        while not (whole := [found for half in (0, 1) if (found := self._half((2 * worker + half) * _HALF))]):
-            pass
-        return max(whole)
-
-    def _half(self, start: int) -> tuple[int, bytes] | None:
-        """None if it is being written, or was not written to its end."""
-        turn, length, checksum = _HEAD.unpack(os.pread(self._file, _HEAD.size, start).ljust(_HEAD.size, b"\0"))
-        content = os.pread(self._file, length, start + _HEAD.size)
-        return (turn, content) if zlib.crc32(content) == checksum else None
-
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 _TEXTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -92,16 +32,17 @@ _GAUGES: dict[str, Callable[[list[float]], float]] = {
     "umpteen_index_away": max,
 }
 
-_Samples = dict[tuple[str, str, tuple[tuple[str, str], ...]], float]  # by family, name and labels
+Counts = dict[tuple[str, str, tuple[tuple[str, str], ...]], float]  # by family, name and labels
+Exchange = Callable[[Counts], list[Counts]]  # tells what this worker counted, and hears what the others did
 
 
 class Metrics(Collector):
-    """What one worker counts; `text` is what all of them counted."""
+    """What one worker counts, `before` by one that died in its place; `text` is what all of them counted."""
 
-    def __init__(self, shared: SharedCounts | None = None, place: int = 0) -> None:
-        self._shared = shared
-        self._place = place
-        self._before = {} if shared is None else without_gauges(shared.read(place))  # by a worker that died
+    def __init__(self, exchange: Exchange | None = None, *, workers: int = 1, before: Counts | None = None) -> None:
+        self._exchange = exchange
+        self._others: list[Counts] = []
+        self._before = without_gauges(before or {})
         self._ours = ours = CollectorRegistry()
         requests = Counter(
             "umpteen_requests", "Requests by route and status.", ["method", "route", "status"], registry=ours
@@ -121,7 +62,7 @@ class Metrics(Collector):
         self.index_away = Gauge("umpteen_index_away", "1 while exact search stands in for it.", registry=ours)
         self._all = CollectorRegistry()
         self._all.register(self)
-        if shared is None or shared.workers == 1:
+        if workers == 1:
             ProcessCollector(registry=self._all)
 
     def request(self, method: str, route: str, status: int, seconds: float) -> None:
@@ -134,8 +75,12 @@ class Metrics(Collector):
 
     async def tell(self) -> None:
         """Lets the other workers know, and whoever takes this one's place."""
-        if self._shared is not None:
-            self._shared.write(self._place, self._counted())
+        await asyncio.to_thread(self.tell_now)
+
+    def tell_now(self) -> None:
+        if self._exchange is not None:
+            with suppress(OSError, EOFError):  # who watches has ended, and soon this worker will
+                self._others = self._exchange(self._counted())
 
     def text(self) -> bytes:
         """All metrics, of all workers, in Prometheus' format."""
@@ -143,15 +88,13 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Our families, with the samples of all workers."""
-        shared, ours = self._shared, self._place
-        others = [shared.read(place) for place in range(shared.workers) if place != ours] if shared is not None else []
-        samples = _together([self._counted(), *others])
+        samples = _together([self._counted(), *self._others])
         for family in self._ours.collect():
             found = ((name, labels, value) for (of, name, labels), value in samples.items() if of == family.name)
             family.samples = [Sample(name, dict(labels), value) for name, labels, value in found]
             yield family
 
-    def _counted(self) -> _Samples:
+    def _counted(self) -> Counts:
         ours = {
             (family.name, sample.name, tuple(sample.labels.items())): sample.value
             for family in self._ours.collect()
@@ -161,12 +104,12 @@ class Metrics(Collector):
         return _together([ours, self._before])
 
 
-def without_gauges(told: _Samples) -> _Samples:
+def without_gauges(told: Counts) -> Counts:
     """What counts even after the end of whoever told it."""
     return {key: value for key, value in told.items() if key[0] not in _GAUGES}
 
 
-def _together(workers: Iterable[_Samples]) -> _Samples:
+def _together(workers: Iterable[Counts]) -> Counts:
     said: dict[Any, list[float]] = defaultdict(list)
     for samples in workers:
         for key, value in samples.items():

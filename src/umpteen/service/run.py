@@ -1,4 +1,4 @@
-"""Runs the service: a light process watches the workers, which share a socket, a mapped model folder and their counts.
+"""Runs the service: a light process watches the workers, which share a socket and a mapped model folder.
 
 A worker that dies is started again; a service whose workers cannot start at all ends.
 """
@@ -10,8 +10,7 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, SpawnContext
 from pathlib import Path
@@ -19,7 +18,8 @@ from typing import NamedTuple
 
 from umpteen.errors import BadInput, UmpteenError
 from umpteen.files.progress import Notice
-from umpteen.service.metrics import Log, Metrics, SharedCounts, without_gauges
+from umpteen.parallel.allocator import keep_freed_memory
+from umpteen.service.metrics import Counts, Log, Metrics, without_gauges
 from umpteen.service.server import listening_socket, serve_here
 from umpteen.service.settings import ServiceSettings
 
@@ -35,15 +35,12 @@ class _Served(NamedTuple):
     model: Path
     settings: ServiceSettings
     listener: socket.socket
-    counts: SharedCounts
-    at_start: Callable[[], object]
 
 
-def serve(model: Path, settings: ServiceSettings, announce: Notice, at_start: Callable[[], object]) -> None:
+def serve(model: Path, settings: ServiceSettings, announce: Notice) -> None:
     """Serves until SIGINT or SIGTERM, then finishes what it took; announces its address when it answers there.
 
     A worker that cannot start, be it for a damaged model or an index that another process has to itself, is an error.
-    `at_start` is what each worker does first; it has to be importable.
     """
     stopping: list[int] = []  # no lock may be taken in a signal's handler: another may come while it has it
     before = {
@@ -51,9 +48,8 @@ def serve(model: Path, settings: ServiceSettings, announce: Notice, at_start: Ca
         for number in (signal.SIGINT, signal.SIGTERM)
     }
     try:
-        counts = SharedCounts(settings.workers)
-        with listening_socket(settings.host, settings.port) as listener, closing(counts):
-            served = _Served(model, settings, listener, counts, at_start)
+        with listening_socket(settings.host, settings.port) as listener:
+            served = _Served(model, settings, listener)
             _watch(served, stopping, lambda: announce(address_of(listener, settings.host)))
     finally:
         for number, old in before.items():
@@ -74,7 +70,9 @@ def _watch(served: _Served, stopping: list[int], announce: Callable[[], None]) -
     short = len(os.fsencode(tempfile.gettempdir())) < _LONGEST_TEMPORARY
     processes = multiprocessing.get_context("forkserver") if short else multiprocessing.get_context("spawn")
     processes.set_forkserver_preload(["umpteen.service.app"])
-    workers = [_Worker(processes, served, place) for place in range(served.settings.workers)]
+    workers: list[_Worker] = []
+    while len(workers) < served.settings.workers:
+        workers.append(_Worker(processes, served, workers))
     announced = False
     try:
         while not stopping:
@@ -99,19 +97,22 @@ def _watch(served: _Served, stopping: list[int], announce: Callable[[], None]) -
 
 
 class _Worker:
-    """A place among the workers: the process that has it, and the pipe that this holds open for as long as it lives.
+    """A place among the workers: the process that has it, its counts, and the pipe that it holds open while it lives.
 
     The pipe tells its end: multiprocessing takes every worker for dead once the fork server that made them is killed.
     """
 
-    def __init__(self, processes: ForkServerContext | SpawnContext, served: _Served, place: int) -> None:
-        self._processes, self._served, self._place = processes, served, place
+    def __init__(
+        self, processes: ForkServerContext | SpawnContext, served: _Served, workers: "Sequence[_Worker]"
+    ) -> None:
+        self._processes, self._served, self._workers = processes, served, workers
+        self.counts: Counts = {}
         self._attempt = 0  # how often it was started again in short order; 0: with the service
         self._start()
 
     def _start(self) -> None:
-        news, theirs = self._processes.Pipe(duplex=False)
-        work = (self._served, self._place, theirs)
+        news, theirs = self._processes.Pipe()
+        work = (self._served, self.counts, theirs)
         self._process = self._processes.Process(target=_work, args=work, daemon=True)
         self._process.start()
         theirs.close()
@@ -122,11 +123,15 @@ class _Worker:
         self.again: float | None = None  # when it has died: when another takes its place
 
     def lives(self) -> bool:
-        """Hears what it has to tell, until its end."""
+        """Hears what it has to tell, until its end, and tells it what the others counted."""
         try:
             while self.again is None and self.news.poll():
-                self._problem = self.news.recv()
-                self.ready = self._problem is None
+                told = self.news.recv()
+                if isinstance(told, str):
+                    self._problem = told
+                else:
+                    self.ready, self.counts = True, told
+                    self.news.send([worker.counts for worker in self._workers if worker is not self])
         except (EOFError, OSError):
             return False
         return self.again is None
@@ -156,8 +161,7 @@ class _Worker:
         if not self.ready and self._attempt == 0:
             advice = "what it wrote before tells why, and `umpteen verify` checks the model"
             raise BadInput(self._problem or f"a worker could not start, its end was {reason}; {advice}")
-        counts = self._served.counts
-        counts.write(self._place, without_gauges(counts.read(self._place)))
+        self.counts = without_gauges(self.counts)
         Log(on=True).event("worker_ended", worker=self._process.pid, reason=reason)
         if self.ready and time.monotonic() - self._began > _SHORTEST_LIFE:
             self._attempt, self.again = 1, time.monotonic()
@@ -172,18 +176,24 @@ class _Worker:
         return "not known: the fork server had ended before" if code == 255 else f"exit code {code}"
 
 
-def _work(served: _Served, place: int, news: Connection) -> None:
+def _work(served: _Served, before: Counts, news: Connection) -> None:
     """One worker, from its start to its end."""
     os.dup(news.fileno())  # nobody closes this one before the process has ended, which is how its end is seen
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while it loads needs no traceback
-    served.at_start()
+    keep_freed_memory()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # batches are small, and the cores have work
     from umpteen.model.classifier import Classifier
     from umpteen.search.engine import try_out
     from umpteen.service.app import create_app
 
+    def exchange(counts: Counts) -> list[Counts]:
+        with one_at_a_time:
+            news.send(counts)
+            others: list[Counts] = news.recv()
+            return others
+
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    settings = served.settings
+    settings, one_at_a_time = served.settings, threading.Lock()
     try:
         classifier = Classifier.load(served.model, ranker=settings.ranker)
         if settings.workers > 1 and classifier.index.one_process:
@@ -192,8 +202,8 @@ def _work(served: _Served, place: int, news: Connection) -> None:
                 "another index, or build it with --uri and the address of a cluster"
             )
         try_out(classifier.index, classifier.towers.dimension)
-        app = create_app(classifier, settings, Metrics(served.counts, place))
-        serve_here(app, served.listener, lambda: news.send(None))
+        metrics = Metrics(exchange, workers=settings.workers, before=before)
+        serve_here(create_app(classifier, settings, metrics), served.listener, metrics.tell_now)
     except UmpteenError as problem:
         news.send(str(problem))
 

@@ -12,13 +12,11 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from umpteen.encoders.towers import Towers
 from umpteen.errors import UmpteenError
 from umpteen.model.catalogue import Encoded
 from umpteen.model.changes import Locked
 from umpteen.model.classifier import Classifier
 from umpteen.parallel.world import cores
-from umpteen.search.engine import LabelIndex
 from umpteen.service.batching import SHORT, Batcher
 from umpteen.service.metrics import Log, Metrics
 from umpteen.service.schemas import Refusal, too_busy
@@ -86,17 +84,6 @@ class Seconds(NamedTuple):
     passed: float
 
 
-class Cost(NamedTuple):
-    """Seconds that a batch of n texts takes, as measured: first + (n − 1) · more."""
-
-    first: float
-    more: float
-
-    def texts_within(self, seconds: float) -> int:
-        """The largest batch that takes no longer."""
-        return 0 if self.first > seconds else 1 + int((seconds - self.first) / max(self.more, 1e-6))
-
-
 class Trial:
     """Answers tried before anybody asks: how long they take, and with how many threads.
 
@@ -111,17 +98,18 @@ class Trial:
         self._k = min(5, classifier.labels.count())
         self._one_text = 0.0  # seconds, if known
 
-    async def cost(self, threads: int) -> Cost | None:
-        """Seconds of a small and of a larger batch, the shortest of a few; None if one text is no short work.
+    async def texts_within(self, seconds: float, threads: int) -> int:
+        """The largest batch that takes no longer, on the line through one text and MANY; 0 if one text takes longer.
 
         Processor time, so that a machine busy with other things changes little, and what one text waits for besides.
         """
         one = await self._shortest(1, threads)
         self._one_text = one.passed
-        if max(one) > SHORT:
-            return None
+        if max(one) > seconds:
+            return 0
         many = await self._shortest(MANY, threads)
-        return Cost(max(one), max(0.0, many.processor - one.processor) / (MANY - 1))
+        more = max(1e-6, (many.processor - one.processor) / (MANY - 1))
+        return 1 + int((seconds - max(one)) / more)
 
     async def choose_threads(self, most: int) -> int:
         """The work is divided among so many threads, if that takes clearly less time."""
@@ -179,7 +167,6 @@ class Service:
         self.ready = False
         self._changes = 0  # of the labels, that wait for others or for their turn, and the one that is being made
         self._at_work = 0  # 1 while one is being made
-        self._measured: tuple[Towers, LabelIndex] | None = None
         self._watching: list[asyncio.Task[None]] = []
         self.metrics.version.set_function(lambda: classifier.version)
         self.metrics.labels.set_function(lambda: classifier.labels.count())
@@ -226,22 +213,19 @@ class Service:
 
     async def measure(self) -> None:
         """Brings the vectors into memory, and finds out how answers come fastest: short ones from one thread alone."""
-        measured = self.classifier.towers, self.classifier.index
-        self.batcher.short_texts = 0
+        towers, index = self.classifier.towers, self.classifier.index
+        self.batcher.measured = None  # until the end: what fails or is refused is tried again
         threads = self.settings.threads or 1
         torch.set_num_threads(threads)  # for this thread, in which short work is done
         trial = Trial(self.classifier, self._after_texts)
-        cost = await trial.cost(threads)
-        over_a_network = measured[1].kind == "milvus"  # its answers may take long at any time
-        short = 0 if cost is None or over_a_network else cost.texts_within(SHORT)
+        within = await trial.texts_within(SHORT, threads)
+        short = 0 if index.kind == "milvus" else within  # over a network, answers may take long at any time
         if short < MANY and self.settings.threads is None and (share := cores() // self.settings.workers) > 1:
             await trial.choose_threads(share)
-        self._measured = measured  # not before: what fails or is refused is tried again
-        if short >= MANY and self.is_measured:
-            self.batcher.short_texts = short
+        self.batcher.measured = towers, index, short if short >= MANY else 0
 
     async def _keep_measured(self) -> None:
-        if not self.is_measured:
+        if not self.batcher.is_measured:
             await self.measure()
 
     async def _after_texts(self, work: Callable[[], Result]) -> Result:
@@ -250,12 +234,6 @@ class Service:
         while 0 < waiting <= self.batcher.waiting_texts and time.monotonic() < until:
             await asyncio.sleep(_BETWEEN_LOOKS)
         return await self.batcher.alone(work)
-
-    @property
-    def is_measured(self) -> bool:
-        """False once another model or index has taken the place of the one that was measured."""
-        towers, index = self._measured or (None, None)
-        return towers is self.classifier.towers and index is self.classifier.index
 
     async def change(self, work: Work[Result]) -> Result:
         """A change of the labels, between two batches; when this returns, the next request finds it.
@@ -301,21 +279,11 @@ class Service:
                 waited += _BETWEEN_TRIES
         finally:
             self._changes -= 1
-            self._distrust()
 
     async def _refresh(self) -> None:
         """Takes in what other processes did to the folder: other labels, another index, calibration or model."""
-        try:
-            changed = self.classifier.path is not None and await self.batcher.alone(self.classifier.refresh)
-        finally:  # a new model may be here, even if its index cannot be used
-            self._distrust()
-        if changed:
+        if self.classifier.path is not None and await self.batcher.alone(self.classifier.refresh):
             self._log_labels("refreshed")
-
-    def _distrust(self) -> None:
-        """Nothing is done at once with a model or an index that may take long; it is measured soon."""
-        if not self.is_measured:
-            self.batcher.short_texts = 0
 
     def _log_labels(self, event: str) -> None:
         served = self.classifier

@@ -5,7 +5,7 @@ import platform
 
 import pytest
 
-from umpteen.cli.main import keep_freed_memory
+from umpteen.parallel.allocator import keep_freed_memory
 
 
 @pytest.fixture(autouse=True)

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 from lab.dots import Dots, Value
-
-from umpteen.evaluation.figures import Curve, Lines, Point, Points, draw
+from lab.figures import Curve, Lines, Point, Points, draw
 
 ODD = r"$\frac{$ & $x$"
 
