@@ -43,6 +43,12 @@ def final(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
+@pytest.fixture(autouse=True)
+def no_figures(monkeypatch: pytest.MonkeyPatch, held: Path) -> None:
+    """Once was enough, for `held`: drawing takes a second."""
+    monkeypatch.setattr(umpteen.model.calibrate, "draw", lambda *_, **__: [])
+
+
 def copy_of(home: Path, folder: Path) -> Path:
     shutil.copytree(home / "model", folder / "model")
     return folder / "model"
