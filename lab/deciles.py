@@ -7,9 +7,9 @@ import numpy as np
 from lab.classifiers import CLASSIFIERS, chosen_classifier, on_validation
 from lab.comparison import Outcomes, over_seeds, verdict, written
 from lab.experiment import Claim, Conclusion, Job, Setup
-from lab.figures import Curve, Lines
 from lab.losses import LOSSES, TOP_5
 from lab.training import Workbench
+from umpteen.evaluation.figures import Curve, Lines
 
 IN_BATCH, HARD, CACHE, ALL = "in-batch", "+1 hard", "cache", "all labels"
 ENCODERS = {

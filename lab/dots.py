@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lab.figures import colour_of
+from umpteen.evaluation.figures import colour_of
 
 
 class Value(NamedTuple):

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lab.comparison import Figures, Outcomes, claim_folder, finish_runs, verdict, written
-from lab.figures import Panel, draw
 from umpteen.errors import BadInput, Stopped
+from umpteen.evaluation.figures import Panel, draw
 from umpteen.files.progress import Notice, Progress
 from umpteen.files.storage import write_atomically
 from umpteen.version import __version__

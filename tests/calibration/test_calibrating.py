@@ -134,6 +134,7 @@ def test_a_calibrated_folder_is_whole_and_says_what_it_was_fitted_on(held: Path)
         "calibration.json",
         "part.json",
         "reliability.svg",
+        "reliability.png",
     }
     assert verify(held / "model") == []
     content = json.loads((folder / "calibration.json").read_text())

@@ -9,9 +9,9 @@ from lab.experiment import Setup
 from lab.token_star import OURS, THEIRS, begin, conclude
 from lab.token_star_data import Sizes, make_dataset, whole_words
 
-from lab import figures
 from umpteen.encoders.folder import TextTokenizer
 from umpteen.errors import BadInput
+from umpteen.evaluation import figures
 
 SIZES = Sizes(queries=30, star_queries=7, labels=20, test_queries=11, words=4)
 WORDS = [f"word{number}" for number in range(500)]

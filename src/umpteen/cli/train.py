@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -236,11 +237,13 @@ CLOCKS = {
 @click.argument("runs", nargs=-1, required=True, type=PATH)
 @option("--metric", default="nDCG@5")
 @option("--against", "clock", type=click.Choice(list(CLOCKS)), default="seconds")
-@click.option("--output", type=PATH, help="Where to draw: writes OUTPUT.svg.")
+@click.option("--output", type=PATH, help="Where to draw: writes OUTPUT.svg and OUTPUT.png.")
 @JSON
 def curves(runs: tuple[Path, ...], metric: str, clock: str, output: Path | None, as_json: bool) -> None:
     """Show the validation METRIC of RUNS, finished or under way, through their training."""
-    from umpteen.evaluation.chart import Series, chart, write_figure
+    import numpy as np
+
+    from umpteen.evaluation.figures import Curve, draw_curves
 
     unit, against = CLOCKS[clock]
     courses = {
@@ -256,9 +259,9 @@ def curves(runs: tuple[Path, ...], metric: str, clock: str, output: Path | None,
             for place, value in course:
                 say(f"  {against} {place:10,.1f}   {metric} {value:6.2f}")
     if output is not None:
-        drawn = [Series(name, course, at) for at, (name, course) in enumerate(courses.items())]
-        figure = chart(drawn, x=against, y=f"{metric} (%)")
-        write_figure(output.with_suffix(".svg"), [figure], title=f"{metric} on validation")
+        drawn = {name: Curve(*np.transpose(course)) for name, course in courses.items()}
+        about = {"title": f"{metric} on validation", "x": against, "y": f"{metric} (%)"}
+        draw_curves(output, drawn, notice=partial(say, err=True), **about)
 
 
 def _evaluations(run: Path, metric: str) -> list[dict[str, Any]]:

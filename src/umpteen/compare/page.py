@@ -7,7 +7,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from umpteen.evaluation.chart import Series, chart
+from umpteen.evaluation.figures import NO_FIGURE, Point, Points, inline, render
 from umpteen.files.storage import write_atomically
 
 METRICS = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@5", "R@10", "R@100")
@@ -23,6 +23,7 @@ def write_page(path: Path, outcome: dict[str, Any]) -> None:
         metrics=metrics,
         best={metric: max(result["metrics"][metric] for result in outcome["results"]) for metric in metrics},
         figures={what: draw_tradeoff(outcome["results"], cost, what) for cost, what in COSTS.items()},
+        no_figure=NO_FIGURE,
     )
     write_atomically(path, page)
 
@@ -53,8 +54,9 @@ def draw_tradeoff(results: list[dict[str, Any]], cost: str, what: str) -> Markup
         name, value, interval = result["method"], result["metrics"]["P@1"], result["intervals"]["P@1"]
         if value < best / 2:
             name, value, interval = f"{name} ({value:.1f}, below)", foot, None
-        points.append(Series(name, [(result[cost] or least, value)], 0 if result["ours"] else 1, interval=interval))
-    return Markup(chart(points, x=f"{what} (logarithmic)", y="P@1, %", log_x=True))
+        points.append(Point(name, result[cost] or least, value, 0 if result["ours"] else 1, interval))
+    image = render([Points(points, x=f"{what} (logarithmic)", y="P@1, %", log_x=True)], kinds=["svg"])
+    return Markup(inline(image["svg"].decode(), cost)) if image else Markup()
 
 
 def short_number(value: float) -> str:

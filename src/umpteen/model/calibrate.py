@@ -22,8 +22,8 @@ from umpteen.config.recipes import checked
 from umpteen.config.settings import RunConfig
 from umpteen.data.dataset import Dataset, Split, open_dataset, write_native
 from umpteen.errors import BadInput, NotSaved
-from umpteen.evaluation.chart import Series, chart, write_figure
-from umpteen.files.progress import Progress
+from umpteen.evaluation.figures import Curve, Lines, draw
+from umpteen.files.progress import Notice, Progress
 from umpteen.files.storage import open_workspace
 from umpteen.model.classifier import Classifier
 from umpteen.model.evaluate import in_rows_of
@@ -37,7 +37,7 @@ from umpteen.version import __version__
 DEPTH = 100  # labels of a text that are looked at
 MOST_TEXTS = 20_000  # more of them would not move the curves
 FEW_TEXTS = 200
-FIGURE = "reliability.svg"
+FIGURE = "reliability"
 SHARE = 20  # a fold is one part in so many of the texts …
 LEAST_TEXTS = 2400  # … or more, if all folds together would have fewer than these
 _STARTED_FROM = "# Started from "  # as model/train.py begins the recipe of such a model
@@ -192,7 +192,7 @@ def calibrate(
         calibration, probabilities = fit_calibration(held_out, origin, coverage=coverage)
         with folder.adding(CALIBRATION) as part:
             calibration.save(part.folder)
-            _draw(part.folder / FIGURE, calibration, held_out, probabilities)
+            _draw(part.folder / FIGURE, calibration, held_out, probabilities, observer.notice)
             figures = calibration.figures
             part.about = {"held_out": calibration.origin, "ece": figures["ece"], "ece_raw": figures["ece_raw"]}
             part.labels_version, part.needs = classifier.version, {RANKER: classifier.parts.get(RANKER)}
@@ -255,12 +255,15 @@ def _origin(dataset: Dataset, held_out: HeldOut, source: str, said: str) -> dict
     }
 
 
-def _draw(path: Path, calibration: Calibration, held_out: HeldOut, probabilities: NDArray[np.float32]) -> None:
-    charts = []
+def _draw(
+    stem: Path, calibration: Calibration, held_out: HeldOut, probabilities: NDArray[np.float32], notice: Notice
+) -> None:
+    panels = []
     for depth, title in ((1, "the best label of each text"), (5, "the best five")):
         found = reliabilities(held_out, probabilities, calibration.raw, depth)
-        series = [Series("as it should be", [(0, 0), (1, 1)], 5, dashed=True)]
+        curves = {"as it should be": Curve([0, 1], [0, 1], colour=5, dashed=True, marker="")}
         for colour, (name, side) in enumerate((("calibrated", "calibrated"), ("raw score", "raw"))):
-            series.append(Series(name, [(one.probability, one.right) for one in found[side][1]], colour))
-        charts.append(chart(series, x="probability given", y="share that is right", title=title, limits=(0, 1)))
-    write_figure(path, charts, title=f"reliability on {calibration.origin['said']}")
+            _, bins = found[side]
+            curves[name] = Curve([one.probability for one in bins], [one.right for one in bins], colour)
+        panels.append(Lines(curves, x="probability given", y="share that is right", title=title, limits=(0, 1)))
+    draw(stem, panels, title=f"reliability on {calibration.origin['said']}", notice=notice)

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 from lab.dots import Dots, Value
-from lab.figures import Curve, Lines, Point, Points, draw
+
+from umpteen.evaluation.figures import Curve, Lines, Point, Points, draw
 
 ODD = r"$\frac{$ & $x$"
 
