@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from umpteen.service.metrics import Counts, Exchange, Metrics
 
 
@@ -80,3 +82,13 @@ def test_a_worker_that_nobody_watches_any_more_tells_what_it_last_heard() -> Non
     metrics.batch(1, 0.1)
     asyncio.run(metrics.tell())
     assert "umpteen_batch_texts_count 1.0" in told(metrics)
+
+
+def test_counts_need_no_room_in_the_temporary_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object, **named: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    for made in ("mkstemp", "mkdtemp", "TemporaryFile", "NamedTemporaryFile"):
+        monkeypatch.setattr(f"tempfile.{made}", refuse)
+    monkeypatch.setattr("os.memfd_create", refuse)
+    test_whichever_worker_is_asked_tells_the_counts_of_all()
