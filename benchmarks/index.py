@@ -70,7 +70,7 @@ def run(
         size = sum(path.stat().st_size for path in Path(scratch).iterdir())
         del built
         begun = time.perf_counter()
-        index = FaissIndex.open(Path(scratch), LiveVectors(base), settings)
+        index = FaissIndex.open(Path(scratch), settings, np.arange(labels), LiveVectors(base), np.arange(0))
         open_seconds = time.perf_counter() - begun
         tell("timing", 0, 1)
         exact = ExactIndex(LiveVectors(base))
@@ -159,8 +159,8 @@ def _add_seconds(model: Path, index: FaissIndex, base: Tensor, new: NDArray[np.f
     vectors = torch.from_numpy(new)
     begun = time.perf_counter()
     catalogue.change(changes, lambda asked: vectors[: len(asked)])
-    rows, _ = catalogue.since(0)
-    index.add(rows, catalogue.vectors.of(rows).numpy())
+    rows = catalogue.since(0)
+    index.tell(catalogue.indexed(), rows)
     seconds = time.perf_counter() - begun
     found = index.search(vectors[:10], 1).rows[:, 0]
     assert (found >= len(base)).all() or np.isin(found, rows).any()

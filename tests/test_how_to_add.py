@@ -34,8 +34,8 @@ from umpteen.objectives.scores import Scores
 from umpteen.objectives.targets import Pairs, Targets
 from umpteen.parallel.world import Shard, World
 from umpteen.search import kinds as index_kinds
-from umpteen.search.engine import Engine, Indexed, LabelIndex
-from umpteen.search.index import ExactIndex
+from umpteen.search.engine import Engine, LabelIndex
+from umpteen.search.index import ExactIndex, Indexed, Rows
 from umpteen.training.build import build_run
 from umpteen.training.negatives import kinds as pool_kinds
 from umpteen.training.negatives.pool import InBatch
@@ -144,12 +144,12 @@ class ToyIndex(ExactIndex):
 class ToyEngine(Engine):
     @contextmanager
     def build(
-        self, folder: Path, indexed: Indexed, uri: str | None, progress: Advance
+        self, folder: Path, now: Indexed, uri: str | None, progress: Advance
     ) -> Iterator[tuple[LabelIndex, dict[str, Any]]]:
-        yield ToyIndex(indexed.vectors), {}
+        yield ToyIndex(now.vectors), {}
 
-    def open(self, folder: Path, about: dict[str, Any], indexed: Indexed) -> LabelIndex:
-        return ToyIndex(indexed.vectors)
+    def open(self, folder: Path, about: dict[str, Any], now: Indexed, held: Rows, changed: Rows) -> LabelIndex:
+        return ToyIndex(now.vectors)
 
 
 def test_an_index_is_a_class_its_engine_and_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -216,7 +216,7 @@ def test_labels_and_vectors_of_two_models_are_never_taken_for_one(model: Path, m
     monkeypatch.setattr(catalogue_module, "read_vectors", replaced_before)
     found = open_labels(model)
     assert found.labels.texts[0] == "tree" and found.labels.version == 1
-    assert torch.equal(found.all_vectors(), other.vectors)
+    assert torch.equal(found.vectors.everything, other.vectors)
 
 
 def test_a_model_in_use_goes_on_without_its_folder(model: Path, tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ class Classifier:
     """The labels as they are now; a snapshot that later changes leave alone."""
     version = _OfModel(lambda model: model.version)
     """Of the labels: 0 as trained, one more with each change."""
-    vectors = _OfModel(lambda model: model.catalogue.all_vectors())
+    vectors = _OfModel(lambda model: model.catalogue.vectors.everything)
     """The labels' vectors, retired rows included; mapped while no label has changed, else held in memory."""
     hidden = _OfModel(lambda model: np.flatnonzero(~model.labels.active))
     """The rows of retired labels, which no search may return."""

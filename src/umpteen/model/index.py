@@ -22,8 +22,8 @@ from umpteen.model.classifier import Classifier
 from umpteen.model.folder import INDEX, ModelFolder, Verified, at_one_moment, checked_parts
 from umpteen.model.labels import LiveLabels
 from umpteen.search.certificate import Certificate, interval, queries_per_second, tune
-from umpteen.search.engine import Engine, Indexed
-from umpteen.search.index import ExactIndex, Rows
+from umpteen.search.engine import Engine
+from umpteen.search.index import ExactIndex, Indexed, Rows
 from umpteen.search.kinds import KINDS, engine_of, forget
 
 CERTIFICATE = "certificate.json"
@@ -88,7 +88,7 @@ def build_index(
     folder = classifier.folder
     assert folder is not None
     labels = classifier.index.labels
-    over = Indexed(folder.model, labels, classifier.version, lambda: classifier.labels)
+    over = Indexed(folder.model, classifier.labels, labels)
     if isinstance(sample, int):
         sample = of_label_texts(classifier.labels, sample)
     queries = encode_texts(classifier.towers.query, sample.texts).float().cpu()
@@ -99,6 +99,8 @@ def build_index(
         index, about = made.enter_context(engine.build(part.folder, over, uri, partial(tell, "building")))
         seconds = time.perf_counter() - begun
         tuned = tune(index, queries, k, recall)
+        if index.away is not None:
+            raise BadInput(index.away)
         speeds = [queries_per_second(side, queries, k) for side in (index, ExactIndex(labels))]
         part.labels_version, part.living = classifier.version, engine.living
         part.about = {**index.save(part.folder), **about}
@@ -139,22 +141,21 @@ def sync_index(model: Path | str, *, sample: Sample | int = USUAL, progress: Pro
         raise BadInput(f"{model} has no index; `umpteen index build` makes one")
     part, certificate = found
     catalogue = open_labels(model)
-    put, gone = catalogue.since(part.labels_version)
+    changed = catalogue.since(part.labels_version)
     engine = engine_of(str(part.about.get("kind")))
     if engine.updates:
         folder = ModelFolder(model)
-        older = catalogue.indexed(part.labels_version, folder.model)
-        engine.update(folder.part_path(part), part.about, older, catalogue.vectors, put, gone)
+        engine.update(folder.part_path(part), part.about, catalogue.indexed(), changed)
         with folder.changing() as connection:
             current = read_parts(connection).get(INDEX)
             if current is None or current.folder != part.folder:
                 raise NotSaved(f"{folder.path}: its index was replaced meanwhile; what stands there now is as it was")
             write_part(connection, part._replace(labels_version=catalogue.labels.version))
-    elif len(put) + len(gone):
+    elif len(changed):
         build_index(
             model, certificate.kind, recall=certificate.target, k=certificate.k, sample=sample, progress=progress
         )
-    return len(put) + len(gone)
+    return len(changed)
 
 
 def _checked(kind: str, recall: float, k: int | None, uri: str | None) -> Engine:

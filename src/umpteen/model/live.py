@@ -7,6 +7,7 @@ from sqlite3 import Connection
 from time import monotonic
 from typing import Any, NamedTuple
 
+import numpy as np
 from safetensors import SafetensorError
 
 from umpteen.calibration.calibration import Calibration
@@ -192,7 +193,10 @@ class LiveModel:
 
     def tell_index(self) -> None:
         """The index hears of the labels that have changed since it last did."""
-        self._index_version = self._told(self.index, self._index_version)
+        changed = self.catalogue.since(self._index_version)
+        if len(changed):
+            self.index.tell(self.catalogue.indexed(), changed)
+        self._index_version = self.version
 
     def _wanted(self, parts: Mapping[str, Part]) -> Iterable[str]:
         """The names of the parts that are followed; a calibration holds for the ranker's scores, if there is one."""
@@ -217,36 +221,28 @@ class LiveModel:
 
     def _use_index(self, part: Part | None, *, try_it: bool) -> None:
         assert self.folder is not None
-        old, version = self.index, self.version
+        old = self.index
         new: LabelIndex = ExactIndex(self.catalogue.vectors)
         if part is not None:
             where = self.folder.part_path(part)
             engine = engine_of(str(part.about.get("kind")))
+            held = np.flatnonzero(self.catalogue.at(part.labels_version).active)
+            changed = self.catalogue.since(part.labels_version)
             try:
-                new = engine.open(where, part.about, self.catalogue.indexed(part.labels_version))
+                new = engine.open(where, part.about, self.catalogue.indexed(), held, changed)
             except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
                 raise DamagedModel(
                     f"{where}: cannot be opened although its files are whole ({error}); "
                     "`umpteen index build` makes it again, `umpteen index remove` goes back to exact search"
                 ) from error
             try:
-                version = self._told(new, part.labels_version)
                 if try_it:
                     try_out(new, self.catalogue.vectors.dimension)
             except BaseException:  # another process may have it to itself
                 new.close()
                 raise
-        self.index, self._index_version = new, version
+        self.index, self._index_version = new, self.version
         old.close()
-
-    def _told(self, index: LabelIndex, version: int) -> int:
-        """An index of this version hears what came later; returns the version that it knows then."""
-        put, gone = self.catalogue.since(version)
-        if len(put):
-            index.add(put, self.catalogue.vectors.of(put).numpy())
-        if len(gone):
-            index.remove(gone)
-        return self.version
 
 
 def _place(part: Part | None) -> str:

@@ -4,18 +4,16 @@ A new kind is a module with an index (the methods of `LabelIndex`) and its `Engi
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from umpteen.files.progress import Advance
-from umpteen.search.index import Effort, ExactIndex, LiveVectors, Rows
+from umpteen.search.index import Effort, ExactIndex, Indexed, LiveVectors, Rows
 from umpteen.search.ranking import Ranking
 
 
@@ -31,6 +29,9 @@ class LabelIndex(Protocol):
     def labels(self) -> LiveVectors:
         """All there is to find now."""
 
+    def tell(self, now: Indexed, changed: Rows) -> None:
+        """The labels as they are now, and which rows have come, gone or changed since it was told last or built."""
+
     def search(self, queries: Tensor, k: int) -> Ranking:
         """The k best rows of each query, of equal scores the smaller first; ends in −1 when there are fewer."""
 
@@ -40,37 +41,11 @@ class LabelIndex(Protocol):
     def efforts(self, k: int) -> list[Effort]:
         """What can be tried, the least first, in groups of one breadth; an index without a choice has one."""
 
-    def add(self, rows: NDArray[np.int64], vectors: NDArray[np.float32]) -> None:
-        """New rows, or new vectors for known ones; found by the next search."""
-
-    def remove(self, rows: NDArray[np.int64]) -> None:
-        """Rows that no search returns until they are added again."""
-
     def save(self, folder: Path) -> dict[str, Any]:
         """Writes the index as it was built into a folder; returns what its engine has to be told to open it."""
 
     def close(self) -> None:
         """Lets go of files, locks and connections; an index is not searched after it."""
-
-
-class NamedRows(Protocol):
-    """The labels' catalogue, as far as an index is to know it."""
-
-    @property
-    def version(self) -> int: ...
-    @property
-    def keys(self) -> Sequence[str]: ...
-    @property
-    def active(self) -> NDArray[np.bool_]: ...
-
-
-class Indexed(NamedTuple):
-    """What an index is over: the vectors of one version of a model's labels, and the labels as they are now."""
-
-    model: str  # the model's own name, eight hexadecimal digits
-    vectors: LiveVectors
-    version: int
-    catalogue: Callable[[], NamedRows]
 
 
 BOUND = "bound_to_folder"  # in what is told of an index: a copy of its files would be of no use elsewhere
@@ -88,18 +63,16 @@ class Engine(ABC):
 
     @abstractmethod
     def build(
-        self, folder: Path, indexed: Indexed, uri: str | None, progress: Advance
+        self, folder: Path, now: Indexed, uri: str | None, progress: Advance
     ) -> AbstractContextManager[tuple[LabelIndex, dict[str, Any]]]:
         """An index over the labels, open while this lasts, and what to remember besides what its `save` tells."""
 
     @abstractmethod
-    def open(self, folder: Path, about: dict[str, Any], indexed: Indexed) -> LabelIndex:
-        """The index as it was saved; the caller tells it what has changed since that version."""
+    def open(self, folder: Path, about: dict[str, Any], now: Indexed, held: Rows, changed: Rows) -> LabelIndex:
+        """The index as it was saved, of the rows `held` at that time, and told of those that have changed since."""
 
-    def update(
-        self, folder: Path, about: dict[str, Any], indexed: Indexed, now: LiveVectors, put: Rows, gone: Rows
-    ) -> None:
-        """Tells an index of older labels the vectors as they are now, the rows that changed and those that are gone."""
+    def update(self, folder: Path, about: dict[str, Any], now: Indexed, changed: Rows) -> None:
+        """Takes the rows that have changed into the index for good."""
         raise NotImplementedError
 
     def forget(self, folder: Path, about: dict[str, Any]) -> str | None:
@@ -126,9 +99,9 @@ class ExactEngine(Engine):
 
     @contextmanager
     def build(
-        self, folder: Path, indexed: Indexed, uri: str | None, progress: Advance
+        self, folder: Path, now: Indexed, uri: str | None, progress: Advance
     ) -> Iterator[tuple[LabelIndex, dict[str, Any]]]:
-        yield ExactIndex(indexed.vectors), {}
+        yield ExactIndex(now.vectors), {}
 
-    def open(self, folder: Path, about: dict[str, Any], indexed: Indexed) -> LabelIndex:
-        return ExactIndex(indexed.vectors)
+    def open(self, folder: Path, about: dict[str, Any], now: Indexed, held: Rows, changed: Rows) -> LabelIndex:
+        return ExactIndex(now.vectors)

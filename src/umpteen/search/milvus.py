@@ -19,8 +19,7 @@ from torch import Tensor
 from umpteen.errors import BadInput, InUse
 from umpteen.files.progress import Advance
 from umpteen.files.storage import FileLock
-from umpteen.search.engine import NamedRows
-from umpteen.search.index import LiveVectors, Rows
+from umpteen.search.index import Indexed, Rows
 from umpteen.search.ranking import NO_LABEL
 
 HNSW, IVF_FLAT, AUTO = "HNSW", "IVF_FLAT", "AUTOINDEX"
@@ -231,33 +230,38 @@ class MilvusCollection:
         connection.call(make)
         return cls(connection, name, structure)
 
-    def write(
-        self, rows: Rows, labels: LiveVectors, catalogue: NamedRows, progress: Advance = lambda done, total: None
-    ) -> None:
+    def catch_up(self, now: Indexed, changed: Rows, *, anyway: bool = False) -> None:
+        """Holds this version of the labels, of which these rows have changed; safe to repeat after any interruption.
+
+        Another process may have told it; that is taken on trust, unless it is to be told `anyway`.
+        """
+        held = self.version()
+        if anyway or held is None or held < now.labels.version:
+            self.write(np.arange(len(now.vectors)) if held is None else changed, now)
+            self.mark(now)
+
+    def write(self, rows: Rows, now: Indexed, progress: Advance = lambda done, total: None) -> None:
         """These rows as they are now; those that are there already are replaced."""
-        step = max(1, _NUMBERS_AT_A_TIME // labels.dimension)
+        step = max(1, _NUMBERS_AT_A_TIME // now.vectors.dimension)
         for start in range(0, len(rows), step):
             some = rows[start : start + step]
-            active = labels.active[some]
-            vectors = np.zeros((len(some), labels.dimension), dtype=np.float32)
-            vectors[active] = labels.of(some[active]).numpy()
             self._upsert(
                 {
-                    "row": int(row),
-                    "key": catalogue.keys[int(row)],
-                    "version": catalogue.version,
-                    "retired": not alive,
+                    "row": row,
+                    "key": now.labels.keys[row],
+                    "version": now.labels.version,
+                    "retired": not now.vectors.active[row],
                     "vector": vector,
                 }
-                for row, alive, vector in zip(some, active, vectors, strict=True)
+                for row, vector in zip(some.tolist(), now.vectors.of(some).numpy(), strict=True)
             )
             progress(start + len(some), len(rows))
 
-    def mark(self, version: int, dimension: int) -> None:
+    def mark(self, now: Indexed) -> None:
         """The collection holds this version of the labels."""
         self.connection.call(lambda client: client.flush(self.name))
-        vector = np.zeros(dimension, dtype=np.float32)
-        self._upsert([{"row": MARKER, "key": "", "version": version, "retired": True, "vector": vector}])
+        vector = np.zeros(now.vectors.dimension, dtype=np.float32)
+        self._upsert([{"row": MARKER, "key": "", "version": now.labels.version, "retired": True, "vector": vector}])
 
     def version(self) -> int | None:
         """The version of the labels that the collection holds; None if it never was complete."""
