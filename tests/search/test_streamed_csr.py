@@ -36,7 +36,7 @@ def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path, mon
     def failing(*_: object) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(np.lib.format, "write_array", failing)
+    monkeypatch.setattr(np.lib.format, "write_array_header_1_0", failing)
     with pytest.raises(NotSaved, match=r"one\.npz: could not be written"):
         write_csr(tmp_path / "one.npz", (1, 40), np.ones(1), np.zeros(1, dtype=np.int32), np.arange(2))
     assert list(tmp_path.iterdir()) == []

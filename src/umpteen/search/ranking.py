@@ -134,6 +134,9 @@ def values_at(matrix: csr_array, rows: NDArray[np.int32]) -> NDArray[np.float32]
     return np.where(found, matrix.data[place] if len(stored) else 0, 0).astype(np.float32)
 
 
+_NUMBERS_AT_A_TIME = 2**14
+
+
 def write_csr(
     path: Path, shape: tuple[int, int], data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any]
 ) -> None:
@@ -146,8 +149,11 @@ def write_csr(
         for name, values in arrays.items():
             about = zipfile.ZipInfo(f"{name}.npy")  # without the time of day
             about.compress_type = zipfile.ZIP_DEFLATED
+            array = np.asarray(values)
             with archive.open(about, "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, np.asarray(values))
+                np.lib.format.write_array_header_1_0(member, np.lib.format.header_data_from_array_1_0(array))
+                for start in range(0, array.size, _NUMBERS_AT_A_TIME):
+                    member.write(array.reshape(-1)[start : start + _NUMBERS_AT_A_TIME].tobytes())
 
 
 _MERGED_AT_ONCE = 8192  # queries whose best the processes tell each other together
