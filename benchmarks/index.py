@@ -99,7 +99,7 @@ def run(
         "recall_at_10": float(tuned.recalls.mean()),
         "recall_interval": [low, high],
         "certifying_queries": len(tuned.recalls),
-        "effort": tuned.effort.to_dict(),
+        "effort": tuned.effort._asdict(),
         "speed_ratio": taken.ratio(faster, "hnsw"),
         "exact": faster,
         "queries_per_second": {name: timed / seconds for name, seconds in taken.seconds.items()},
@@ -152,7 +152,7 @@ def _flat(base: Tensor) -> Callable[[Tensor], object]:
 def _add_seconds(model: Path, index: FaissIndex, base: Tensor, new: NDArray[np.float32]) -> float:
     """Seconds until new labels are on disk for good and found, their vectors being known."""
     keys = [f"L{row}" for row in range(len(base))]
-    labels = LiveLabels.of(LabelCatalogue(keys, keys))
+    labels = LiveLabels(LabelCatalogue(keys, keys))
     catalogue = LiveCatalogue(labels, base, Store.create(model, "", 0))
     texts = [f"new label {place}" for place in range(len(new))]
     changes = [Add(f"new-{place}", text) for place, text in enumerate(texts)]

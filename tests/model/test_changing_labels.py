@@ -259,7 +259,7 @@ def test_saving_over_itself_loses_nothing_another_process_wrote(model: Path) -> 
 def test_a_label_table_has_no_vector_for_a_new_text_but_can_retire(model: Path, tmp_path: Path) -> None:
     first = Classifier.load(model)
     towers = Towers(first.towers.query, LabelTable(RowTable(first.vectors.clone())))
-    Classifier(towers.eval(), first.labels, first.vectors).save(tmp_path / "table")
+    Classifier(towers.eval(), first.labels.catalogue(), first.vectors).save(tmp_path / "table")
     table = Classifier.load(tmp_path / "table")
     with pytest.raises(BadInput, match="label table, which has no vector for a text"):
         table.add_labels({"n": "new"})

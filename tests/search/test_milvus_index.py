@@ -168,14 +168,13 @@ def test_a_collection_that_never_was_complete_is_written_whole(connection: Milvu
 def test_an_embedded_engine_without_the_structure_takes_what_it_has(
     connection: MilvusConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    create = MilvusCollection._create
+    call = MilvusConnection.call
 
-    def older(connection: MilvusConnection, name: str, dimension: int, structure: str, lists: int) -> MilvusCollection:
-        if structure == HNSW:
-            raise MilvusAway("local mode only support FLAT AUTOINDEX")
-        return create(connection, name, dimension, structure, lists)
+    def older(*_: object) -> None:
+        monkeypatch.setattr(MilvusConnection, "call", call)
+        raise MilvusAway("local mode only support FLAT AUTOINDEX")
 
-    monkeypatch.setattr(MilvusCollection, "_create", older)
+    monkeypatch.setattr(MilvusConnection, "call", older)
     collection = MilvusCollection.create(connection, "labels", 24, HNSW, 1)
     assert collection.structure == AUTO
     index = MilvusIndex(collection, over(LiveVectors(clustered(40, 8))), Effort(1, 0, 10), NOTHING)
@@ -282,7 +281,7 @@ def test_exact_search_answers_while_milvus_is_away_and_milvus_when_it_is_back(
 
 def test_an_index_that_is_away_from_the_start_serves_all_the_same() -> None:
     base = clustered(50, 1)
-    settings = {"collection": "labels", "structure": HNSW, "effort": Effort(10, 20, 20).to_dict()}
+    settings = {"collection": "labels", "structure": HNSW, "effort": Effort(10, 20, 20)._asdict()}
     index = opened(MilvusConnection(NOBODY, timeout=1), base, settings)
     assert index.away is None and index._keeper is None  # nobody has asked it for anything
     assert index.search(base[:3], 2).rows[:, 0].tolist() == [0, 1, 2]
@@ -313,7 +312,7 @@ def test_an_index_can_be_closed_while_its_thread_starts(tmp_path: Path, monkeypa
 
 def test_who_only_changes_labels_never_touches_milvus(tmp_path: Path) -> None:
     base = clustered(50, 1)
-    settings = {"collection": "labels", "structure": HNSW, "effort": Effort(10, 20, 20).to_dict()}
+    settings = {"collection": "labels", "structure": HNSW, "effort": Effort(10, 20, 20)._asdict()}
     connection = MilvusConnection(str(tmp_path / "labels.db"))
     index = opened(connection, base, settings)
     add(index, np.array([50]), base[:1].numpy())

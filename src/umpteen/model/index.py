@@ -110,8 +110,8 @@ def build_index(
             k=k,
             target=recall,
             recall=float(tuned.recalls.mean()),
-            recall_interval=interval(tuned.recalls),
-            effort=tuned.effort.to_dict(),
+            recall_interval=list(interval(tuned.recalls)),
+            effort=tuned.effort._asdict(),
             queries=len(tuned.recalls),
             queries_tuned_on=tuned.tuned_on,
             sample=sample.origin,
@@ -182,7 +182,7 @@ def index_of(model: Path) -> tuple[Part, Certificate] | None:
         folder.require_whole([part], Verified(connection), only=(part.folder,))
         path = folder.part_path(part) / CERTIFICATE
         try:
-            return part, Certificate.from_dict(json.loads(path.read_text(encoding="utf-8")))
+            return part, Certificate(**json.loads(path.read_text(encoding="utf-8")))
         except (ValueError, TypeError, KeyError) as error:
             raise DamagedModel(f"{path}: is damaged ({error}); build the index again") from error
 

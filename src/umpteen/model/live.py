@@ -53,7 +53,7 @@ class LiveModel:
         towers: Towers,
         catalogue: LiveCatalogue,
         *,
-        report: Report | dict[str, Any] | None = None,
+        report: Report | None = None,
         recipe: str | None = None,
         data: dict[str, Any] | None = None,
         training: dict[str, Any] | None = None,
@@ -72,7 +72,7 @@ class LiveModel:
             raise BadInput(f"the ranker knows {ranker.labels:,} labels, the model {count:,}; fit it again")
         self.catalogue = catalogue
         self.towers = towers
-        self._report = report  # as it was read, until somebody asks for it
+        self.trained_report = report  # on validation, as training ended: of the dual encoder alone
         self.recipe = recipe
         self.data = data or {}
         self.training = training or {}
@@ -99,7 +99,7 @@ class LiveModel:
             loaded = cls(
                 Towers.load(folder.trained / "encoder"),
                 LiveCatalogue.read(folder, connection),
-                report=json.loads(report.read_text(encoding="utf-8")) if report.exists() else None,
+                report=Report.from_dict(json.loads(report.read_text(encoding="utf-8"))) if report.exists() else None,
                 recipe=recipe.read_text(encoding="utf-8") if recipe.exists() else None,
                 data=folder.manifest["settings"]["data"],
                 training=folder.manifest["settings"]["training"],
@@ -119,21 +119,7 @@ class LiveModel:
     def report(self) -> Report | None:
         """On validation: as it answers, with its ranker if it has one."""
         ranked = None if self.fitted_ranker is None else self.fitted_ranker.report
-        return self.trained_report if ranked is None else self._read(ranked)
-
-    @property
-    def trained_report(self) -> Report | None:
-        """On validation, as training ended: of the dual encoder alone."""
-        if self._report is not None and not isinstance(self._report, Report):
-            self._report = self._read(self._report)
-        return self._report
-
-    def _read(self, report: dict[str, Any]) -> Report:
-        try:
-            return Report.from_dict(report)
-        except BadInput as error:
-            where = "the model" if self.folder is None else self.folder.path
-            raise DamagedModel(f"{where}: cannot be used although its files are whole: {error}") from error
+        return self.trained_report if ranked is None else Report.from_dict(ranked)
 
     @property
     def labels(self) -> LiveLabels:

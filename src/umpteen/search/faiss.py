@@ -196,7 +196,7 @@ class FaissIndex:
         except RuntimeError as error:
             reason = str(error).rpartition(": ")[2].strip()
             raise NotSaved(f"{path}: FAISS could not write it: {reason}; the index there was is untouched") from error
-        return {"kind": self.kind, "effort": self.effort.to_dict()}
+        return {"kind": self.kind, "effort": self.effort._asdict()}
 
     @classmethod
     def open(

@@ -6,7 +6,6 @@ scores; many are searched tile by tile (ranking.py). engine.py has the seam to o
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -127,12 +126,7 @@ def exact_scores(queries: Tensor, rows: Rows, labels: LiveVectors) -> NDArray[np
         for start in range(0, len(rows), step):
             some = rows[start : start + step]
             there = some != NO_LABEL
-            if there.all():
-                vectors = labels.of(some.ravel())
-            else:
-                vectors = torch.zeros(some.size, labels.dimension)
-                vectors[torch.from_numpy(there.ravel())] = labels.of(some[there])
-            vectors = vectors.view(*some.shape, labels.dimension)
+            vectors = labels.of(np.where(there, some, 0).ravel()).view(*some.shape, labels.dimension)
             found = torch.bmm(vectors, queries[start : start + step, :, None]).squeeze(2).numpy()
             scores[start : start + step] = np.where(there, found, np.float32(-np.inf))
     return scores
@@ -141,8 +135,7 @@ def exact_scores(queries: Tensor, rows: Rows, labels: LiveVectors) -> NDArray[np
 _SPARE = 6  # candidates beyond k, at least
 
 
-@dataclass(frozen=True)
-class Effort:
+class Effort(NamedTuple):
     """Chosen for the best `k`; who asks for more gets as much more."""
 
     k: int
@@ -155,12 +148,9 @@ class Effort:
         more = k / self.k
         return Effort(k, math.ceil(self.breadth * more), max(k, math.ceil(self.rescored * more)))
 
-    def to_dict(self) -> dict[str, int]:
-        return {"k": self.k, "breadth": self.breadth, "rescored": self.rescored}
-
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> "Effort":
-        return cls(int(content["k"]), int(content["breadth"]), int(content["rescored"]))
+        return cls(*(int(content[name]) for name in cls._fields))
 
 
 def with_spare(k: int) -> int:

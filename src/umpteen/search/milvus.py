@@ -199,17 +199,6 @@ class MilvusCollection:
         cls, connection: MilvusConnection, name: str, dimension: int, structure: str, lists: int
     ) -> "MilvusCollection":
         """A new, empty collection; an embedded engine that does not have the structure takes what it has."""
-        try:
-            return cls._create(connection, name, dimension, structure, lists)
-        except MilvusAway:
-            if not connection.embedded:
-                raise
-            return cls._create(connection, name, dimension, AUTO, lists)
-
-    @classmethod
-    def _create(
-        cls, connection: MilvusConnection, name: str, dimension: int, structure: str, lists: int
-    ) -> "MilvusCollection":
         from pymilvus import DataType, MilvusClient
 
         schema = MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)
@@ -218,17 +207,26 @@ class MilvusCollection:
         schema.add_field("version", DataType.INT64)
         schema.add_field("retired", DataType.BOOL)
         schema.add_field("vector", DataType.FLOAT_VECTOR, dim=dimension)
-        parameters = {HNSW: {"M": 32, "efConstruction": 200}, IVF_FLAT: {"nlist": lists}}.get(structure, {})
-        index = MilvusClient.prepare_index_params()
-        index.add_index("vector", index_type=structure, metric_type="IP", params=parameters)
+        parameters = {HNSW: {"M": 32, "efConstruction": 200}, IVF_FLAT: {"nlist": lists}, AUTO: {}}
 
-        def make(client: Any) -> None:
-            if client.has_collection(name):
-                client.drop_collection(name)
-            client.create_collection(name, schema=schema, index_params=index)
+        def made_of(structure: str) -> "MilvusCollection":
+            index = MilvusClient.prepare_index_params()
+            index.add_index("vector", index_type=structure, metric_type="IP", params=parameters[structure])
 
-        connection.call(make)
-        return cls(connection, name, structure)
+            def make(client: Any) -> None:
+                if client.has_collection(name):  # without an index, which it could not have
+                    client.drop_collection(name)
+                client.create_collection(name, schema=schema, index_params=index)
+
+            connection.call(make)
+            return cls(connection, name, structure)
+
+        try:
+            return made_of(structure)
+        except MilvusAway:
+            if not connection.embedded:
+                raise
+            return made_of(AUTO)
 
     def catch_up(self, now: Indexed, changed: Rows, *, anyway: bool = False) -> None:
         """Holds this version of the labels, of which these rows have changed; safe to repeat after any interruption.

@@ -68,8 +68,8 @@ class State(NamedTuple):
 class MilvusIndex:
     """Answers even when Milvus does not: by exact search, and `away` says why.
 
-    A thread of its own, alive while there is something to do, waits for Milvus with growing patience and tells it of
-    changed labels. Who never searches never touches Milvus.
+    From the first search on a thread of its own waits for Milvus with growing patience and tells it of changed labels.
+    Who never searches never touches Milvus.
     """
 
     kind = "milvus"
@@ -82,9 +82,8 @@ class MilvusIndex:
         self._state = State(now, Overlay.of(now.vectors, changed), changed)
         self._changing = Lock()  # of the state
         self._writing = Lock()  # to Milvus
-        self._searched = False
         self._keeper: Thread | None = None
-        self._keeping = Lock()
+        self._keeping = Lock()  # around its start and its end
         self._ending = Event()
 
     @classmethod
@@ -108,8 +107,10 @@ class MilvusIndex:
                 found = overlay.best(queries, self._found(queries, self.effort.for_k(k), overlay.labels), k)
             except MilvusAway as away:
                 self.away = str(away)
-        self._searched = True
-        self._keep()
+        with self._keeping:
+            if self._keeper is None and not self._ending.is_set():
+                self._keeper = Thread(target=self._look_after, name="milvus", daemon=True)
+                self._keeper.start()
         return exact_search(queries, overlay.labels, k) if found is None else found
 
     def candidates(self, queries: Tensor, effort: Effort) -> Rows:
@@ -139,7 +140,6 @@ class MilvusIndex:
             _, overlay, waiting = self._state
             overlay = Overlay.of(now.vectors, np.union1d(overlay.changed, changed))
             self._state = State(now, overlay, np.union1d(waiting, changed))
-        self._keep()
 
     def waiting(self) -> int:
         """How many rows Milvus has not heard of yet."""
@@ -166,34 +166,22 @@ class MilvusIndex:
         """Milvus holds all there is; returns what its engine has to be told."""
         return {
             "kind": self.kind,
-            "effort": self.effort.to_dict(),
+            "effort": self.effort._asdict(),
             "collection": self.collection.name,
             "structure": self.collection.structure,
         }
 
-    def _keep(self) -> None:
-        """Makes sure that somebody looks after Milvus, if there is reason to."""
-        with self._keeping:
-            if self._keeper is None and self._searched and not self._ending.is_set() and self._is_needed():
-                self._keeper = Thread(target=self._look_after, name="milvus", daemon=True)
-                self._keeper.start()
-
-    def _is_needed(self) -> bool:
-        return self.away is not None or self.waiting() > 0
-
     def _look_after(self) -> None:
         wait = _FIRST_WAIT  # the first time, too: changes come in bursts, and some processes end soon
         while not self._ending.wait(wait):
+            if self.away is None and not self.waiting():
+                continue
             try:
                 self.catch_up()
                 self.away, wait = None, _FIRST_WAIT
             except Exception as error:  # whatever it is: answers stay exact, and Milvus gets another chance
                 self.away = self.away or str(error)
                 wait = min(2 * wait, _LONGEST_WAIT)
-            with self._keeping:
-                if not self._is_needed():
-                    self._keeper = None
-                    return
 
 
 def all_of_length_1(labels: LiveVectors, rows: Rows) -> bool:

@@ -115,20 +115,22 @@ def _without_hopeless(matrix: csr_array, k: int) -> csr_array:
 
 def contains(pairs: csr_array, rows: NDArray[np.int32]) -> NDArray[np.bool_]:
     """Whether (query i, label rows[i, j]) is stored in `pairs`; what is stored there, even 0, doesn't matter."""
-    queries, labels = pairs.shape
-    stored = np.repeat(np.arange(queries, dtype=np.int64), np.diff(pairs.indptr)) * labels + pairs.indices
-    asked = np.arange(queries, dtype=np.int64)[:, None] * labels + rows
-    found: NDArray[np.bool_] = np.isin(asked, stored) & (rows != NO_LABEL)
+    found: NDArray[np.bool_] = np.isin(*_numbered(rows, pairs)) & (rows != NO_LABEL)
     return found
+
+
+def _numbered(rows: NDArray[np.int32], pairs: csr_array) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The pairs asked for and those that are stored, each as one number."""
+    queries, labels = pairs.shape
+    first = np.arange(queries, dtype=np.int64) * labels
+    return first[:, None] + rows, np.repeat(first, np.diff(pairs.indptr)) + pairs.indices
 
 
 def values_at(matrix: csr_array, rows: NDArray[np.int32]) -> NDArray[np.float32]:
     """What `matrix` stores at (query i, label rows[i, j]); 0 where it stores nothing."""
     matrix = csr_array(matrix)
     matrix.sum_duplicates()
-    queries, labels = matrix.shape
-    stored = np.repeat(np.arange(queries, dtype=np.int64), np.diff(matrix.indptr)) * labels + matrix.indices
-    asked = np.arange(queries, dtype=np.int64)[:, None] * labels + rows
+    asked, stored = _numbered(rows, matrix)
     place = np.minimum(np.searchsorted(stored, asked), max(0, len(stored) - 1))
     found = (stored[place] == asked) & (rows != NO_LABEL) if len(stored) else np.zeros(rows.shape, dtype=bool)
     return np.where(found, matrix.data[place] if len(stored) else 0, 0).astype(np.float32)
