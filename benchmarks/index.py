@@ -29,8 +29,9 @@ from umpteen.model.changes import Add, Store
 from umpteen.model.labels import LiveLabels
 from umpteen.parallel.world import undivided
 from umpteen.search.certificate import interval, tune
+from umpteen.search.engine import ExactIndex
 from umpteen.search.faiss import HNSW, FaissIndex, faiss_library
-from umpteen.search.index import Effort, ExactIndex, LiveVectors
+from umpteen.search.index import Effort, Indexed, LiveVectors
 
 DATA, MODEL = "wordnet-nouns", "all-MiniLM-L6-v2"
 K = 10
@@ -62,7 +63,7 @@ def run(
     base, new = torch.from_numpy(drawn[:labels]), drawn[labels:]
     with TemporaryDirectory(prefix="umpteen-index-", dir=folder) as scratch:
         begun = time.perf_counter()
-        built = FaissIndex.build(HNSW, LiveVectors(base), Effort(1, 1, 1), lambda *done: tell("building", *done))
+        built = FaissIndex.over(HNSW, LiveVectors(base), Effort(1, 1, 1), lambda *done: tell("building", *done))
         build_seconds = time.perf_counter() - begun
         tell("tuning", 0, 1)
         tuned = tune(built, asked, K, recall, seed=seed)
@@ -70,7 +71,8 @@ def run(
         size = sum(path.stat().st_size for path in Path(scratch).iterdir())
         del built
         begun = time.perf_counter()
-        index = FaissIndex.open(Path(scratch), settings, np.arange(labels), LiveVectors(base), np.arange(0))
+        over = Indexed("", LiveLabels(LabelCatalogue([], [])), LiveVectors(base))
+        index = FaissIndex.open(Path(scratch), settings, over, np.arange(labels), np.arange(0))
         open_seconds = time.perf_counter() - begun
         tell("timing", 0, 1)
         exact = ExactIndex(LiveVectors(base))

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from search.index_cases import Truth, add, change, clustered, remove, scores_are_inner_products, with_twins
 from umpteen.errors import BadInput
-from umpteen.search.engine import LabelIndex
-from umpteen.search.index import ExactIndex, LiveVectors, best_of
+from umpteen.search.engine import ExactIndex, LabelIndex
+from umpteen.search.index import LiveVectors, best_of
 from umpteen.search.ranking import NO_LABEL
 
 

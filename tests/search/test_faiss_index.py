@@ -8,7 +8,17 @@ import numpy as np
 import pytest
 import torch
 
-from search.index_cases import Truth, add, change, clustered, recall, remove, scores_are_inner_products, with_twins
+from search.index_cases import (
+    Truth,
+    add,
+    change,
+    clustered,
+    over,
+    recall,
+    remove,
+    scores_are_inner_products,
+    with_twins,
+)
 from umpteen.errors import BadInput, DamagedModel, NotSaved
 from umpteen.search.faiss import FLAT, HNSW, IVFPQ, KINDS, SQ, STRUCTURE, FaissIndex
 from umpteen.search.index import Effort, LiveVectors
@@ -25,12 +35,12 @@ LEAST = {FLAT: 1.0, HNSW: 0.98, IVFPQ: 0.95, SQ: 0.99}
 
 
 def built(kind: str, base: torch.Tensor, active: np.ndarray | None = None) -> FaissIndex:
-    return FaissIndex.build(kind, LiveVectors(base, active), EFFORTS[kind])
+    return FaissIndex.over(kind, LiveVectors(base, active), EFFORTS[kind])
 
 
 def reopened(folder: Path, labels: LiveVectors, settings: dict[str, Any]) -> FaissIndex:
     """As it was saved of these labels, of which none has changed since."""
-    return FaissIndex.open(folder, settings, np.flatnonzero(labels.active), labels, np.arange(0))
+    return FaissIndex.open(folder, settings, over(labels), np.flatnonzero(labels.active), np.arange(0))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -68,7 +78,7 @@ def test_labels_that_a_graph_of_inner_products_cannot_reach_are_reached() -> Non
     naive.add(labels.numpy())
     _, rows = naive.search(queries.numpy(), 300, params=faiss.SearchParametersHNSW(efSearch=COUNT))
     assert recall(Ranking(rows.astype(np.int32), np.empty(0, dtype=np.float32), COUNT), queries, truth) < 0.7
-    ours = FaissIndex.build(HNSW, LiveVectors(labels), Effort(300, 1500, 310)).search(queries, 300)
+    ours = FaissIndex.over(HNSW, LiveVectors(labels), Effort(300, 1500, 310)).search(queries, 300)
     assert recall(ours, queries, truth) >= 0.99
 
 
@@ -91,7 +101,7 @@ def test_rows_that_were_removed_before_it_was_built_are_not_in_it(kind: str, tmp
 def test_an_index_built_after_changes_holds_them(kind: str, tmp_path: Path) -> None:
     base = clustered(400, 4)
     labels = LiveVectors(base).with_rows(np.array([7, 400, 402]), 9 * torch.eye(3, base.shape[1]))
-    index = FaissIndex.build(kind, labels, EFFORTS[kind])
+    index = FaissIndex.over(kind, labels, EFFORTS[kind])
     (tmp_path / "index").mkdir()
     opened = reopened(tmp_path / "index", labels, index.save(tmp_path / "index"))
     assert opened.search(torch.eye(3, base.shape[1]), 1).rows.tolist() == [[7], [400], [402]]
@@ -110,7 +120,7 @@ def test_few_labels_are_all_found_however_many_are_asked_for(kind: str) -> None:
 
 def test_when_nearly_all_rows_are_gone_the_rest_is_found() -> None:
     base = clustered(COUNT, 7)
-    index, truth = FaissIndex.build(HNSW, LiveVectors(base), Effort(10, 16, 12)), Truth(base)
+    index, truth = FaissIndex.over(HNSW, LiveVectors(base), Effort(10, 16, 12)), Truth(base)
     gone = np.setdiff1d(np.arange(COUNT), np.arange(0, COUNT, 250))
     for side in (index, truth):
         remove(side, gone)
@@ -169,7 +179,7 @@ def test_an_index_of_more_labels_than_there_were_is_refused(tmp_path: Path) -> N
 
 def test_unknown_kinds_are_refused_by_name() -> None:
     with pytest.raises(BadInput, match="faiss-hnsw"):
-        FaissIndex.build("faiss-lsh", LiveVectors(clustered(9, 1)), Effort(1, 1, 1))
+        FaissIndex.over("faiss-lsh", LiveVectors(clustered(9, 1)), Effort(1, 1, 1))
 
 
 @pytest.mark.parametrize("kind", KINDS)

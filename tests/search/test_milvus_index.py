@@ -31,7 +31,7 @@ from umpteen.search import milvus as milvus_connection
 from umpteen.search.certificate import tune
 from umpteen.search.index import Effort, LiveVectors, NamedRows
 from umpteen.search.milvus import AUTO, HNSW, IVF_FLAT, MilvusAway, MilvusCollection, MilvusConnection
-from umpteen.search.milvus_index import MilvusIndex
+from umpteen.search.milvus_index import MilvusIndex, filled
 
 COUNT = 600
 NOTHING = np.arange(0)
@@ -39,7 +39,8 @@ NOBODY = "http://127.0.0.1:9"  # the discard port, where nobody listens
 
 
 def built(connection: MilvusConnection, base: torch.Tensor, labels: NamedRows | None = None) -> MilvusIndex:
-    return MilvusIndex.build(connection, "labels", over(LiveVectors(base), labels), lambda done, total: None)
+    now = over(LiveVectors(base), labels)
+    return MilvusIndex(filled(connection, "labels", now, lambda done, total: None), now, Effort(1, 1, 1), NOTHING)
 
 
 def opened(connection: MilvusConnection, base: torch.Tensor, settings: dict[str, Any]) -> MilvusIndex:

@@ -7,28 +7,30 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from sqlite3 import Connection
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from umpteen.data.dataset import Dataset
 from umpteen.data.text_files import BadRow, InputRows
 from umpteen.encoders.encoder import encode_texts
-from umpteen.errors import BadFile, BadInput, DamagedModel, NotSaved
+from umpteen.errors import BadFile, BadInput, NotSaved
 from umpteen.files.progress import Progress
 from umpteen.model.catalogue import open_labels
 from umpteen.model.changes import Part, read_parts, write_part
 from umpteen.model.classifier import Classifier
 from umpteen.model.folder import INDEX, ModelFolder, Verified, at_one_moment, checked_parts
 from umpteen.model.labels import LiveLabels
-from umpteen.search.certificate import Certificate, interval, queries_per_second, tune
-from umpteen.search.engine import Engine
-from umpteen.search.index import ExactIndex, Indexed, Rows
-from umpteen.search.kinds import KINDS, engine_of, forget
+from umpteen.search.certificate import interval, queries_per_second, tune
+from umpteen.search.engine import ExactIndex, LabelIndex
+from umpteen.search.index import Indexed, Rows
+from umpteen.search.kinds import KINDS, class_of, forget
 
 CERTIFICATE = "certificate.json"
 USUAL = 1000  # queries
 USUAL_K = 10
+
+Certificate = dict[str, Any]  # what was measured when an index was built, as its JSON has it
 
 
 class Sample(NamedTuple):
@@ -82,7 +84,7 @@ def build_index(
     If the recall cannot be reached, nothing is changed. Where the sample of queries is a number, so many of the labels'
     own texts are the queries; `k` is 10, or as many as the ranker looks at; `uri` says where Milvus is.
     """
-    engine = _checked(kind, recall, k, uri)
+    chosen = _checked(kind, recall, k, uri)
     tell = progress or (lambda name, done, total: None)
     classifier = Classifier.load(model, index=False)
     folder = classifier.folder
@@ -96,33 +98,36 @@ def build_index(
     k = min(k or usual_k, labels.count())
     with ExitStack() as made, folder.adding(INDEX) as part:
         begun = time.perf_counter()
-        index, about = made.enter_context(engine.build(part.folder, over, uri, partial(tell, "building")))
+        index, about = made.enter_context(chosen.build(kind, part.folder, over, uri, partial(tell, "building")))
         seconds = time.perf_counter() - begun
         tuned = tune(index, queries, k, recall)
         if index.away is not None:
             raise BadInput(index.away)
         speeds = [queries_per_second(side, queries, k) for side in (index, ExactIndex(labels))]
-        part.labels_version, part.living = classifier.version, engine.living
+        part.labels_version, part.living = classifier.version, chosen.living
         part.about = {**index.save(part.folder), **about}
         index.close()  # an engine in the folder is still when the folder is moved to its place
-        certificate = Certificate(
-            kind=kind,
-            k=k,
-            target=recall,
-            recall=float(tuned.recalls.mean()),
-            recall_interval=list(interval(tuned.recalls)),
-            effort=tuned.effort._asdict(),
-            queries=len(tuned.recalls),
-            queries_tuned_on=tuned.tuned_on,
-            sample=sample.origin,
-            labels=labels.count(),
-            dimension=labels.dimension,
-            catalogue_version=classifier.version,
-            queries_per_second={"index": speeds[0], "exact": speeds[1]},
-            bytes={"index": engine.size(part.folder, part.about), "exact": labels.count() * labels.dimension * 4},
-            build_seconds=seconds,
-            attempts=tuned.attempts,
-        )
+        certificate: Certificate = {
+            "kind": kind,
+            "k": k,
+            "target": recall,
+            "recall": float(tuned.recalls.mean()),  # share of the k best labels that are found, mean over the queries
+            "recall_interval": list(interval(tuned.recalls)),  # 95 %
+            "effort": tuned.effort._asdict(),
+            "queries": len(tuned.recalls),  # that certify: none of those it was tuned on
+            "queries_tuned_on": tuned.tuned_on,
+            "sample": sample.origin,  # where the queries come from
+            "labels": labels.count(),
+            "dimension": labels.dimension,
+            "catalogue_version": classifier.version,
+            "queries_per_second": {"index": speeds[0], "exact": speeds[1]},  # one at a time, one thread
+            "bytes": {  # None: nobody here knows
+                "index": chosen.size(part.folder, part.about),
+                "exact": labels.count() * labels.dimension * 4,
+            },
+            "build_seconds": seconds,
+            "attempts": tuned.attempts,  # efforts tried on the certifying queries; 1 unless chance misled the tuning
+        }
         save_certificate(certificate, part.folder)
     if part.replaced is not None:
         forget(folder.part_path(part.replaced), part.replaced.about)
@@ -142,10 +147,10 @@ def sync_index(model: Path | str, *, sample: Sample | int = USUAL, progress: Pro
     part, certificate = found
     catalogue = open_labels(model)
     changed = catalogue.since(part.labels_version)
-    engine = engine_of(str(part.about.get("kind")))
-    if engine.updates:
+    chosen = class_of(str(part.about.get("kind")))
+    if chosen.updates:
         folder = ModelFolder(model)
-        engine.update(folder.part_path(part), part.about, catalogue.indexed(), changed)
+        chosen.update(folder.part_path(part), part.about, catalogue.indexed(), changed)
         with folder.changing() as connection:
             current = read_parts(connection).get(INDEX)
             if current is None or current.folder != part.folder:
@@ -153,23 +158,28 @@ def sync_index(model: Path | str, *, sample: Sample | int = USUAL, progress: Pro
             write_part(connection, part._replace(labels_version=catalogue.labels.version))
     elif len(changed):
         build_index(
-            model, certificate.kind, recall=certificate.target, k=certificate.k, sample=sample, progress=progress
+            model,
+            certificate["kind"],
+            recall=certificate["target"],
+            k=certificate["k"],
+            sample=sample,
+            progress=progress,
         )
     return len(changed)
 
 
-def _checked(kind: str, recall: float, k: int | None, uri: str | None) -> Engine:
-    """The engine of this kind, if it can be built as is asked for."""
-    engine = engine_of(kind)
+def _checked(kind: str, recall: float, k: int | None, uri: str | None) -> type[LabelIndex]:
+    """The indexes of this kind, if it can be built as is asked for."""
+    chosen = class_of(kind)
     if not 0 < recall <= 1:
         raise BadInput(f"a recall of {recall:g} is asked for; it must lie above 0 and not above 1")
     if k is not None and k < 1:
         raise BadInput(f"k is {k}; ask for at least 1 label")
-    if uri is not None and not engine.has_address:
-        others = [name for name in KINDS if engine_of(name).has_address]
+    if uri is not None and not chosen.has_address:
+        others = [name for name in KINDS if class_of(name).has_address]
         raise BadInput(f"an address ({uri}) is for {', '.join(others)}; {kind} keeps its files in the model folder")
-    engine.check(uri)
-    return engine
+    chosen.check(uri)
+    return chosen
 
 
 def index_of(model: Path) -> tuple[Part, Certificate] | None:
@@ -180,11 +190,7 @@ def index_of(model: Path) -> tuple[Part, Certificate] | None:
         if part is None:
             return None
         folder.require_whole([part], Verified(connection), only=(part.folder,))
-        path = folder.part_path(part) / CERTIFICATE
-        try:
-            return part, Certificate(**json.loads(path.read_text(encoding="utf-8")))
-        except (ValueError, TypeError, KeyError) as error:
-            raise DamagedModel(f"{path}: is damaged ({error}); build the index again") from error
+        return part, json.loads((folder.part_path(part) / CERTIFICATE).read_text(encoding="utf-8"))
 
     return at_one_moment(model, read)
 
@@ -203,5 +209,5 @@ def remove_index(model: Path) -> str | None:
 
 
 def save_certificate(certificate: Certificate, folder: Path) -> None:
-    text = json.dumps(certificate.to_dict(), indent=2, ensure_ascii=False) + "\n"
+    text = json.dumps(certificate, indent=2, ensure_ascii=False) + "\n"
     (folder / CERTIFICATE).write_text(text, encoding="utf-8")

@@ -30,9 +30,8 @@ from umpteen.model.folder import (
 )
 from umpteen.model.labels import LiveLabels
 from umpteen.rerank.ranker import Ranker
-from umpteen.search.engine import LabelIndex, try_out
-from umpteen.search.index import ExactIndex
-from umpteen.search.kinds import engine_of
+from umpteen.search.engine import ExactIndex, LabelIndex, try_out
+from umpteen.search.kinds import class_of
 
 _UNTIL_NEXT_PART = 5.0  # seconds, to use a part that could not be used: it may be somebody else's for now
 
@@ -211,11 +210,11 @@ class LiveModel:
         new: LabelIndex = ExactIndex(self.catalogue.vectors)
         if part is not None:
             where = self.folder.part_path(part)
-            engine = engine_of(str(part.about.get("kind")))
+            kind = class_of(str(part.about.get("kind")))
             held = np.flatnonzero(self.catalogue.at(part.labels_version).active)
             changed = self.catalogue.since(part.labels_version)
             try:
-                new = engine.open(where, part.about, self.catalogue.indexed(), held, changed)
+                new = kind.open(where, part.about, self.catalogue.indexed(), held, changed)
             except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
                 raise DamagedModel(
                     f"{where}: cannot be opened although its files are whole ({error}); "

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from umpteen.errors import BadInput, DamagedModel, NotSaved
 from umpteen.files.progress import Advance
-from umpteen.search.engine import Engine, LabelIndex
+from umpteen.search.engine import LabelIndex
 from umpteen.search.index import (
     Effort,
     Indexed,
@@ -95,11 +95,8 @@ def _sample(parts: Iterator[Vectors], count: int, wanted: int) -> Vectors:
     return np.ascontiguousarray(np.concatenate(found))
 
 
-class FaissIndex:
-    """FAISS holds the labels as they were when it was built, in the order of their rows."""
-
-    one_process = False
-    away: str | None = None
+class FaissIndex(LabelIndex):
+    """FAISS holds the labels as they were when it was built, in the order of their rows, in one file."""
 
     def __init__(self, kind: str, index: Any, effort: Effort, held: Rows, labels: LiveVectors, changed: Rows) -> None:
         self.kind = kind
@@ -107,10 +104,18 @@ class FaissIndex:
         self._faiss = faiss_library()
         self._index = index
         self._rows = held
+        self.labels = labels
         self._state = self._seen(labels, changed)
 
     @classmethod
-    def build(cls, kind: str, labels: LiveVectors, effort: Effort, progress: Advance | None = None) -> "FaissIndex":
+    @contextmanager
+    def build(
+        cls, kind: str, folder: Path, now: Indexed, uri: str | None, progress: Advance
+    ) -> Iterator[tuple[LabelIndex, dict[str, Any]]]:
+        yield cls.over(kind, now.vectors, Effort(1, 1, 1), progress), {}
+
+    @classmethod
+    def over(cls, kind: str, labels: LiveVectors, effort: Effort, progress: Advance | None = None) -> "FaissIndex":
         """An index of this kind over the labels as they are now."""
         faiss, count = faiss_library(), labels.count()
         empty, held = _empty(faiss, kind, count, labels.dimension), np.flatnonzero(labels.active)
@@ -174,6 +179,7 @@ class FaissIndex:
         return [Effort(k, 0, few)] if self.kind == FLAT else [Effort(k, 0, some) for some in more]
 
     def tell(self, now: Indexed, changed: Rows) -> None:
+        self.labels = now.vectors
         self._state = self._seen(now.vectors, np.union1d(self._state[0].changed, changed))
 
     def _seen(self, labels: LiveVectors, changed: Rows) -> tuple[Overlay, NDArray[np.uint8] | None]:
@@ -181,29 +187,19 @@ class FaissIndex:
         visible = np.packbits(~np.isin(self._rows, changed), bitorder="little") if len(changed) else None
         return Overlay.of(labels, changed), visible
 
-    def close(self) -> None:
-        """There is nothing to let go of."""
-
-    @property
-    def labels(self) -> LiveVectors:
-        return self._state[0].labels
-
     def save(self, folder: Path) -> dict[str, Any]:
-        """Writes the index as it was built into a folder; returns what `open` has to be told."""
         path = folder / STRUCTURE
         try:
             self._faiss.write_index(self._index, str(path))
         except RuntimeError as error:
             reason = str(error).rpartition(": ")[2].strip()
             raise NotSaved(f"{path}: FAISS could not write it: {reason}; the index there was is untouched") from error
-        return {"kind": self.kind, "effort": self.effort._asdict()}
+        return super().save(folder)
 
     @classmethod
-    def open(
-        cls, folder: Path, settings: dict[str, Any], held: Rows, labels: LiveVectors, changed: Rows
-    ) -> "FaissIndex":
-        """As it was saved of the rows `held` then; mapped where FAISS can, so that several processes share one copy."""
-        faiss, kind, path = faiss_library(), settings["kind"], folder / STRUCTURE
+    def open(cls, folder: Path, about: dict[str, Any], now: Indexed, held: Rows, changed: Rows) -> "FaissIndex":
+        """Mapped where FAISS can, so that several processes share one copy."""
+        faiss, kind, path = faiss_library(), about["kind"], folder / STRUCTURE
         mapped = getattr(faiss, "IO_FLAG_MMAP_IFC", 0)  # since FAISS 1.11
         try:  # whatever other file it names would have to lie beside it
             index = faiss.read_index(str(path), mapped | faiss.IO_FLAG_READ_ONLY | faiss.IO_FLAG_ONDISK_SAME_DIR)
@@ -217,7 +213,7 @@ class FaissIndex:
             raise DamagedModel(
                 f"the index holds {index.ntotal:,} vectors but there were {len(held):,} labels; build it again"
             )
-        return cls(kind, index, Effort.from_dict(settings["effort"]), held, labels, changed)
+        return cls(kind, index, Effort.from_dict(about["effort"]), held, now.vectors, changed)
 
     def _padded(self, vectors: Vectors) -> Vectors:
         missing = self._index.d - vectors.shape[1]
@@ -226,19 +222,3 @@ class FaissIndex:
     def _threads(self, work: int) -> None:
         """As many as torch has, and never more than there are queries: waiting for each other costs more."""
         self._faiss.omp_set_num_threads(max(1, min(torch.get_num_threads(), work)))
-
-
-class FaissEngine(Engine):
-    """One file of FAISS's in the model folder, which is built again when labels have changed."""
-
-    def __init__(self, kind: str) -> None:
-        self._kind = kind
-
-    @contextmanager
-    def build(
-        self, folder: Path, now: Indexed, uri: str | None, progress: Advance
-    ) -> Iterator[tuple[LabelIndex, dict[str, Any]]]:
-        yield FaissIndex.build(self._kind, now.vectors, Effort(1, 1, 1), progress), {}
-
-    def open(self, folder: Path, about: dict[str, Any], now: Indexed, held: Rows, changed: Rows) -> LabelIndex:
-        return FaissIndex.open(folder, about, held, now.vectors, changed)

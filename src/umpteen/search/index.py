@@ -7,7 +7,6 @@ scores; many are searched tile by tile (ranking.py). engine.py has the seam to o
 import math
 from collections.abc import Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -15,8 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from umpteen.errors import BadInput
-from umpteen.search.ranking import NO_LABEL, Ranking, require_finite, top_k
+from umpteen.search.ranking import NO_LABEL, Ranking, require_searchable, top_k
 
 _FEW_QUERIES = 32
 _SCORES_AT_ONCE = 2**24  # 64 MB
@@ -171,37 +169,6 @@ def doubling(first: int, last: int, *, steps: int = 1) -> list[int]:
     return [*sorted(value for value in between if value < last), last]
 
 
-class ExactIndex:
-    """All labels are looked at for every query."""
-
-    kind = "exact"
-    one_process = False
-    away: str | None = None
-
-    def __init__(self, labels: LiveVectors) -> None:
-        self.labels = labels
-        self.effort = Effort(1, 0, 1)
-
-    def search(self, queries: Tensor, k: int) -> Ranking:
-        return exact_search(queries, self.labels, k)
-
-    def candidates(self, queries: Tensor, effort: Effort) -> Rows:
-        return exact_search(queries, self.labels, effort.rescored).rows.astype(np.int64)
-
-    def efforts(self, k: int) -> list[Effort]:
-        return [Effort(k, 0, k)]
-
-    def tell(self, now: Indexed, changed: Rows) -> None:
-        self.labels = now.vectors
-
-    def close(self) -> None:
-        """There is nothing to let go of."""
-
-    def save(self, folder: Path) -> dict[str, Any]:
-        """There is nothing to write; returns what to remember."""
-        return {"kind": self.kind}
-
-
 def exact_search(queries: Tensor, labels: LiveVectors, k: int) -> Ranking:
     """The k best current labels of each query."""
     queries = checked_queries(queries, labels.dimension, k)
@@ -223,14 +190,7 @@ def _best_of_rows(
 
 def checked_queries(queries: Tensor, dimension: int, k: int) -> Tensor:
     """The queries as float32 in the machine's memory, if they can be searched for."""
-    if k < 1:
-        raise BadInput(f"k is {k}; ask for at least 1 label")
-    if queries.ndim != 2 or queries.shape[1] != dimension:
-        raise BadInput(
-            f"query vectors have the shape {tuple(queries.shape)} and label vectors {dimension} numbers; "
-            "they must come from the same model"
-        )
-    require_finite("query", queries)
+    require_searchable(queries, dimension, k)
     return queries.detach().float().cpu()
 
 

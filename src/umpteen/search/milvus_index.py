@@ -14,14 +14,14 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from threading import Event, Lock, Thread
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
 
 from umpteen.errors import BadInput
 from umpteen.files.progress import Advance
-from umpteen.search.engine import BOUND, Engine, LabelIndex, size_of
+from umpteen.search.engine import BOUND, LabelIndex, size_of
 from umpteen.search.index import (
     Effort,
     Indexed,
@@ -65,39 +65,30 @@ class State(NamedTuple):
     waiting: Rows  # rows that Milvus has not heard of yet, sorted
 
 
-class MilvusIndex:
-    """Answers even when Milvus does not: by exact search, and `away` says why.
+class MilvusIndex(LabelIndex):
+    """A collection in the embedded engine, which lies in the index folder or beside it, or in a cluster.
+
+    Answers even when Milvus does not: by exact search, and `away` says why.
 
     From the first search on a thread of its own waits for Milvus with growing patience and tells it of changed labels.
     Who never searches never touches Milvus.
     """
 
     kind = "milvus"
-    away: str | None = None
+    living = LIVING
+    has_address = True
+    updates = True
 
     def __init__(self, collection: MilvusCollection, now: Indexed, effort: Effort, changed: Rows) -> None:
         self.collection = collection
         self.effort = effort
         self.one_process = collection.connection.embedded
+        self.labels = now.vectors
         self._state = State(now, Overlay.of(now.vectors, changed), changed)
-        self._changing = Lock()  # of the state
-        self._writing = Lock()  # to Milvus
+        self._changing = Lock()
         self._keeper: Thread | None = None
         self._keeping = Lock()  # around its start and its end
         self._ending = Event()
-
-    @classmethod
-    def build(cls, connection: MilvusConnection, name: str, now: Indexed, progress: Advance) -> Self:
-        labels = now.vectors
-        structure = HNSW if all_of_length_1(labels, np.flatnonzero(labels.active)) else IVF_FLAT
-        collection = MilvusCollection.create(connection, name, labels.dimension, structure, lists_of(len(labels)))
-        collection.write(np.arange(len(labels)), now, progress)
-        collection.mark(now)
-        return cls(collection, now, Effort(1, 1, 1), np.empty(0, dtype=np.int64))
-
-    @property
-    def labels(self) -> LiveVectors:
-        return self._state.now.vectors
 
     def search(self, queries: Tensor, k: int) -> Ranking:
         overlay, found = self._state.overlay, None
@@ -139,6 +130,7 @@ class MilvusIndex:
         with self._changing:
             _, overlay, waiting = self._state
             overlay = Overlay.of(now.vectors, np.union1d(overlay.changed, changed))
+            self.labels = now.vectors
             self._state = State(now, overlay, np.union1d(waiting, changed))
 
     def waiting(self) -> int:
@@ -147,12 +139,11 @@ class MilvusIndex:
 
     def catch_up(self) -> None:
         """Tells Milvus of everything that has changed; what it could not be told goes on waiting."""
-        with self._writing:
-            now, _, waiting = self._state
-            self.collection.catch_up(now, waiting)
-            with self._changing:
-                if self._state.now is now:  # else more has changed meanwhile, perhaps the same rows
-                    self._state = self._state._replace(waiting=waiting[:0])
+        now, _, waiting = self._state
+        self.collection.catch_up(now, waiting)
+        with self._changing:
+            if self._state.now is now:  # else more has changed meanwhile, perhaps the same rows
+                self._state = self._state._replace(waiting=waiting[:0])
 
     def close(self) -> None:
         self._ending.set()
@@ -163,10 +154,9 @@ class MilvusIndex:
         self.collection.connection.close()
 
     def save(self, folder: Path) -> dict[str, Any]:
-        """Milvus holds all there is; returns what its engine has to be told."""
+        """Milvus holds all there is."""
         return {
-            "kind": self.kind,
-            "effort": self.effort._asdict(),
+            **super().save(folder),
             "collection": self.collection.name,
             "structure": self.collection.structure,
         }
@@ -183,23 +173,8 @@ class MilvusIndex:
                 self.away = self.away or str(error)
                 wait = min(2 * wait, _LONGEST_WAIT)
 
-
-def all_of_length_1(labels: LiveVectors, rows: Rows) -> bool:
-    """Whether these rows' vectors differ in nothing but their directions."""
-    return all(
-        bool(((labels.of(rows[start : start + _ROWS_AT_A_TIME]).norm(dim=1) - 1).abs() <= _ALIKE).all())
-        for start in range(0, len(rows), _ROWS_AT_A_TIME)
-    )
-
-
-class MilvusEngine(Engine):
-    """A collection in the embedded engine, which lies in the index folder or beside it, or in a cluster."""
-
-    living = LIVING
-    has_address = True
-    updates = True
-
-    def check(self, uri: str | None) -> None:
+    @classmethod
+    def check(cls, uri: str | None) -> None:
         if uri is None or not is_embedded(uri):
             return
         if not uri.endswith(".db"):
@@ -210,9 +185,10 @@ class MilvusEngine(Engine):
         if not Path(uri).resolve().parent.is_dir():
             raise BadInput(f"{uri}: there is no folder {Path(uri).resolve().parent}; make it, or give another --uri")
 
+    @classmethod
     @contextmanager
     def build(
-        self, folder: Path, now: Indexed, uri: str | None, progress: Advance
+        cls, kind: str, folder: Path, now: Indexed, uri: str | None, progress: Advance
     ) -> Iterator[tuple[LabelIndex, dict[str, Any]]]:
         where = INSIDE if uri is None else str(Path(uri).resolve()) if is_embedded(uri) else uri
         (folder / LIVING).mkdir()  # before the engine that may lie in it
@@ -221,7 +197,8 @@ class MilvusEngine(Engine):
         with closing(connection):
             connection.connect(attempts=4)
             try:
-                with closing(MilvusIndex.build(connection, name, now, progress)) as index:
+                made = filled(connection, name, now, progress)
+                with closing(cls(made, now, Effort(1, 1, 1), np.empty(0, dtype=np.int64))) as index:
                     yield index, {"uri": where, BOUND: True}
             except BaseException:
                 if where != INSIDE:  # it comes to nothing, and would stay there for ever
@@ -229,10 +206,12 @@ class MilvusEngine(Engine):
                         MilvusCollection(again, name, "").drop()
                 raise
 
-    def open(self, folder: Path, about: dict[str, Any], now: Indexed, held: Rows, changed: Rows) -> LabelIndex:
-        return MilvusIndex(collection_of(folder, about), now, Effort.from_dict(about["effort"]), changed)
+    @classmethod
+    def open(cls, folder: Path, about: dict[str, Any], now: Indexed, held: Rows, changed: Rows) -> LabelIndex:
+        return cls(collection_of(folder, about), now, Effort.from_dict(about["effort"]), changed)
 
-    def update(self, folder: Path, about: dict[str, Any], now: Indexed, changed: Rows) -> None:
+    @classmethod
+    def update(cls, folder: Path, about: dict[str, Any], now: Indexed, changed: Rows) -> None:
         collection = collection_of(folder, about)
         with closing(collection.connection) as connection:
             connection.connect(attempts=4)
@@ -243,7 +222,8 @@ class MilvusEngine(Engine):
                 )
             collection.catch_up(now, changed, anyway=True)
 
-    def forget(self, folder: Path, about: dict[str, Any]) -> str | None:
+    @classmethod
+    def forget(cls, folder: Path, about: dict[str, Any]) -> str | None:
         if about.get("uri") == INSIDE:
             return None  # it goes with the folder
         name = str(about.get("collection"))
@@ -257,11 +237,30 @@ class MilvusEngine(Engine):
             return f"the collection {name} may still be there: {reason}"
         return None
 
-    def size(self, folder: Path, about: dict[str, Any]) -> int | None:
+    @classmethod
+    def size(cls, folder: Path, about: dict[str, Any]) -> int | None:
         uri = about.get("uri", INSIDE)
         if uri == INSIDE:
             return size_of(folder)
         return size_of(Path(uri)) if is_embedded(uri) else None
+
+
+def all_of_length_1(labels: LiveVectors, rows: Rows) -> bool:
+    """Whether these rows' vectors differ in nothing but their directions."""
+    return all(
+        bool(((labels.of(rows[start : start + _ROWS_AT_A_TIME]).norm(dim=1) - 1).abs() <= _ALIKE).all())
+        for start in range(0, len(rows), _ROWS_AT_A_TIME)
+    )
+
+
+def filled(connection: MilvusConnection, name: str, now: Indexed, progress: Advance) -> MilvusCollection:
+    """A new collection of this name that holds the labels."""
+    labels = now.vectors
+    structure = HNSW if all_of_length_1(labels, np.flatnonzero(labels.active)) else IVF_FLAT
+    collection = MilvusCollection.create(connection, name, labels.dimension, structure, lists_of(len(labels)))
+    collection.write(np.arange(len(labels)), now, progress)
+    collection.mark(now)
+    return collection
 
 
 def collection_of(folder: Path, about: dict[str, Any]) -> MilvusCollection:

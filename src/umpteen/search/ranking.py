@@ -298,21 +298,14 @@ def _as_ordered(bits: Tensor) -> Tensor:
 
 
 def _check(queries: Tensor, labels: Tensor, k: int, excluding: csr_array | None, count: int) -> None:
-    if k < 1:
-        raise BadInput(f"k is {k}; ask for at least 1 label")
+    require_searchable(queries, labels.shape[1], k)
     if k > count:
         raise BadInput(f"k is {k:,} but there are only {count:,} labels; ask for at most {count}")
-    if queries.shape[1] != labels.shape[1]:
-        raise BadInput(
-            f"query vectors have {queries.shape[1]} numbers and label vectors {labels.shape[1]}; "
-            "they must come from the same model"
-        )
     if excluding is not None and excluding.shape != (len(queries), count):
         raise BadInput(
             f"pairs to exclude have the shape {excluding.shape}, "
             f"but there are {len(queries):,} queries and {count:,} labels"
         )
-    require_finite("query", queries)
 
 
 _PAIRS_AT_A_TIME = 65_536
@@ -334,6 +327,18 @@ def best_known(queries: Tensor, labels: Tensor, known: csr_array, shard: Shard) 
         best.scatter_reduce_(0, at, scores, "amax")
     found: NDArray[np.float32] = shard.world.max_(best).cpu().numpy()
     return found
+
+
+def require_searchable(queries: Tensor, dimension: int, k: int) -> None:
+    """Refuses queries that no labels of this dimension can be found for."""
+    if k < 1:
+        raise BadInput(f"k is {k}; ask for at least 1 label")
+    if queries.ndim != 2 or queries.shape[1] != dimension:
+        raise BadInput(
+            f"query vectors have the shape {tuple(queries.shape)} and label vectors {dimension} numbers; "
+            "they must come from the same model"
+        )
+    require_finite("query", queries)
 
 
 def require_finite(what: str, vectors: Tensor) -> None:
