@@ -144,7 +144,7 @@ def test_an_index_is_a_class_and_a_row(tmp_path: Path, monkeypatch: pytest.Monke
     Classifier.build(Towers(tower).eval(), labels).save(tmp_path / "model")
     build_index(tmp_path / "model", "toy")
     loaded, certificate = Classifier.load(tmp_path / "model"), certificate_of(tmp_path / "model")
-    assert loaded.index.kind == "toy" and certificate is not None and certificate["recall"] == 1
+    assert loaded.index.kind == "toy" and certificate is not None and certificate.recall == 1
     exact = Classifier.load(tmp_path / "model", index=False)
     assert loaded.predict(["fish"], k=3) == exact.predict(["fish"], k=3)
 

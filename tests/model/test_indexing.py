@@ -89,11 +89,11 @@ def parts_in(model: Path) -> set[str]:
 def test_a_model_answers_through_its_index_as_it_did_without(kind: str, model: Path) -> None:
     before = answers(model)
     certificate = build_index(model, kind, recall=0.99)
-    assert certificate["kind"] == kind and certificate["recall"] >= 0.99 and certificate["k"] == 10
-    assert certificate["queries"] + certificate["queries_tuned_on"] == COUNT
-    assert certificate["queries_per_second"]["index"] > 0 and certificate["queries_per_second"]["exact"] > 0
-    assert certificate["bytes"]["exact"] == COUNT * 16 * 4 and certificate["bytes"]["index"] is not None
-    assert (certificate["bytes"]["index"] > 0) == (kind != "exact")  # which needs nothing but the labels' own vectors
+    assert certificate.kind == kind and certificate.recall >= 0.99 and certificate.k == 10
+    assert certificate.queries + certificate.queries_tuned_on == COUNT
+    assert certificate.queries_per_second["index"] > 0 and certificate.queries_per_second["exact"] > 0
+    assert certificate.bytes["exact"] == COUNT * 16 * 4 and certificate.bytes["index"] is not None
+    assert (certificate.bytes["index"] > 0) == (kind != "exact")  # which needs nothing but the labels' own vectors
     assert certificate_of(model) == certificate
     opened = Classifier.load(model)
     assert opened.index.kind == kind
@@ -452,7 +452,7 @@ def test_of_two_builds_at_once_the_later_one_counts_and_none_leaves_a_collection
     monkeypatch.setattr("umpteen.model.index.save_certificate", meanwhile)
     certificate = build_index(model, "milvus", recall=0.9, k=5, uri=uri)
     part = index_part(model)
-    assert part is not None and certificate_of(model) == certificate and certificate["k"] == 5
+    assert part is not None and certificate_of(model) == certificate and certificate.k == 5
     assert collections(engine) == [part.about["collection"]]
     assert parts_in(model) == {part.folder} and verify(model) == []
 

@@ -1,12 +1,14 @@
 """Tuning finds the least effort that holds on other queries, and the certificate says what was measured."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
 
 from search.index_cases import clustered
 from umpteen.errors import BadInput
-from umpteen.search.certificate import interval, queries_per_second, recalls, tune
+from umpteen.search.certificate import Certificate, interval, queries_per_second, recalls, tune
 from umpteen.search.engine import ExactIndex
 from umpteen.search.faiss import FLAT, HNSW, IVFPQ, KINDS, SQ, FaissIndex
 from umpteen.search.index import Effort, LiveVectors, exact_search
@@ -90,3 +92,12 @@ def test_speed_is_measured_on_one_thread_and_leaves_the_threads_alone() -> None:
     before = torch.get_num_threads()
     assert queries_per_second(Counting(LiveVectors(clustered(50, 1))), clustered(5, 2), 3) > 0
     assert set(seen) == {(1, 1)} and torch.get_num_threads() == before
+
+
+def test_a_certificate_survives_json() -> None:
+    one = Certificate(
+        kind=HNSW, k=10, target=0.9, recall=0.95, recall_interval=[0.9, 0.97], effort={"breadth": 16}, queries=50,
+        queries_tuned_on=50, sample="label texts", labels=9, dimension=4, catalogue_version=2,
+        queries_per_second={"index": 9.0, "exact": 1.0}, bytes={"index": 1, "exact": 2}, build_seconds=1.5,
+    )  # fmt: skip
+    assert Certificate(**json.loads(json.dumps(one.to_dict()))) == one

@@ -166,7 +166,7 @@ def build(
     with Watch(quiet=as_json) as watch:
         texts = _sample(queries, source, sample, watch)
         certificate = build_index(model, kind, **asked, sample=texts, progress=watch)
-    _tell_certificate(model, certificate, as_json)
+    _tell_certificate(model, certificate.to_dict(), as_json)
 
 
 @index.command()
@@ -178,7 +178,7 @@ def show(model: Path, as_json: bool) -> None:
 
     certificate = certificate_of(model)
     if certificate is not None:
-        _tell_certificate(model, certificate, as_json)
+        _tell_certificate(model, certificate.to_dict(), as_json)
     elif as_json:
         say_json({"model": str(model), "kind": "exact"})
     else:

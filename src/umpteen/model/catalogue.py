@@ -49,7 +49,8 @@ class LiveCatalogue:
         self.store = Store.create(None, "", labels.version) if store is None else store
         self.last_change: VersionSummary | None = None  # of those made here, not by other processes
         self._digest: str | None = None  # of the newest version
-        self.vectors = LiveVectors(base, labels.active)
+        self._later: dict[int, Tensor] = {}  # by row: vectors that have come since somebody asked for all
+        self._vectors: tuple[LiveLabels, LiveVectors] | None = None  # of these labels
 
     @classmethod
     def read(cls, folder: ModelFolder, connection: Connection) -> "LiveCatalogue":
@@ -59,6 +60,18 @@ class LiveCatalogue:
         catalogue = cls(labels, vectors, folder.store)
         catalogue.take_in(connection)
         return catalogue
+
+    @property
+    def vectors(self) -> LiveVectors:
+        """As they are now; who only changes labels needs none."""
+        known, vectors = self._vectors or (None, LiveVectors(self.base, self.start.active))
+        if known is not self.labels:
+            if self._later:
+                rows = np.array(list(self._later), dtype=np.int64)
+                vectors = vectors.with_rows(rows, torch.stack(list(self._later.values())))
+            vectors = vectors.without(np.flatnonzero(~self.labels.active))
+            self._vectors, self._later = (self.labels, vectors), {}
+        return vectors
 
     def take_in(self, connection: Connection) -> bool:
         """What other processes have changed, all of it or nothing; `Replaced` if these labels are not its beginning."""
@@ -199,10 +212,7 @@ class LiveCatalogue:
                     raise ValueError(f"version {recorded.version.number} and its vectors do not fit")
                 if step.text is not None:
                     latest[row] = self._vector(step.key, vector)
-        if latest:
-            rows = np.array(list(latest), dtype=np.int64)
-            self.vectors = self.vectors.with_rows(rows, torch.stack(list(latest.values())))
-        self.vectors = self.vectors.without(np.flatnonzero(~labels.active))
+        self._later |= latest
         self.versions += [recorded.version for recorded in read]
         self.labels = labels
         self._digest = read[-1].digest

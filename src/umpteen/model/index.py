@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from sqlite3 import Connection
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from umpteen.model.changes import Part, read_parts, write_part
 from umpteen.model.classifier import Classifier
 from umpteen.model.folder import INDEX, ModelFolder, Verified, at_one_moment, checked_parts
 from umpteen.model.labels import LiveLabels
-from umpteen.search.certificate import interval, queries_per_second, tune
+from umpteen.search.certificate import Certificate, interval, queries_per_second, tune
 from umpteen.search.engine import ExactIndex, LabelIndex
 from umpteen.search.index import Indexed, Rows
 from umpteen.search.kinds import KINDS, class_of, forget
@@ -29,8 +29,6 @@ from umpteen.search.kinds import KINDS, class_of, forget
 CERTIFICATE = "certificate.json"
 USUAL = 1000  # queries
 USUAL_K = 10
-
-Certificate = dict[str, Any]  # what was measured when an index was built, as its JSON has it
 
 
 class Sample(NamedTuple):
@@ -107,27 +105,24 @@ def build_index(
         part.labels_version, part.living = classifier.version, chosen.living
         part.about = {**index.save(part.folder), **about}
         index.close()  # an engine in the folder is still when the folder is moved to its place
-        certificate: Certificate = {
-            "kind": kind,
-            "k": k,
-            "target": recall,
-            "recall": float(tuned.recalls.mean()),  # share of the k best labels that are found, mean over the queries
-            "recall_interval": list(interval(tuned.recalls)),  # 95 %
-            "effort": tuned.effort._asdict(),
-            "queries": len(tuned.recalls),  # that certify: none of those it was tuned on
-            "queries_tuned_on": tuned.tuned_on,
-            "sample": sample.origin,  # where the queries come from
-            "labels": labels.count(),
-            "dimension": labels.dimension,
-            "catalogue_version": classifier.version,
-            "queries_per_second": {"index": speeds[0], "exact": speeds[1]},  # one at a time, one thread
-            "bytes": {  # None: nobody here knows
-                "index": chosen.size(part.folder, part.about),
-                "exact": labels.count() * labels.dimension * 4,
-            },
-            "build_seconds": seconds,
-            "attempts": tuned.attempts,  # efforts tried on the certifying queries; 1 unless chance misled the tuning
-        }
+        certificate = Certificate(
+            kind=kind,
+            k=k,
+            target=recall,
+            recall=float(tuned.recalls.mean()),
+            recall_interval=list(interval(tuned.recalls)),
+            effort=tuned.effort._asdict(),
+            queries=len(tuned.recalls),
+            queries_tuned_on=tuned.tuned_on,
+            sample=sample.origin,
+            labels=labels.count(),
+            dimension=labels.dimension,
+            catalogue_version=classifier.version,
+            queries_per_second={"index": speeds[0], "exact": speeds[1]},
+            bytes={"index": chosen.size(part.folder, part.about), "exact": labels.count() * labels.dimension * 4},
+            build_seconds=seconds,
+            attempts=tuned.attempts,
+        )
         save_certificate(certificate, part.folder)
     if part.replaced is not None:
         forget(folder.part_path(part.replaced), part.replaced.about)
@@ -158,12 +153,7 @@ def sync_index(model: Path | str, *, sample: Sample | int = USUAL, progress: Pro
             write_part(connection, part._replace(labels_version=catalogue.labels.version))
     elif len(changed):
         build_index(
-            model,
-            certificate["kind"],
-            recall=certificate["target"],
-            k=certificate["k"],
-            sample=sample,
-            progress=progress,
+            model, certificate.kind, recall=certificate.target, k=certificate.k, sample=sample, progress=progress
         )
     return len(changed)
 
@@ -190,7 +180,7 @@ def index_of(model: Path) -> tuple[Part, Certificate] | None:
         if part is None:
             return None
         folder.require_whole([part], Verified(connection), only=(part.folder,))
-        return part, json.loads((folder.part_path(part) / CERTIFICATE).read_text(encoding="utf-8"))
+        return part, Certificate(**json.loads((folder.part_path(part) / CERTIFICATE).read_text(encoding="utf-8")))
 
     return at_one_moment(model, read)
 
@@ -209,5 +199,5 @@ def remove_index(model: Path) -> str | None:
 
 
 def save_certificate(certificate: Certificate, folder: Path) -> None:
-    text = json.dumps(certificate, indent=2, ensure_ascii=False) + "\n"
+    text = json.dumps(certificate.to_dict(), indent=2, ensure_ascii=False) + "\n"
     (folder / CERTIFICATE).write_text(text, encoding="utf-8")

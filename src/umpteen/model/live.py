@@ -52,7 +52,7 @@ class LiveModel:
         towers: Towers,
         catalogue: LiveCatalogue,
         *,
-        report: Report | None = None,
+        report: dict[str, Any] | None = None,
         recipe: str | None = None,
         data: dict[str, Any] | None = None,
         training: dict[str, Any] | None = None,
@@ -71,7 +71,7 @@ class LiveModel:
             raise BadInput(f"the ranker knows {ranker.labels:,} labels, the model {count:,}; fit it again")
         self.catalogue = catalogue
         self.towers = towers
-        self.trained_report = report  # on validation, as training ended: of the dual encoder alone
+        self._report = report  # as JSON has it, until somebody asks for it
         self.recipe = recipe
         self.data = data or {}
         self.training = training or {}
@@ -98,7 +98,7 @@ class LiveModel:
             loaded = cls(
                 Towers.load(folder.trained / "encoder"),
                 LiveCatalogue.read(folder, connection),
-                report=Report.from_dict(json.loads(report.read_text(encoding="utf-8"))) if report.exists() else None,
+                report=json.loads(report.read_text(encoding="utf-8")) if report.exists() else None,
                 recipe=recipe.read_text(encoding="utf-8") if recipe.exists() else None,
                 data=folder.manifest["settings"]["data"],
                 training=folder.manifest["settings"]["training"],
@@ -119,6 +119,11 @@ class LiveModel:
         """On validation: as it answers, with its ranker if it has one."""
         ranked = None if self.fitted_ranker is None else self.fitted_ranker.report
         return self.trained_report if ranked is None else Report.from_dict(ranked)
+
+    @property
+    def trained_report(self) -> Report | None:
+        """On validation, as training ended: of the dual encoder alone."""
+        return None if self._report is None else Report.from_dict(self._report)
 
     @property
     def labels(self) -> LiveLabels:

@@ -1,8 +1,9 @@
-"""The recall of an index, and the least effort with which it still finds what exact search finds."""
+"""The recall certificate of an index, and the least effort with which it still finds what exact search finds."""
 
 import time
 from collections.abc import Iterator
-from typing import NamedTuple
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,6 +19,31 @@ from umpteen.search.ranking import NO_LABEL, Ranking
 _SAME = 1e-5  # scores that differ by no more, relative to 1 + their size, are equal: rounding
 _RESAMPLES = 1000
 _ALL_RIGHT = 3.0  # n queries without a miss leave room for 3/n (95 %)
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What was measured when an index was built; the queries that certify are not those it was tuned on."""
+
+    kind: str
+    k: int
+    target: float
+    recall: float  # share of the k best labels that are found, mean over the queries
+    recall_interval: list[float]  # from, to; 95 %
+    effort: dict[str, int]
+    queries: int
+    queries_tuned_on: int
+    sample: str  # where the queries come from
+    labels: int
+    dimension: int
+    catalogue_version: int
+    queries_per_second: dict[str, float]  # index and exact: one at a time, one thread
+    bytes: dict[str, int | None]  # index and exact; None: nobody here knows
+    build_seconds: float
+    attempts: int = 1  # efforts held against the certifying queries; more than one if chance misled the tuning
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
 
 
 def recalls(found: Ranking, exact: Ranking) -> NDArray[np.float64]:
