@@ -29,8 +29,9 @@ from umpteen.model.changes import Add, Store
 from umpteen.model.labels import LiveLabels
 from umpteen.parallel.world import undivided
 from umpteen.search.certificate import interval, tune
+from umpteen.search.engine import ExactIndex
 from umpteen.search.faiss import HNSW, FaissIndex, faiss_library
-from umpteen.search.index import Effort, ExactIndex, LiveVectors
+from umpteen.search.index import Effort, Indexed, LiveVectors
 
 DATA, MODEL = "wordnet-nouns", "all-MiniLM-L6-v2"
 K = 10
@@ -62,7 +63,7 @@ def run(
     base, new = torch.from_numpy(drawn[:labels]), drawn[labels:]
     with TemporaryDirectory(prefix="umpteen-index-", dir=folder) as scratch:
         begun = time.perf_counter()
-        built = FaissIndex.build(HNSW, LiveVectors(base), Effort(1, 1, 1), lambda *done: tell("building", *done))
+        built = FaissIndex.over(HNSW, LiveVectors(base), Effort(1, 1, 1), lambda *done: tell("building", *done))
         build_seconds = time.perf_counter() - begun
         tell("tuning", 0, 1)
         tuned = tune(built, asked, K, recall, seed=seed)
@@ -70,7 +71,8 @@ def run(
         size = sum(path.stat().st_size for path in Path(scratch).iterdir())
         del built
         begun = time.perf_counter()
-        index = FaissIndex.open(Path(scratch), LiveVectors(base), settings)
+        over = Indexed("", LiveLabels(LabelCatalogue([], [])), LiveVectors(base))
+        index = FaissIndex.open(Path(scratch), settings, over, np.arange(labels), np.arange(0))
         open_seconds = time.perf_counter() - begun
         tell("timing", 0, 1)
         exact = ExactIndex(LiveVectors(base))
@@ -99,7 +101,7 @@ def run(
         "recall_at_10": float(tuned.recalls.mean()),
         "recall_interval": [low, high],
         "certifying_queries": len(tuned.recalls),
-        "effort": tuned.effort.to_dict(),
+        "effort": tuned.effort._asdict(),
         "speed_ratio": taken.ratio(faster, "hnsw"),
         "exact": faster,
         "queries_per_second": {name: timed / seconds for name, seconds in taken.seconds.items()},
@@ -152,15 +154,15 @@ def _flat(base: Tensor) -> Callable[[Tensor], object]:
 def _add_seconds(model: Path, index: FaissIndex, base: Tensor, new: NDArray[np.float32]) -> float:
     """Seconds until new labels are on disk for good and found, their vectors being known."""
     keys = [f"L{row}" for row in range(len(base))]
-    labels = LiveLabels.of(LabelCatalogue(keys, keys))
+    labels = LiveLabels(LabelCatalogue(keys, keys))
     catalogue = LiveCatalogue(labels, base, Store.create(model, "", 0))
     texts = [f"new label {place}" for place in range(len(new))]
     changes = [Add(f"new-{place}", text) for place, text in enumerate(texts)]
     vectors = torch.from_numpy(new)
     begun = time.perf_counter()
     catalogue.change(changes, lambda asked: vectors[: len(asked)])
-    rows, _ = catalogue.since(0)
-    index.add(rows, catalogue.vectors.of(rows).numpy())
+    rows = catalogue.since(0)
+    index.tell(catalogue.indexed(), rows)
     seconds = time.perf_counter() - begun
     found = index.search(vectors[:10], 1).rows[:, 0]
     assert (found >= len(base)).all() or np.isin(found, rows).any()

@@ -1,7 +1,5 @@
 """docs/explanation/architecture.md, "How to add …", followed with a toy of each kind."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,7 +23,6 @@ from umpteen.encoders.encoder import Encoder
 from umpteen.encoders.static import StaticEncoder
 from umpteen.encoders.towers import EncoderKind, Place, Towers
 from umpteen.errors import BadConfig, BadInput
-from umpteen.files.progress import Advance
 from umpteen.model.classifier import Classifier
 from umpteen.model.index import build_index, certificate_of
 from umpteen.objectives import losses, reference
@@ -34,8 +31,7 @@ from umpteen.objectives.scores import Scores
 from umpteen.objectives.targets import Pairs, Targets
 from umpteen.parallel.world import Shard, World
 from umpteen.search import kinds as index_kinds
-from umpteen.search.engine import Engine, Indexed, LabelIndex
-from umpteen.search.index import ExactIndex
+from umpteen.search.engine import ExactIndex
 from umpteen.training.build import build_run
 from umpteen.training.negatives import kinds as pool_kinds
 from umpteen.training.negatives.pool import InBatch
@@ -141,19 +137,8 @@ class ToyIndex(ExactIndex):
     kind = "toy"
 
 
-class ToyEngine(Engine):
-    @contextmanager
-    def build(
-        self, folder: Path, indexed: Indexed, uri: str | None, progress: Advance
-    ) -> Iterator[tuple[LabelIndex, dict[str, Any]]]:
-        yield ToyIndex(indexed.vectors), {}
-
-    def open(self, folder: Path, about: dict[str, Any], indexed: Indexed) -> LabelIndex:
-        return ToyIndex(indexed.vectors)
-
-
-def test_an_index_is_a_class_its_engine_and_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(index_kinds.KINDS, "toy", ToyEngine)
+def test_an_index_is_a_class_and_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(index_kinds.KINDS, "toy", lambda: ToyIndex)
     labels = open_dataset(write_miniature(tmp_path / "data")).labels
     tower = StaticEncoder.random(tiny_tokenizer(tmp_path / "tokenizer"), 16, seed=0)
     Classifier.build(Towers(tower).eval(), labels).save(tmp_path / "model")
@@ -209,7 +194,7 @@ def test_every_name_that_a_recipe_may_use_has_its_code() -> None:
     assert set(settings.POOLS) == set(pool_kinds.KINDS)
     assert set(settings.TOWERS) == set(tower_kinds.KINDS)
     with pytest.raises(BadInput, match="exact, faiss-flat"):
-        index_kinds.engine_of("nobody")
+        index_kinds.class_of("nobody")
     place = Place(0, Shard(World(), 0))
     with pytest.raises(BadConfig, match="there is static, frozen, transformer, table"):
         tower_kinds.build_encoder(settings.TowerConfig(kind="nobody"), place)

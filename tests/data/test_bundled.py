@@ -44,9 +44,9 @@ def test_wordnet_nouns_keeps_the_order_and_the_keys_of_its_source(wordnet: Datas
 
 
 def test_every_query_of_wordnet_nouns_that_is_a_label_ignores_it(wordnet: Dataset) -> None:
-    found = [one for one in describe(wordnet).suspicious if one.count]
-    assert {one.kind for one in found} == {"queries_that_are_labels"}
-    assert all(one.note.endswith("0 neither") for one in found)
+    found = [one for one in describe(wordnet)["suspicious"] if one["count"]]
+    assert {one["kind"] for one in found} == {"queries_that_are_labels"}
+    assert all(one["note"].endswith("0 neither") for one in found)
 
 
 def test_the_licence_notice_ships_with_the_data() -> None:

@@ -222,7 +222,7 @@ def test_an_unfinished_prediction_goes_on_only_with_the_same_input_settings_and_
     write(source, TEXTS[:7])
     with pytest.raises(BadInput, match="has changed: its first 10 rows"):
         predict_file(classifier, source, output, Wanted(k=3), resume=True)
-    other = Classifier(classifier.towers, classifier.labels, classifier.vectors)
+    other = Classifier(classifier.towers, classifier.labels.catalogue(), classifier.vectors)
     other.add_labels({"new": "a new one"})
     with pytest.raises(BadInput, match="begun with labels_version = 0, not 1"):
         predict_file(other, source, output, Wanted(k=3), resume=True)

@@ -216,7 +216,7 @@ def test_labels_and_vectors_of_two_models_are_never_taken_for_one(model: Path, m
     monkeypatch.setattr(catalogue_module, "read_vectors", replaced_before)
     found = open_labels(model)
     assert found.labels.texts[0] == "tree" and found.labels.version == 1
-    assert torch.equal(found.all_vectors(), other.vectors)
+    assert torch.equal(found.vectors.everything, other.vectors)
 
 
 def test_a_model_in_use_goes_on_without_its_folder(model: Path, tmp_path: Path) -> None:
@@ -259,7 +259,7 @@ def test_saving_over_itself_loses_nothing_another_process_wrote(model: Path) -> 
 def test_a_label_table_has_no_vector_for_a_new_text_but_can_retire(model: Path, tmp_path: Path) -> None:
     first = Classifier.load(model)
     towers = Towers(first.towers.query, LabelTable(RowTable(first.vectors.clone())))
-    Classifier(towers.eval(), first.labels, first.vectors).save(tmp_path / "table")
+    Classifier(towers.eval(), first.labels.catalogue(), first.vectors).save(tmp_path / "table")
     table = Classifier.load(tmp_path / "table")
     with pytest.raises(BadInput, match="label table, which has no vector for a text"):
         table.add_labels({"n": "new"})

@@ -238,4 +238,4 @@ def test_texts_that_cannot_be_answered_are_refused_by_position(classifier: Class
 
 def test_vectors_must_fit_labels_and_towers(classifier: Classifier) -> None:
     with pytest.raises(BadInput, match=r"5 labels in 16 dimensions .* \(4, 16\)"):
-        Classifier(classifier.towers, classifier.labels, classifier.vectors[:4])
+        Classifier(classifier.towers, classifier.labels.catalogue(), classifier.vectors[:4])

@@ -188,7 +188,7 @@ def test_a_calibration_of_the_ranker_s_scores_is_not_for_those_without_it(model:
     ranker = Ranker(
         features, weights, none.astype(np.float32), none.astype(np.int64), RankerSettings(candidates=5, memory=False)
     )
-    Classifier(plain.towers, plain.labels, plain.vectors, ranker=ranker).save(tmp_path / "ranked")
+    Classifier(plain.towers, plain.labels.catalogue(), plain.vectors, ranker=ranker).save(tmp_path / "ranked")
     whole, part = (Classifier.load(tmp_path / "ranked", ranker=how) for how in (True, False))
     calibrate(tmp_path / "ranked")
     assert whole.refresh() and whole.calibration is not None

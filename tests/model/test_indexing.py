@@ -37,8 +37,7 @@ from umpteen.model.index import (
 )
 from umpteen.search.faiss import FaissIndex
 from umpteen.search.kinds import KINDS
-from umpteen.search.milvus import MilvusConnection
-from umpteen.search.milvus_index import MilvusIndex
+from umpteen.search.milvus import MilvusCollection, MilvusConnection
 
 COUNT = 300
 
@@ -378,7 +377,7 @@ def test_nothing_is_built_into_an_engine_that_another_process_has_open(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = listing(model)
-    monkeypatch.setattr(MilvusIndex, "build", never)
+    monkeypatch.setattr("umpteen.search.milvus_index.filled", never)
     with open_elsewhere(tmp_path / "elsewhere.db"):
         outcome = command("index", "build", model, "--kind", "milvus", "--uri", tmp_path / "elsewhere.db")
     refused(outcome, "elsewhere.db", "stop that one", "Nothing was changed")
@@ -424,13 +423,14 @@ def test_a_sync_leaves_an_index_alone_that_was_built_meanwhile(
     engine = tmp_path / "elsewhere.db"
     build_index(model, "milvus", recall=0.9, uri=believed(engine, monkeypatch))
     Classifier.load(model, index=False).add_labels({"late": "dog dog library"})
-    catch_up = MilvusIndex.catch_up
+    mark = MilvusCollection.mark
 
-    def meanwhile(index: MilvusIndex, *, anyway: bool = False) -> None:
-        catch_up(index, anyway=anyway)
+    def meanwhile(collection: MilvusCollection, now: Any) -> None:
+        mark(collection, now)
+        collection.connection.close()
         build_index(model, "exact")
 
-    monkeypatch.setattr(MilvusIndex, "catch_up", meanwhile)
+    monkeypatch.setattr(MilvusCollection, "mark", meanwhile)
     with pytest.raises(NotSaved, match=r"replaced meanwhile; what stands there now is as it was"):
         sync_index(model)
     assert Classifier.load(model).index.kind == "exact" and verify(model) == []

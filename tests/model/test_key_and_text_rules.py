@@ -12,7 +12,7 @@ COMPOSED, DECOMPOSED = "caf\u00e9", "cafe\u0301"
 
 @pytest.fixture
 def labels() -> LiveLabels:
-    return LiveLabels.of(LabelCatalogue(["a", "\u202eb"], ["ant", "bee"]))
+    return LiveLabels(LabelCatalogue(["a", "\u202eb"], ["ant", "bee"]))
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_a_new_key_is_composed_and_the_composed_form_is_named(labels: LiveLabels
 
 
 def test_a_new_key_is_no_other_form_of_an_old_one() -> None:
-    old = LiveLabels.of(LabelCatalogue(["a", DECOMPOSED], ["ant", "coffee"]))
+    old = LiveLabels(LabelCatalogue(["a", DECOMPOSED], ["ant", "coffee"]))
     with pytest.raises(BadInput, match="already, in decomposed form"):
         steps_of([Add(COMPOSED, "coffee")], old)
 

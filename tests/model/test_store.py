@@ -114,7 +114,7 @@ def test_verify_finds_each_byte_of_a_version_that_was_flipped(changed: Path) -> 
         (Step("add", "f", "fish"), None, "add 'f' does not fit"),
         (Step("add", "x", "extra"), None, "version 4 and its vectors do not fit"),
         (Step("retire", "f", None), bytes(64), "version 4 and its vectors do not fit"),
-        (Step("add", "x", "extra"), bytes(60), "the vector of row 7 has 60 bytes"),
+        (Step("add", "x", "extra"), bytes(60), "the vector of 'x' has 60 bytes"),
         (Step("add", "x", "extra"), b"\xff" * 64, "NaN or infinity"),
     ],
 )
@@ -128,11 +128,12 @@ def test_a_history_that_makes_no_sense_is_refused_although_its_digests_are_right
             load(changed)
 
 
-def test_a_row_that_no_label_has_is_refused_when_an_older_version_is_asked_for(changed: Path) -> None:
+def test_a_row_that_no_label_has_misleads_nobody_who_goes_back_to_an_older_version(changed: Path) -> None:
     alter(database(changed), "UPDATE changes SET row = 99 WHERE key = 'n'")
     labels = open_labels(changed)
-    with pytest.raises(DamagedModel, match=r"model-\w+\.db: speaks of row 99 of 7"):
-        labels.vectors_at(2)
+    then = labels.at(2).page()
+    labels.undo(2)
+    assert labels.labels.page() == then
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_the_file_and_the_memory_find_the_same(
         search = texts[0][1:5] or search
     keys = [f"{row}" for row in range(len(texts))]
     found = list(labels_of(tmp_path_factory.mktemp("labels"), keys, texts).matching(search))
-    assert found == list(LabelCatalogue(keys, texts).matching(search))
+    assert found == list(LiveLabels(LabelCatalogue(keys, texts)).find_rows(search))
 
 
 def test_origins_and_retired_labels_are_written_with_the_labels(tmp_path: Path) -> None:

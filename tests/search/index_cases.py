@@ -1,14 +1,29 @@
 """Label vectors that are hard on an index, what a full sort finds, and changes that every index must survive."""
 
+from dataclasses import dataclass, field
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from umpteen.search.engine import LabelIndex
+from umpteen.search.index import Indexed, LiveVectors, NamedRows
 from umpteen.search.ranking import NO_LABEL, Ranking
 
 DIMENSION = 24
+
+
+@dataclass
+class Keys:
+    """A catalogue: more keys than rows do no harm."""
+
+    version: int = 3
+    keys: list[str] = field(default_factory=lambda: [f"key-{row}" for row in range(1200)])
+
+
+def over(vectors: LiveVectors, labels: NamedRows | None = None) -> Indexed:
+    return Indexed("0123abcd", labels or Keys(), vectors)
 
 
 def clustered(count: int, seed: int, *, lengths: float = 0.0) -> Tensor:
@@ -35,11 +50,11 @@ class Truth:
         self.vectors = dict(enumerate(base.numpy()))
         self.rows = len(base)
 
-    def add(self, rows: NDArray[np.int64], vectors: NDArray[np.float32]) -> None:
+    def put(self, rows: NDArray[np.int64], vectors: NDArray[np.float32]) -> None:
         self.vectors |= dict(zip(rows.tolist(), vectors, strict=True))
         self.rows = max(self.rows, *map(int, rows + 1))
 
-    def remove(self, rows: NDArray[np.int64]) -> None:
+    def drop(self, rows: NDArray[np.int64]) -> None:
         for row in rows.tolist():
             del self.vectors[row]
 
@@ -54,6 +69,23 @@ class Truth:
         return found
 
 
+def add(
+    side: LabelIndex | Truth, rows: NDArray[np.int64], vectors: NDArray[np.float32], labels: NamedRows | None = None
+) -> None:
+    """New rows, or new vectors for known ones."""
+    if isinstance(side, Truth):
+        side.put(rows, vectors)
+    else:
+        side.tell(over(side.labels.with_rows(rows, torch.from_numpy(vectors)), labels), rows)
+
+
+def remove(side: LabelIndex | Truth, rows: NDArray[np.int64], labels: NamedRows | None = None) -> None:
+    if isinstance(side, Truth):
+        side.drop(rows)
+    else:
+        side.tell(over(side.labels.without(rows), labels), rows)
+
+
 def recall(found: Ranking, queries: Tensor, truth: Truth) -> float:
     """The share of places with a label that is as good as the k-th best; twins are equally right."""
     hits = []
@@ -64,7 +96,9 @@ def recall(found: Ranking, queries: Tensor, truth: Truth) -> float:
     return float(np.mean(hits))
 
 
-def change(index: LabelIndex, truth: Truth, seed: int = 5, *, lengths: float = 0.0) -> None:
+def change(
+    index: LabelIndex, truth: Truth, seed: int = 5, *, lengths: float = 0.0, labels: NamedRows | None = None
+) -> None:
     """New rows, new vectors for old ones (among them by far the longest of all), removed rows, and some taken back."""
     rng = np.random.default_rng(seed)
     old = rng.choice(truth.rows, 40, replace=False)
@@ -76,10 +110,10 @@ def change(index: LabelIndex, truth: Truth, seed: int = 5, *, lengths: float = 0
     for rows, factor in steps:
         given, vectors = vectors[: len(rows)] * np.float32(factor), vectors[len(rows) :]
         for side in (index, truth):
-            side.add(rows, given)
+            add(side, rows, given, labels)
         if factor == 1:
             for side in (index, truth):
-                side.remove(removed)
+                remove(side, removed, labels)
 
 
 def scores_are_inner_products(found: Ranking, queries: Tensor, truth: Truth) -> None:

@@ -6,10 +6,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from search.index_cases import Truth, change, clustered, scores_are_inner_products, with_twins
+from search.index_cases import Truth, add, change, clustered, remove, scores_are_inner_products, with_twins
 from umpteen.errors import BadInput
-from umpteen.search.engine import LabelIndex
-from umpteen.search.index import ExactIndex, LiveVectors, best_of
+from umpteen.search.engine import ExactIndex, LabelIndex
+from umpteen.search.index import LiveVectors, best_of
 from umpteen.search.ranking import NO_LABEL
 
 
@@ -36,12 +36,12 @@ def test_any_course_of_changes_leaves_what_a_full_sort_finds(
         if data.draw(st.booleans()) and len(there) > 1:
             gone = data.draw(st.lists(st.sampled_from(there), max_size=min(5, len(there) - 1), unique=True))
             for side in (index, truth):
-                side.remove(np.array(gone, dtype=np.int64))
+                remove(side, np.array(gone, dtype=np.int64))
         else:
             rows = data.draw(st.lists(st.integers(0, truth.rows + 3), min_size=1, max_size=6, unique=True))
             vectors = whole_numbers(len(rows), 3, seed + step + 1).numpy()
             for side in (index, truth):
-                side.add(np.array(rows), vectors)
+                add(side, np.array(rows), vectors)
     asked = whole_numbers(queries, 3, seed + 50)
     found = index.search(asked, k)
     assert found.rows.tolist() == truth.search(asked, k)
@@ -68,7 +68,7 @@ def test_stretched_and_twin_vectors_are_no_special_case() -> None:
 def test_an_index_of_nothing_finds_nothing_and_grows() -> None:
     index: LabelIndex = ExactIndex(LiveVectors(torch.empty(0, 3)))
     assert index.search(torch.ones(2, 3), 2).rows.tolist() == [[NO_LABEL] * 2] * 2
-    index.add(np.array([1]), np.ones((1, 3), dtype=np.float32))
+    add(index, np.array([1]), np.ones((1, 3), dtype=np.float32))
     assert index.search(torch.ones(1, 3), 2).rows.tolist() == [[1, NO_LABEL]]
     assert index.search(torch.ones(1, 3), 2).labels == 2
 
@@ -77,33 +77,22 @@ def test_a_removed_row_comes_back_with_the_vector_it_is_given() -> None:
     base = torch.eye(3)
     index = ExactIndex(LiveVectors(base, np.array([True, False, True])))
     assert index.search(torch.ones(1, 3), 3).rows.tolist() == [[0, 2, NO_LABEL]]
-    index.add(np.array([1]), base[1:2].numpy())
+    add(index, np.array([1]), base[1:2].numpy())
     assert len(index.labels.changed) == 0  # its own vector of the base: nothing to keep
-    index.add(np.array([2]), 2 * base[2:3].numpy())
+    add(index, np.array([2]), 2 * base[2:3].numpy())
     assert index.search(torch.ones(1, 3), 3).rows.tolist() == [[2, 0, 1]]
 
 
 def test_a_search_under_way_is_not_disturbed_by_a_change() -> None:
     index = ExactIndex(LiveVectors(torch.eye(3)))
     before = index.labels
-    index.remove(np.array([0, 1]))
-    index.add(np.array([3]), np.ones((1, 3), dtype=np.float32))
+    remove(index, np.array([0, 1]))
+    add(index, np.array([3]), np.ones((1, 3), dtype=np.float32))
     assert before.active.tolist() == [True] * 3 and index.labels.active.tolist() == [False, False, True, True]
 
 
-def test_what_cannot_be_added_or_searched_is_refused() -> None:
+def test_what_cannot_be_searched_is_refused() -> None:
     index = ExactIndex(LiveVectors(torch.eye(3)))
-    one = np.ones((1, 3), dtype=np.float32)
-    with pytest.raises(BadInput, match="need as many vectors"):
-        index.add(np.array([1, 2]), one)
-    with pytest.raises(BadInput, match="rows count from 0"):
-        index.add(np.array([-1]), one)
-    with pytest.raises(BadInput, match="given twice"):
-        index.add(np.array([4, 4]), np.ones((2, 3), dtype=np.float32))
-    with pytest.raises(BadInput, match="label row 0 holds NaN"):
-        index.add(np.array([4]), one * np.nan)
-    with pytest.raises(BadInput, match="row -7 is to be removed"):
-        index.remove(np.array([-7]))
     with pytest.raises(BadInput, match="query row 1 holds NaN"):
         index.search(torch.tensor([[1.0, 0, 0], [float("nan"), 0, 0]]), 1)
     with pytest.raises(BadInput, match=r"\(1, 4\).*3 numbers"):

@@ -2,12 +2,23 @@
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from search.index_cases import Truth, change, clustered, recall, scores_are_inner_products, with_twins
+from search.index_cases import (
+    Truth,
+    add,
+    change,
+    clustered,
+    over,
+    recall,
+    remove,
+    scores_are_inner_products,
+    with_twins,
+)
 from umpteen.errors import BadInput, DamagedModel, NotSaved
 from umpteen.search.faiss import FLAT, HNSW, IVFPQ, KINDS, SQ, STRUCTURE, FaissIndex
 from umpteen.search.index import Effort, LiveVectors
@@ -24,7 +35,12 @@ LEAST = {FLAT: 1.0, HNSW: 0.98, IVFPQ: 0.95, SQ: 0.99}
 
 
 def built(kind: str, base: torch.Tensor, active: np.ndarray | None = None) -> FaissIndex:
-    return FaissIndex.build(kind, LiveVectors(base, active), EFFORTS[kind])
+    return FaissIndex.over(kind, LiveVectors(base, active), EFFORTS[kind])
+
+
+def reopened(folder: Path, labels: LiveVectors, settings: dict[str, Any]) -> FaissIndex:
+    """As it was saved of these labels, of which none has changed since."""
+    return FaissIndex.open(folder, settings, over(labels), np.flatnonzero(labels.active), np.arange(0))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -39,7 +55,7 @@ def test_it_finds_what_a_full_sort_finds_before_and_after_changes(kind: str, len
     (tmp_path / "index").mkdir()
     settings = index.save(tmp_path / "index")
 
-    for one in (index, FaissIndex.open(tmp_path / "index", LiveVectors(base), settings)):
+    for one in (index, reopened(tmp_path / "index", LiveVectors(base), settings)):
         truth = Truth(base)
         change(one, truth, lengths=lengths)
         found = one.search(queries, 10)
@@ -62,7 +78,7 @@ def test_labels_that_a_graph_of_inner_products_cannot_reach_are_reached() -> Non
     naive.add(labels.numpy())
     _, rows = naive.search(queries.numpy(), 300, params=faiss.SearchParametersHNSW(efSearch=COUNT))
     assert recall(Ranking(rows.astype(np.int32), np.empty(0, dtype=np.float32), COUNT), queries, truth) < 0.7
-    ours = FaissIndex.build(HNSW, LiveVectors(labels), Effort(300, 1500, 310)).search(queries, 300)
+    ours = FaissIndex.over(HNSW, LiveVectors(labels), Effort(300, 1500, 310)).search(queries, 300)
     assert recall(ours, queries, truth) >= 0.99
 
 
@@ -74,25 +90,21 @@ def test_rows_that_were_removed_before_it_was_built_are_not_in_it(kind: str, tmp
     index = built(kind, base, active)
     (tmp_path / "index").mkdir()
     settings = index.save(tmp_path / "index")
-    for one in (index, FaissIndex.open(tmp_path / "index", LiveVectors(base, active), settings)):
+    for one in (index, reopened(tmp_path / "index", LiveVectors(base, active), settings)):
         found = one.search(base, 1).rows[:, 0]
         assert np.array_equal(found[active], np.flatnonzero(active)) and active[found].all()
-        one.add(np.array([0]), base[:1].numpy())
+        add(one, np.array([0]), base[:1].numpy())
         assert one.search(base[:1], 1).rows.tolist() == [[0]]
-        assert one.waiting() == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_index_built_after_changes_holds_them(kind: str, tmp_path: Path) -> None:
     base = clustered(400, 4)
-    labels = LiveVectors(base).with_rows(np.array([7, 400, 402]), 9 * np.eye(3, base.shape[1], dtype=np.float32))
-    index = FaissIndex.build(kind, labels, EFFORTS[kind])
+    labels = LiveVectors(base).with_rows(np.array([7, 400, 402]), 9 * torch.eye(3, base.shape[1]))
+    index = FaissIndex.over(kind, labels, EFFORTS[kind])
     (tmp_path / "index").mkdir()
-    opened = FaissIndex.open(tmp_path / "index", labels, index.save(tmp_path / "index"))
+    opened = reopened(tmp_path / "index", labels, index.save(tmp_path / "index"))
     assert opened.search(torch.eye(3, base.shape[1]), 1).rows.tolist() == [[7], [400], [402]]
-    assert opened.waiting() == 0
-    opened.add(np.array([7, 9]), np.stack([9 * np.eye(1, base.shape[1], dtype=np.float32)[0], base[9].numpy()]))
-    assert opened.waiting() == 0  # both are there with these vectors already
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -100,7 +112,7 @@ def test_few_labels_are_all_found_however_many_are_asked_for(kind: str) -> None:
     base = clustered(5, 6)
     index, truth = built(kind, base), Truth(base)
     for side in (index, truth):
-        side.remove(np.array([2]))
+        remove(side, np.array([2]))
     found = index.search(base, 8)
     assert found.rows.tolist() == truth.search(base, 8)
     assert (found.rows[:, 4:] == NO_LABEL).all()
@@ -108,10 +120,10 @@ def test_few_labels_are_all_found_however_many_are_asked_for(kind: str) -> None:
 
 def test_when_nearly_all_rows_are_gone_the_rest_is_found() -> None:
     base = clustered(COUNT, 7)
-    index, truth = FaissIndex.build(HNSW, LiveVectors(base), Effort(10, 16, 12)), Truth(base)
+    index, truth = FaissIndex.over(HNSW, LiveVectors(base), Effort(10, 16, 12)), Truth(base)
     gone = np.setdiff1d(np.arange(COUNT), np.arange(0, COUNT, 250))
     for side in (index, truth):
-        side.remove(gone)
+        remove(side, gone)
     queries = clustered(20, 8)
     assert index.search(queries, 12).rows.tolist() == truth.search(queries, 12)
 
@@ -142,8 +154,8 @@ def test_searches_go_on_while_labels_change(kind: str) -> None:
     for thread in threads:
         thread.start()
     for step in range(30):
-        index.add(np.array([1000 + step]), base[step : step + 1].numpy())
-        index.remove(np.array([500 + step]))
+        add(index, np.array([1000 + step]), base[step : step + 1].numpy())
+        remove(index, np.array([500 + step]))
     for thread in threads:
         thread.join()
     assert failures == []
@@ -155,26 +167,19 @@ def test_a_cut_or_foreign_file_is_refused_by_name(tmp_path: Path) -> None:
     content = (tmp_path / STRUCTURE).read_bytes()
     (tmp_path / STRUCTURE).write_bytes(content[: len(content) // 2])
     with pytest.raises(DamagedModel, match=r"index\.faiss.*build the index again"):
-        FaissIndex.open(tmp_path, LiveVectors(base), settings)
+        reopened(tmp_path, LiveVectors(base), settings)
 
 
 def test_an_index_of_more_labels_than_there_were_is_refused(tmp_path: Path) -> None:
     base = clustered(300, 12)
     settings = built(FLAT, base).save(tmp_path)
     with pytest.raises(DamagedModel, match="holds 300 vectors but there were 299 labels; build it again"):
-        FaissIndex.open(tmp_path, LiveVectors(base, np.arange(300) != 7), settings)
-
-
-def test_an_index_with_changes_beside_it_is_not_saved(tmp_path: Path) -> None:
-    index = built(FLAT, clustered(30, 13))
-    index.remove(np.array([3]))
-    with pytest.raises(BadInput, match="build it again to save it"):
-        index.save(tmp_path)
+        reopened(tmp_path, LiveVectors(base, np.arange(300) != 7), settings)
 
 
 def test_unknown_kinds_are_refused_by_name() -> None:
     with pytest.raises(BadInput, match="faiss-hnsw"):
-        FaissIndex.build("faiss-lsh", LiveVectors(clustered(9, 1)), Effort(1, 1, 1))
+        FaissIndex.over("faiss-lsh", LiveVectors(clustered(9, 1)), Effort(1, 1, 1))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -190,4 +195,4 @@ def test_an_index_of_another_kind_than_it_says_is_refused(tmp_path: Path) -> Non
     base = clustered(300, 12)
     settings = built(SQ, base).save(tmp_path)
     with pytest.raises(DamagedModel, match=r"index\.faiss: is a IndexScalarQuantizer, no faiss-hnsw"):
-        FaissIndex.open(tmp_path, LiveVectors(base), {**settings, "kind": HNSW})
+        reopened(tmp_path, LiveVectors(base), {**settings, "kind": HNSW})

@@ -5,35 +5,48 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Thread
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 
-from search.index_cases import Truth, change, clustered, recall, scores_are_inner_products, with_twins
+from search.index_cases import (
+    Keys,
+    Truth,
+    add,
+    change,
+    clustered,
+    over,
+    recall,
+    remove,
+    scores_are_inner_products,
+    with_twins,
+)
 from umpteen.errors import BadInput, InUse
 from umpteen.search import milvus as milvus_connection
 from umpteen.search.certificate import tune
-from umpteen.search.index import Effort, LiveVectors
+from umpteen.search.index import Effort, LiveVectors, NamedRows
 from umpteen.search.milvus import AUTO, HNSW, IVF_FLAT, MilvusAway, MilvusCollection, MilvusConnection
-from umpteen.search.milvus_index import FallbackIndex, MilvusIndex
+from umpteen.search.milvus_index import MilvusIndex, filled
 
 COUNT = 600
+NOTHING = np.arange(0)
 NOBODY = "http://127.0.0.1:9"  # the discard port, where nobody listens
 
 
-@dataclass
-class Keys:
-    """A catalogue: more keys than rows do no harm."""
+def built(connection: MilvusConnection, base: torch.Tensor, labels: NamedRows | None = None) -> MilvusIndex:
+    now = over(LiveVectors(base), labels)
+    return MilvusIndex(filled(connection, "labels", now, lambda done, total: None), now, Effort(1, 1, 1), NOTHING)
 
-    version: int = 3
-    active: NDArray[np.bool_] = field(default_factory=lambda: np.ones(COUNT, dtype=np.bool_))
-    keys: list[str] = field(default_factory=lambda: [f"key-{row}" for row in range(2 * COUNT)])
+
+def opened(connection: MilvusConnection, base: torch.Tensor, settings: dict[str, Any]) -> MilvusIndex:
+    """The index that was built of these vectors, of which none has changed since."""
+    collection = MilvusCollection(connection, settings["collection"], settings["structure"])
+    return MilvusIndex(collection, over(LiveVectors(base)), Effort.from_dict(settings["effort"]), NOTHING)
 
 
 @pytest.fixture
@@ -41,12 +54,6 @@ def connection(tmp_path: Path) -> Iterator[MilvusConnection]:
     opened = MilvusConnection(str(tmp_path / "labels.db"))
     yield opened
     opened.close()
-
-
-def all_is_told(index: MilvusIndex, catalogue: Keys, version: int) -> None:
-    """The catalogue has a new version, and the index holds all of it."""
-    catalogue.version, catalogue.active = version, index.labels.active
-    index.remove(np.empty(0, dtype=np.int64))
 
 
 def entities(index: MilvusIndex, expression: str) -> list[dict[str, object]]:
@@ -57,11 +64,11 @@ def entities(index: MilvusIndex, expression: str) -> list[dict[str, object]]:
 
 @pytest.mark.parametrize(("lengths", "structure"), [(0.0, HNSW), (0.8, IVF_FLAT)], ids=["unit", "stretched"])
 def test_it_finds_what_a_full_sort_finds_before_and_after_changes(
-    lengths: float, structure: str, connection: MilvusConnection, tmp_path: Path
+    lengths: float, structure: str, connection: MilvusConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     base = with_twins(clustered(COUNT, 1, lengths=lengths))
     queries = clustered(40, 2)
-    index = MilvusIndex.build(connection, "labels", LiveVectors(base), Keys())
+    index = built(connection, base)
     assert index.collection.structure == structure
     tuned = tune(index, queries, 10, 0.95)
     assert tuned.recalls.mean() >= 0.95
@@ -70,27 +77,24 @@ def test_it_finds_what_a_full_sort_finds_before_and_after_changes(
     assert recall(found, queries, Truth(base)) >= 0.95
     settings = index.save(tmp_path)
 
-    catalogue = Keys(3)
-    again = MilvusIndex.open(LiveVectors(base), settings, connection, lambda: catalogue, 3)
+    monkeypatch.setattr("umpteen.search.milvus_index._FIRST_WAIT", 3600)  # nobody else tells it
+    again = opened(connection, base, settings)
     truth = Truth(base)
-    change(again, truth, lengths=lengths)
-    all_is_told(again, catalogue, 4)
+    change(again, truth, lengths=lengths, labels=Keys(4))
     for _ in range(2):  # before Milvus has heard of it, and after
         found = again.search(queries, 10)
         assert recall(found, queries, truth) >= 0.95
         scores_are_inner_products(found, queries, truth)
         again.catch_up()
     assert again.waiting() == 0 and again.collection.version() == 4
+    again.close()
 
 
 def test_milvus_holds_keys_versions_and_who_is_retired(connection: MilvusConnection) -> None:
     base = clustered(40, 3)
-    catalogue = Keys(3)
-    index = MilvusIndex.build(connection, "labels", LiveVectors(base), catalogue)
-    index._catalogue = lambda: catalogue
-    index.remove(np.array([7]))
-    index.add(np.array([5, 40]), clustered(2, 4).numpy())
-    all_is_told(index, catalogue, 4)
+    index = built(connection, base)
+    remove(index, np.array([7]), Keys(4))
+    add(index, np.array([5, 40]), clustered(2, 4).numpy(), Keys(4))
     index.catch_up()
     assert entities(index, "row in [5, 6, 7, 40]") == [
         {"row": 5, "key": "key-5", "version": 4, "retired": False},
@@ -99,7 +103,7 @@ def test_milvus_holds_keys_versions_and_who_is_retired(connection: MilvusConnect
         {"row": 40, "key": "key-40", "version": 4, "retired": False},
     ]
     assert 7 not in index.collection.search(base[7:8], 41, 64, filtered=True)
-    index.add(np.array([7]), base[7:8].numpy())
+    add(index, np.array([7]), base[7:8].numpy(), Keys(5))
     assert index.search(base[7:8], 1).rows.tolist() == [[7]]
 
 
@@ -107,25 +111,23 @@ def test_what_a_crash_left_unmarked_is_written_again(
     connection: MilvusConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     base = clustered(40, 5)
-    index = MilvusIndex.build(connection, "labels", LiveVectors(base), Keys(3))
-    settings = index.save(tmp_path)
+    settings = built(connection, base).save(tmp_path)
     new = clustered(2, 6).numpy()
-    catalogue = Keys(4, np.ones(41, dtype=np.bool_))
 
     def crashing(*_: object) -> None:
         raise KeyboardInterrupt
 
     for interrupted in ("mark", "write"):  # rows written but no marker, then nothing written at all
-        later = MilvusIndex.open(LiveVectors(base), settings, connection, lambda: catalogue, 3)
-        later.add(np.array([0, 40]), new)
+        later = opened(connection, base, settings)
+        add(later, np.array([0, 40]), new, Keys(4))
         with monkeypatch.context() as patch:
             patch.setattr(MilvusCollection, interrupted, crashing)
             with pytest.raises(KeyboardInterrupt):
                 later.catch_up()
         assert later.waiting() == 2 and later.collection.version() == 3
 
-    after = MilvusIndex.open(LiveVectors(base), settings, connection, lambda: catalogue, 3)
-    after.add(np.array([0, 40]), new)
+    after = opened(connection, base, settings)
+    add(after, np.array([0, 40]), new, Keys(4))
     after.catch_up()
     assert after.collection.version() == 4 and after.waiting() == 0
     assert [one["row"] for one in entities(after, "row in [0, 40]")] == [0, 40]
@@ -133,31 +135,33 @@ def test_what_a_crash_left_unmarked_is_written_again(
 
 
 def test_the_marker_never_names_a_version_whose_rows_are_not_there(
-    connection: MilvusConnection, tmp_path: Path
+    connection: MilvusConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     base = clustered(40, 5)
-    settings = MilvusIndex.build(connection, "labels", LiveVectors(base), Keys(3)).save(tmp_path)
-    catalogue = Keys(3, np.ones(40, dtype=np.bool_))
-    index = MilvusIndex.open(LiveVectors(base), settings, connection, lambda: catalogue, 3)
-    index.add(np.array([1]), base[3:4].numpy())
+    index = opened(connection, base, built(connection, base).save(tmp_path))
+    add(index, np.array([1]), base[3:4].numpy(), Keys(4))
+    write = MilvusCollection.write
+
+    def meanwhile(collection: MilvusCollection, *given: Any) -> None:
+        """Another version comes while one is written."""
+        monkeypatch.setattr(MilvusCollection, "write", write)
+        add(index, np.array([0, 40]), clustered(2, 6).numpy(), Keys(5))
+        write(collection, *given)
 
     def caught_up() -> tuple[int | None, int, int]:
         index.catch_up()
-        return index.collection.version(), index.waiting(), len(entities(index, "row >= 0 and version == 4"))
+        return index.collection.version(), index.waiting(), len(entities(index, "row >= 0 and version > 3"))
 
-    catalogue.version, catalogue.active = 4, np.arange(41) != 7  # the catalogue is there, and the index not told yet
-    assert caught_up() == (3, 1, 0)
-    index.add(np.array([0, 40]), clustered(2, 6).numpy())  # half of it
-    assert caught_up() == (3, 3, 0)
-    index.remove(np.array([7]))
-    assert caught_up() == (4, 0, 4)
+    monkeypatch.setattr(MilvusCollection, "write", meanwhile)
+    assert caught_up() == (4, 3, 1)
+    assert caught_up() == (5, 0, 3)
 
 
 def test_a_collection_that_never_was_complete_is_written_whole(connection: MilvusConnection) -> None:
     labels = LiveVectors(clustered(40, 7))
     collection = MilvusCollection.create(connection, "labels", labels.dimension, HNSW, 1)
     assert collection.version() is None
-    index = MilvusIndex(collection, labels, Effort(1, 16, 10), lambda: Keys(2), 2)
+    index = MilvusIndex(collection, over(labels, Keys(2)), Effort(1, 16, 10), NOTHING)
     index.catch_up()
     assert collection.version() == 2 and len(entities(index, "row >= 0")) == 40
 
@@ -165,17 +169,16 @@ def test_a_collection_that_never_was_complete_is_written_whole(connection: Milvu
 def test_an_embedded_engine_without_the_structure_takes_what_it_has(
     connection: MilvusConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    create = MilvusCollection._create
+    call = MilvusConnection.call
 
-    def older(connection: MilvusConnection, name: str, dimension: int, structure: str, lists: int) -> MilvusCollection:
-        if structure == HNSW:
-            raise MilvusAway("local mode only support FLAT AUTOINDEX")
-        return create(connection, name, dimension, structure, lists)
+    def older(*_: object) -> None:
+        monkeypatch.setattr(MilvusConnection, "call", call)
+        raise MilvusAway("local mode only support FLAT AUTOINDEX")
 
-    monkeypatch.setattr(MilvusCollection, "_create", older)
+    monkeypatch.setattr(MilvusConnection, "call", older)
     collection = MilvusCollection.create(connection, "labels", 24, HNSW, 1)
     assert collection.structure == AUTO
-    index = MilvusIndex(collection, LiveVectors(clustered(40, 8)), Effort(1, 0, 10), lambda: Keys(2), 2)
+    index = MilvusIndex(collection, over(LiveVectors(clustered(40, 8))), Effort(1, 0, 10), NOTHING)
     index.catch_up()
     assert index.efforts(10) == [Effort(10, 0, 16)]
     assert tune(index, clustered(10, 9), 10, 0.9).effort == Effort(10, 0, 16)
@@ -205,7 +208,7 @@ def test_who_cannot_be_reached_is_named_after_patient_attempts(monkeypatch: pyte
         MilvusConnection(NOBODY, timeout=1).connect(attempts=4)
     assert waits == [0.5, 1.0, 2.0]
     with pytest.raises(BadInput, match="127"):
-        MilvusIndex.build(MilvusConnection(NOBODY, timeout=1), "labels", LiveVectors(clustered(9, 1)), Keys())
+        built(MilvusConnection(NOBODY, timeout=1), clustered(9, 1))
 
 
 def eventually(claim: Callable[[], bool], seconds: float = 15) -> bool:
@@ -249,14 +252,13 @@ def test_exact_search_answers_while_milvus_is_away_and_milvus_when_it_is_back(
     connection = MilvusConnection(server.start(), timeout=2)
     base = clustered(COUNT, 1)
     queries = clustered(20, 2)
-    built = MilvusIndex.build(connection, "labels", LiveVectors(base), Keys(3))
-    built.effort = Effort(10, 200, 20)
-    settings = built.save(tmp_path)
+    made = built(connection, base)
+    made.effort = Effort(10, 200, 20)
+    settings = made.save(tmp_path)
     assert "secret" not in str(settings)
 
-    catalogue = Keys(3)
     monkeypatch.setattr("umpteen.search.milvus_index._FIRST_WAIT", 0.05)
-    index = FallbackIndex.open(LiveVectors(base), settings, connection, lambda: catalogue, 3)
+    index = opened(connection, base, settings)
     truth = Truth(base)
     assert recall(index.search(queries, 10), queries, truth) >= 0.95 and index.away is None
 
@@ -264,8 +266,7 @@ def test_exact_search_answers_while_milvus_is_away_and_milvus_when_it_is_back(
     found = index.search(queries, 10)
     assert found.rows.tolist() == truth.search(queries, 10)
     assert index.away is not None and f"127.0.0.1:{server.port}" in index.away
-    change(index, truth)
-    all_is_told(index, catalogue, 4)
+    change(index, truth, labels=Keys(4))
     assert index.search(queries, 10).rows.tolist() == truth.search(queries, 10)
     assert index.waiting() > 0
 
@@ -281,8 +282,8 @@ def test_exact_search_answers_while_milvus_is_away_and_milvus_when_it_is_back(
 
 def test_an_index_that_is_away_from_the_start_serves_all_the_same() -> None:
     base = clustered(50, 1)
-    settings = {"collection": "labels", "structure": HNSW, "effort": Effort(10, 20, 20).to_dict()}
-    index = FallbackIndex.open(LiveVectors(base), settings, MilvusConnection(NOBODY, timeout=1), Keys, 3)
+    settings = {"collection": "labels", "structure": HNSW, "effort": Effort(10, 20, 20)._asdict()}
+    index = opened(MilvusConnection(NOBODY, timeout=1), base, settings)
     assert index.away is None and index._keeper is None  # nobody has asked it for anything
     assert index.search(base[:3], 2).rows[:, 0].tolist() == [0, 1, 2]
     assert index.away is not None and index._keeper is not None
@@ -301,7 +302,7 @@ def test_an_index_can_be_closed_while_its_thread_starts(tmp_path: Path, monkeypa
 
     monkeypatch.setattr("umpteen.search.milvus_index.Thread", Slow)
     collection = MilvusCollection(MilvusConnection(NOBODY, timeout=1), "labels", HNSW)
-    index = FallbackIndex(collection, LiveVectors(clustered(40, 1)), Effort(1, 16, 10), Keys, 3)
+    index = MilvusIndex(collection, over(LiveVectors(clustered(40, 1))), Effort(1, 16, 10), NOTHING)
     with ThreadPoolExecutor(1) as thread:
         searching = thread.submit(index.search, clustered(1, 2), 3)
         assert begun.wait(15)
@@ -312,11 +313,11 @@ def test_an_index_can_be_closed_while_its_thread_starts(tmp_path: Path, monkeypa
 
 def test_who_only_changes_labels_never_touches_milvus(tmp_path: Path) -> None:
     base = clustered(50, 1)
-    settings = {"collection": "labels", "structure": HNSW, "effort": Effort(10, 20, 20).to_dict()}
+    settings = {"collection": "labels", "structure": HNSW, "effort": Effort(10, 20, 20)._asdict()}
     connection = MilvusConnection(str(tmp_path / "labels.db"))
-    index = FallbackIndex.open(LiveVectors(base), settings, connection, Keys, 3)
-    index.add(np.array([50]), base[:1].numpy())
-    index.remove(np.array([3]))
+    index = opened(connection, base, settings)
+    add(index, np.array([50]), base[:1].numpy())
+    remove(index, np.array([3]))
     index.close()
     assert list(tmp_path.iterdir()) == []
 
@@ -329,6 +330,6 @@ def test_a_second_process_is_told_and_not_answered_from_elsewhere(
 
     monkeypatch.setattr("umpteen.search.milvus.own", in_use)
     collection = MilvusCollection(connection, "labels", HNSW)
-    index = FallbackIndex(collection, LiveVectors(clustered(40, 1)), Effort(1, 16, 10), Keys, 3)
+    index = MilvusIndex(collection, over(LiveVectors(clustered(40, 1))), Effort(1, 16, 10), NOTHING)
     with pytest.raises(InUse):
         index.search(clustered(1, 2), 3)

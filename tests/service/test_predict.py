@@ -142,7 +142,7 @@ def test_a_text_of_a_megabyte_is_refused_by_the_limit_or_answered(client_of: Cli
 
 def test_probabilities_come_with_calibration_and_cut_answers_short(shared_model: Path) -> None:
     loaded = Classifier.load(shared_model)
-    classifier = Classifier(loaded.towers, loaded.labels, loaded.vectors, calibration=HalfCertain())
+    classifier = Classifier(loaded.towers, loaded.labels.catalogue(), loaded.vectors, calibration=HalfCertain())
 
     async def ask(service: Running) -> None:
         labels = (await service.ask("fish")).json()["results"][0]["labels"]

@@ -12,7 +12,8 @@ from service_cases import PATIENCE, Running, in_service, until
 
 from umpteen.data.labels import LabelCatalogue
 from umpteen.model.classifier import Classifier
-from umpteen.search.index import ExactIndex, LiveVectors
+from umpteen.search.engine import ExactIndex
+from umpteen.search.index import LiveVectors
 from umpteen.search.ranking import Ranking
 from umpteen.service.batching import SHORT
 from umpteen.service.schemas import Refusal, too_busy

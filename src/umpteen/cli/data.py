@@ -42,13 +42,14 @@ def prepare(source: str, recipe_name: str, overrides: tuple[str, ...]) -> None:
 def describe(source: str, as_json: bool) -> None:
     """Print sizes, label frequencies, lengths, and what is suspicious in DATA."""
     from umpteen.data.describe import describe as look
+    from umpteen.data.describe import lines_of
 
     with Watch(quiet=as_json) as watch:
-        description = look(watch.open_dataset(source))
+        described = look(watch.open_dataset(source))
     if as_json:
-        say_json(description.to_dict())
+        say_json(described)
     else:
-        for line in description.lines():
+        for line in lines_of(described):
             say(line)
 
 

@@ -5,7 +5,6 @@ Rows count from 1 here, like the lines of a file: row 1 is a split's first query
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -20,151 +19,97 @@ EXAMPLES = 3
 RARE = 5  # training queries
 PERCENTILES = (5, 50, 95, 99)
 
-
-@dataclass(frozen=True)
-class Spread:
-    """How a count is distributed."""
-
-    min: int
-    median: float
-    mean: float
-    max: int
-
-    @classmethod
-    def of(cls, counts: NDArray[np.integer[Any]]) -> "Spread":
-        if len(counts) == 0:
-            return cls(0, 0.0, 0.0, 0)
-        return cls(int(counts.min()), float(np.median(counts)), float(counts.mean()), int(counts.max()))
-
-    def __str__(self) -> str:
-        return f"min {self.min:,}, median {self.median:,.4g}, mean {self.mean:,.1f}, max {self.max:,}"
+Described = dict[str, Any]  # as JSON has it
 
 
-@dataclass(frozen=True)
-class Lengths:
-    """Words in a text, divided at white space."""
+def describe(dataset: Dataset) -> Described:
+    """Sizes, frequencies and lengths, and everything that looks like a mistake; reads each text once.
 
-    mean: float
-    percentiles: dict[str, float]
-    max: int
-
-    @classmethod
-    def of(cls, words: NDArray[np.integer[Any]]) -> "Lengths":
-        words = words if len(words) else np.zeros(1, dtype=np.int64)
-        found = np.percentile(words, PERCENTILES).tolist()
-        percentiles = {str(share): value for share, value in zip(PERCENTILES, found, strict=True)}
-        return cls(float(words.mean()), percentiles, int(words.max()))
-
-    def __str__(self) -> str:
-        shares = ", ".join(f"{share} % up to {value:,.0f}" for share, value in self.percentiles.items())
-        return f"mean {self.mean:,.1f}, {shares}, max {self.max:,}"
-
-
-@dataclass(frozen=True)
-class LabelSummary:
-    count: int
-    words: Lengths
-    queries_per_label: Spread  # training queries
-    share_without_queries: float
-    share_rare: float  # with at most RARE training queries, none included
-
-
-@dataclass(frozen=True)
-class SplitSummary:
-    queries: int
-    pairs: int
-    ignored_pairs: int
-    graded: bool
-    labels_per_query: Spread
-    words: Lengths
-
-
-@dataclass(frozen=True)
-class Example:
-    row: int
-    shown: str
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Something that may be a mistake: how often, out of how many, where first, and what to make of it."""
-
-    kind: str
-    split: str
-    what: str
-    count: int
-    of: int
-    examples: tuple[Example, ...]
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Description:
-    """A dataset in figures; `suspicious` lists every check, also those that found nothing."""
-
-    name: str
-    fingerprint: str
-    labels: LabelSummary
-    splits: dict[str, SplitSummary]
-    suspicious: tuple[Finding, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    def lines(self) -> list[str]:
-        """For people."""
-        labels = self.labels
-        lines = [
-            self.name,
-            f"labels      {labels.count:,}",
-            f"  queries   {labels.queries_per_label} (in train; {labels.share_without_queries:.1%} of the labels "
-            f"have none, {labels.share_rare:.1%} at most {RARE})",
-            f"  words     {labels.words}",
-        ]
-        for name, split in self.splits.items():
-            graded = ", graded" if split.graded else ""
-            ignored = f", {split.ignored_pairs:,} pairs to ignore" if split.ignored_pairs else ""
-            lines += [
-                f"{name:<11} {split.queries:,} queries, {split.pairs:,} relevant pairs{graded}{ignored}",
-                f"  labels    {split.labels_per_query}",
-                f"  words     {split.words}",
-            ]
-        found = [finding for finding in self.suspicious if finding.count]
-        lines.append("suspicious (rows count from 1)" if found else "suspicious  nothing")
-        for finding in found:
-            note = f"; {finding.note}" if finding.note else ""
-            lines.append(f"  {finding.what}: {finding.count:,} of {finding.of:,}{note}")
-            lines += [f"    row {example.row:,}: {example.shown}" for example in finding.examples]
-        return lines
-
-
-def describe(dataset: Dataset) -> Description:
-    """Sizes, frequencies and lengths, and everything that looks like a mistake; reads each text once."""
+    `suspicious` lists every check, also those that found nothing: how often, out of how many, where first, and what to
+    make of it.
+    """
     splits = dataset.splits()
     words, ids = _scan({"labels": dataset.labels.texts, **{name: split.texts for name, split in splits.items()}})
     counts = dataset.train.relevance.label_counts()
-    labels = LabelSummary(
-        count=len(dataset.labels),
-        words=Lengths.of(words["labels"]),
-        queries_per_label=Spread.of(counts),
-        share_without_queries=float(np.mean(counts == 0)),
-        share_rare=float(np.mean(counts <= RARE)),
-    )
-    summaries = {
-        name: SplitSummary(
-            queries=len(split),
-            pairs=split.relevance.matrix.nnz,
-            ignored_pairs=split.filtered.matrix.nnz,
-            graded=split.relevance.graded,
-            labels_per_query=Spread.of(np.diff(split.relevance.matrix.indptr)),
-            words=Lengths.of(words[name]),
-        )
-        for name, split in splits.items()
-    }
     findings = [*_labels_to_look_at(dataset, ids["labels"], counts)]
     for name, split in splits.items():
         findings += _queries_to_look_at(dataset, name, split, words[name], ids)
-    return Description(dataset.name, dataset.fingerprint, labels, summaries, tuple(findings))
+    return {
+        "name": dataset.name,
+        "fingerprint": dataset.fingerprint,
+        "labels": {
+            "count": len(dataset.labels),
+            "words": _lengths(words["labels"]),
+            "queries_per_label": _spread(counts),  # training queries
+            "share_without_queries": float(np.mean(counts == 0)),
+            "share_rare": float(np.mean(counts <= RARE)),  # labels without a query included
+        },
+        "splits": {
+            name: {
+                "queries": len(split),
+                "pairs": split.relevance.pairs,
+                "ignored_pairs": split.filtered.pairs,
+                "graded": split.relevance.graded,
+                "labels_per_query": _spread(_counts(split.relevance)),
+                "words": _lengths(words[name]),
+            }
+            for name, split in splits.items()
+        },
+        "suspicious": findings,
+    }
+
+
+def lines_of(described: Described) -> list[str]:
+    """For people: of what is suspicious, only what was found."""
+
+    def words(of: Described) -> str:
+        shares = ", ".join(f"{share} % up to {value:,.0f}" for share, value in of["words"]["percentiles"].items())
+        return f"  words     mean {of['words']['mean']:,.1f}, {shares}, max {of['words']['max']:,}"
+
+    def spread(of: Described) -> str:
+        return f"min {of['min']:,}, median {of['median']:,.4g}, mean {of['mean']:,.1f}, max {of['max']:,}"
+
+    labels = described["labels"]
+    lines = [
+        described["name"],
+        f"labels      {labels['count']:,}",
+        f"  queries   {spread(labels['queries_per_label'])} (in train; {labels['share_without_queries']:.1%} of the "
+        f"labels have none, {labels['share_rare']:.1%} at most {RARE})",
+        words(labels),
+    ]
+    for name, split in described["splits"].items():
+        graded = ", graded" if split["graded"] else ""
+        ignored = f", {split['ignored_pairs']:,} pairs to ignore" if split["ignored_pairs"] else ""
+        lines += [
+            f"{name:<11} {split['queries']:,} queries, {split['pairs']:,} relevant pairs{graded}{ignored}",
+            f"  labels    {spread(split['labels_per_query'])}",
+            words(split),
+        ]
+    found = [finding for finding in described["suspicious"] if finding["count"]]
+    lines.append("suspicious (rows count from 1)" if found else "suspicious  nothing")
+    for finding in found:
+        note = f"; {finding['note']}" if finding["note"] else ""
+        lines.append(f"  {finding['what']}: {finding['count']:,} of {finding['of']:,}{note}")
+        lines += [f"    row {example['row']:,}: {example['shown']}" for example in finding["examples"]]
+    return lines
+
+
+def _spread(counts: NDArray[np.integer[Any]]) -> Described:
+    """How a count is distributed."""
+    counts = counts if len(counts) else np.zeros(1, dtype=np.int64)
+    return {
+        "min": int(counts.min()),
+        "median": float(np.median(counts)),
+        "mean": float(counts.mean()),
+        "max": int(counts.max()),
+    }
+
+
+def _lengths(words: NDArray[np.int64]) -> Described:
+    """Words in a text, divided at white space."""
+    words = words if len(words) else np.zeros(1, dtype=np.int64)
+    percentiles = dict(zip(map(str, PERCENTILES), np.percentile(words, PERCENTILES).tolist(), strict=True))
+    return {"mean": float(words.mean()), "percentiles": percentiles, "max": int(words.max())}
 
 
 def _scan(parts: Mapping[str, Texts]) -> tuple[dict[str, NDArray[np.int64]], dict[str, NDArray[np.int64]]]:
@@ -183,7 +128,7 @@ def _scan(parts: Mapping[str, Texts]) -> tuple[dict[str, NDArray[np.int64]], dic
     return words, dict(zip(parts, apart, strict=True))
 
 
-def _labels_to_look_at(dataset: Dataset, ids: NDArray[np.int64], counts: NDArray[np.int64]) -> Iterator[Finding]:
+def _labels_to_look_at(dataset: Dataset, ids: NDArray[np.int64], counts: NDArray[np.int64]) -> Iterator[Described]:
     keys, texts = dataset.labels.keys, dataset.labels.texts
     first = _first_rows(ids, ids)
     yield _finding(
@@ -204,7 +149,7 @@ def _labels_to_look_at(dataset: Dataset, ids: NDArray[np.int64], counts: NDArray
 
 def _queries_to_look_at(
     dataset: Dataset, name: str, split: Split, words: NDArray[np.int64], ids: Mapping[str, NDArray[np.int64]]
-) -> Iterator[Finding]:
+) -> Iterator[Described]:
     texts, keys = split.texts, dataset.labels.keys
     yield _finding("empty_texts", name, f"{name} texts that are empty", words == 0, lambda row: repr(texts[row]))
     without = _counts(split.relevance) == 0
@@ -241,10 +186,11 @@ def _queries_to_look_at(
 
 def _finding(
     kind: str, split: str, what: str, wrong: NDArray[np.bool_], shown: Callable[[int], str], note: str = ""
-) -> Finding:
+) -> Described:
     rows = np.flatnonzero(wrong).tolist()
-    examples = tuple(Example(row + 1, shown(row)) for row in rows[:EXAMPLES])
-    return Finding(kind, split, what, len(rows), len(wrong), examples, note)
+    examples = [{"row": row + 1, "shown": shown(row)} for row in rows[:EXAMPLES]]
+    found = {"count": len(rows), "of": len(wrong), "examples": examples}
+    return {"kind": kind, "split": split, "what": what, **found, "note": note}
 
 
 def _first_rows(ids: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.int64]:

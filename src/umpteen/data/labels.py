@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -82,15 +82,6 @@ class LabelCatalogue:
     def find(self, key: str) -> int | None:
         """The label's row, or None if there is no such key."""
         return self._rows.get(key)
-
-    def matching(self, search: str, stop: Callable[[], bool] = lambda: False) -> Iterator[int]:
-        """Rows, ascending, whose key or text holds this, whatever the case; no more of them once `stop` says so."""
-        wanted = search.casefold()
-        for row, (key, text) in enumerate(zip(self.keys, self.texts, strict=True)):
-            if stop():
-                return
-            if wanted in text.casefold() or wanted in key.casefold():
-                yield row
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,7 @@
 """Texts as token ids, tokenised once: a memory-mapped table that a killed process resumes and two can share.
 
-While it grows, a table is a folder `….partial`: ids and lengths are appended chunk by chunk, then a record says how far
-they are good. What lies beyond the record is cut off on resuming; the last rename makes the table complete.
+While it grows, a table is a folder `….partial`: ids are appended chunk by chunk, and once they are on the disk, the
+lengths that vouch for them. Ids beyond these are cut off on resuming; the last rename makes the table complete.
 """
 
 import hashlib
@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -24,7 +23,7 @@ from umpteen.data.prepared import cache_folder
 from umpteen.data.texts import Texts
 from umpteen.errors import NotSaved
 from umpteen.files.progress import Advance
-from umpteen.files.storage import locked_file, write_atomically
+from umpteen.files.storage import locked_file
 
 LENGTHS = np.dtype(np.int32)
 
@@ -156,7 +155,7 @@ CHUNK = 8_192  # texts between two records, at most
 CHUNK_BYTES = 1 << 21  # of text between two records, unless one text is longer; bounds the memory
 SMALL = 20_000  # fewer texts are tokenised in memory faster than a table is looked after
 
-IDS_FILE, LENGTHS_FILE, RECORD_FILE = "ids.bin", "lengths.bin", "record.json"
+IDS_FILE, LENGTHS_FILE = "ids.bin", "lengths.bin"
 
 
 class Tokenizer(Protocol):
@@ -212,33 +211,32 @@ def tokenise(
 
 def _open(folder: Path, dtype: np.dtype[Any], texts: int) -> TokenTable | None:
     """The complete table, or None if there is none, or its files do not fit each other and so many texts."""
-    if _sizes(folder)[1] != texts * LENGTHS.itemsize:
+    try:
+        lengths, size = np.fromfile(folder / LENGTHS_FILE, dtype=LENGTHS), (folder / IDS_FILE).stat().st_size
+    except FileNotFoundError:
         return None
-    lengths = np.fromfile(folder / LENGTHS_FILE, dtype=LENGTHS)
-    tokens = int(lengths.sum(dtype=np.int64))
-    if _sizes(folder)[0] != tokens * dtype.itemsize or (lengths < 0).any():
+    if len(lengths) != texts or (lengths < 0).any() or size != lengths.sum(dtype=np.int64) * dtype.itemsize:
         return None
     # An empty file cannot be mapped.
-    ids = np.asarray(np.memmap(folder / IDS_FILE, dtype, "r")) if tokens else np.empty(0, dtype)
+    ids = np.asarray(np.memmap(folder / IDS_FILE, dtype, "r")) if size else np.empty(0, dtype)
     return TokenTable.of_lengths(ids, lengths)
 
 
 def _write(
     folder: Path, dtype: np.dtype[Any], texts: Texts, tokenizer: Tokenizer, chunk: int, progress: Advance | None
 ) -> None:
-    """Tokenise on from where the record of the partial table stands, then put the table in place."""
+    """Tokenise on from where the partial table ends, then put it in place."""
     partial = folder.with_suffix(".partial")
     partial.mkdir(parents=True, exist_ok=True)
-    tokens_done, texts_done = _done(partial, dtype)
     with (partial / IDS_FILE).open("ab") as ids_file, (partial / LENGTHS_FILE).open("ab") as lengths_file:
-        ids_file.truncate(tokens_done * dtype.itemsize)
-        lengths_file.truncate(texts_done * LENGTHS.itemsize)
-        for rows in _tokenised(texts, tokenizer, texts_done, chunk, progress):
-            ids, lengths = flatten(rows, dtype)
-            _append(ids_file, ids)
-            _append(lengths_file, lengths)
-            tokens_done, texts_done = tokens_done + len(ids), texts_done + len(lengths)
-            write_atomically(partial / RECORD_FILE, json.dumps([tokens_done, texts_done]))
+        done = np.fromfile(partial / LENGTHS_FILE, dtype=LENGTHS)
+        if (done < 0).any() or ids_file.tell() < done.sum(dtype=np.int64) * dtype.itemsize:  # it is damaged
+            done = done[:0]
+        ids_file.truncate(int(done.sum(dtype=np.int64)) * dtype.itemsize)
+        lengths_file.truncate(done.nbytes)
+        for rows in _tokenised(texts, tokenizer, len(done), chunk, progress):
+            for file, values in zip((ids_file, lengths_file), flatten(rows, dtype), strict=True):
+                _append(file, values)
     shutil.rmtree(folder, ignore_errors=True)
     partial.replace(folder)
 
@@ -262,25 +260,7 @@ def _tokenised(
 
 
 def _append(file: BinaryIO, values: NDArray[Any]) -> None:
-    """On the disk before the record that vouches for it."""
+    """On the disk when this returns."""
     file.write(values.tobytes())
     file.flush()
     os.fsync(file.fileno())
-
-
-def _done(partial: Path, dtype: np.dtype[Any]) -> tuple[int, int]:
-    """The tokens and texts that the record vouches for; none if the files are shorter than it says."""
-    with suppress(OSError, ValueError, TypeError):
-        tokens, texts = json.loads((partial / RECORD_FILE).read_bytes())
-        ids, lengths = _sizes(partial)
-        if ids >= tokens * dtype.itemsize and lengths >= texts * LENGTHS.itemsize:
-            return tokens, texts
-    return 0, 0
-
-
-def _sizes(folder: Path) -> tuple[int, int]:
-    """Bytes of ids and of lengths; -1 where there is no file."""
-    ids, lengths = (
-        path.stat().st_size if path.is_file() else -1 for path in (folder / IDS_FILE, folder / LENGTHS_FILE)
-    )
-    return ids, lengths

@@ -144,15 +144,9 @@ def unfinished_target(path: Path) -> str | None:
 def is_taken(lock: Path) -> bool:
     """Whether a process holds this lock file."""
     try:
-        handle = os.open(lock, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(handle)
+        FileLock(lock).close()
+    except (UmpteenError, OSError) as problem:
+        return isinstance(problem, InUse)
     return False
 
 

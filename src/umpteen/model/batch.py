@@ -7,24 +7,25 @@ step at the end. A kill costs the chunk that was being worked on.
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy.sparse
+from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from umpteen.data.text_files import BadRow, InputRows, Row
 from umpteen.errors import BadFile, BadInput, NotSaved, Stopped
 from umpteen.files.storage import Workspace, open_workspace, write_atomically
 from umpteen.model.classifier import LIMITS, Classifier, answer
-from umpteen.search.ranking import NO_LABEL, Ranking, write_csr
+from umpteen.search.ranking import write_csr
 
 ANSWERS, BAD, STATE = "answers.jsonl", "bad.jsonl", "progress.json"
-FORMAT = 3  # of the unfinished work
+MATRIX = {"data": np.float32, "indices": np.int32, "indptr": np.int64}  # its arrays, a file each until it is whole
+FORMAT = 4  # of the unfinished work
 TEXTS_AT_A_TIME = 4096
 CHARACTERS_AT_A_TIME = 2**24  # a chunk of long texts has fewer of them
 
@@ -54,7 +55,6 @@ class State:
     texts: int = 0
     labels: int = 0  # given
     digest: str = ""  # of the input's lines up to here
-    chunks: int = 0
     sizes: dict[str, int] = field(default_factory=dict)  # of the files of answers and of bad rows, in bytes
     replaces: bool = False  # an output that was there at the beginning
     finished: bool = False
@@ -124,16 +124,16 @@ def _answer_all(classifier: Classifier, rows: InputRows, work: "Work", wanted: W
         if bad and not wanted.skip_bad:
             problem = f"{bad[0].problem}: {bad[0].content[:60]!r}; mend it and --resume, or --skip-bad"
             raise BadFile(rows.path, problem, line=bad[0].line)
-        texts, skipped = [row.text for row in good], [row._asdict() for row in bad]
+        texts = [row.text for row in good]
         if work.is_matrix:
-            ranking, _ = classifier.select(texts, **limits)
-            state.labels += int((ranking.rows != NO_LABEL).sum())
-            work.append([], skipped, _with_empty_rows(ranking, chunk))
+            matrix = classifier.select(texts, **limits)[0].to_csr()
+            content, found = _arrays(matrix, chunk, state), matrix.nnz
         else:
             answers = classifier.predict(texts, **limits)
-            state.labels += sum(map(len, answers))
             names = ({"line": row.line} if row.name is None else {"id": row.name} for row in good)
-            work.append(list(map(answer, names, answers)), skipped, None)
+            content, found = {ANSWERS: _lines(map(answer, names, answers))}, sum(map(len, answers))
+        work.append({**content, BAD: _lines(row._asdict() for row in bad)})
+        state.labels += found
         state.rows += len(chunk)
         state.texts += len(good)
         state.digest = rows.digest
@@ -157,13 +157,18 @@ def _chunks(unread: Iterator[Row | BadRow]) -> Iterator[list[Row | BadRow]]:
         yield chunk
 
 
-def _with_empty_rows(ranking: Ranking, chunk: list[Row | BadRow]) -> Ranking:
-    """One row for each row of the input: those that were skipped have no labels."""
-    good = np.array([isinstance(row, Row) for row in chunk])
-    rows = np.full((len(chunk), ranking.width), NO_LABEL, dtype=np.int32)
-    scores = np.full(rows.shape, -np.inf, dtype=np.float32)
-    rows[good], scores[good] = ranking.rows, ranking.scores
-    return Ranking(rows, scores, ranking.labels)
+def _arrays(matrix: csr_array, chunk: list[Row | BadRow], state: State) -> dict[str, bytes]:
+    """What a chunk adds to the arrays of the whole matrix, which has a row for each row of the input."""
+    lengths = np.zeros(len(chunk), dtype=np.int64)  # those that were skipped have no labels
+    lengths[[isinstance(row, Row) for row in chunk]] = np.diff(matrix.indptr)
+    ends = state.labels + np.cumsum(lengths)
+    starts = ends if state.rows else np.concatenate([[0], ends])
+    made = {"data": matrix.data, "indices": matrix.indices, "indptr": starts}
+    return {name: made[name].astype(kind).tobytes() for name, kind in MATRIX.items()}
+
+
+def _lines(records: Iterable[Record]) -> bytes:
+    return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records).encode()
 
 
 def _check_output(source: Path, output: Path, wanted: Wanted) -> None:
@@ -238,26 +243,23 @@ class Work:
     def is_matrix(self) -> bool:
         return self.output.suffix == ".npz"
 
-    def append(self, answers: list[Record], bad: list[Record], ranking: Ranking | None) -> None:
-        """Keeps the answers of a chunk; the state, which vouches for them, is written by `advance`."""
-        self._extend(ANSWERS, answers)
-        self._extend(BAD, bad)
-        if ranking is not None:
-            ranking.save(self._chunk(self.state.chunks))
-        self.state.chunks += 1
+    def append(self, content: dict[str, bytes]) -> None:
+        """Keeps the answers of a chunk, by file; the state, which vouches for them, is written by `advance`."""
+        for name, added in content.items():
+            self._extend(name, added)
 
     def advance(self) -> None:
         write_atomically(self.workspace.folder / STATE, json.dumps(asdict(self.state)))
 
     def finish(self, labels: int) -> None:
-        """The output appears; a matrix of so many labels is the chunks' matrices below each other."""
+        """The output appears."""
         folder, state = self.workspace.folder, self.state
         made = folder / f"answers{self.output.suffix}"
         if not state.finished:
             if self.output.exists() and not state.replaces:
                 raise NotSaved(f"{self.output}: has appeared meanwhile and is left alone; {folder} has the answers")
             if self.is_matrix:
-                write_csr(made, self._matrices, (state.rows, labels), state.labels)
+                write_csr(made, (state.rows, labels), *map(self._mapped, MATRIX))
             else:
                 made.touch()  # there may have been bad rows only
             state.finished = True
@@ -270,22 +272,21 @@ class Work:
             _move(made, self.output)
         self.workspace.remove()
 
-    def _matrices(self) -> Iterator[csr_array]:
-        return (csr_array(scipy.sparse.load_npz(self._chunk(number))) for number in range(self.state.chunks))
+    def _mapped(self, name: str) -> NDArray[Any]:
+        """An array of the matrix, as it was written chunk by chunk; an empty file cannot be mapped."""
+        kind = np.dtype(MATRIX[name])
+        return np.memmap(self.workspace.folder / name, kind, "r") if self.state.sizes.get(name) else np.empty(0, kind)
 
-    def _chunk(self, number: int) -> Path:
-        return self.workspace.folder / f"chunk-{number:08}.npz"
-
-    def _extend(self, name: str, records: list[Record]) -> None:
+    def _extend(self, name: str, added: bytes) -> None:
         """The file is cut to its known size first: what a kill left behind it is no whole chunk."""
         path, size = self.workspace.folder / name, self.state.sizes.get(name, 0)
-        if not records and not path.exists():
+        if not added and not path.exists():
             return
         try:
             with path.open("ab") as file:
                 file.truncate(size)
                 file.seek(size)
-                file.write("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records).encode())
+                file.write(added)
                 file.flush()
                 os.fsync(file.fileno())
                 self.state.sizes[name] = file.tell()

@@ -1,6 +1,6 @@
 """Labels, their vectors and their versions together: every change is in the store before it counts."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,13 +26,12 @@ from umpteen.model.changes import (
     VersionSummary,
     append_version,
     digest_of,
-    rows_at,
     steps_of,
+    vectors_at,
 )
 from umpteen.model.folder import ModelFolder, Verified, at_one_moment
 from umpteen.model.labels import LABELS, LiveLabels, read_labels
-from umpteen.search.engine import Indexed
-from umpteen.search.index import LiveVectors, Rows
+from umpteen.search.index import Indexed, LiveVectors, Rows
 
 VECTORS = "vectors.safetensors"
 Encode = Callable[[list[str]], Tensor]
@@ -50,10 +49,8 @@ class LiveCatalogue:
         self.store = Store.create(None, "", labels.version) if store is None else store
         self.last_change: VersionSummary | None = None  # of those made here, not by other processes
         self._digest: str | None = None  # of the newest version
-        self._vectors: LiveVectors | None = None  # once somebody has asked for them …
-        self._later: dict[int, Tensor | None] = {}  # … and rows that have changed since, None: gone
-        self._all: tuple[int, Tensor] | None = None  # of which version
-        self._retired: dict[int, Tensor] = {}  # by row: the vectors that labels had to the end
+        self._later: dict[int, Tensor] = {}  # by row: vectors that have come since somebody asked for all
+        self._vectors: tuple[LiveLabels, LiveVectors] | None = None  # of these labels
 
     @classmethod
     def read(cls, folder: ModelFolder, connection: Connection) -> "LiveCatalogue":
@@ -67,10 +64,14 @@ class LiveCatalogue:
     @property
     def vectors(self) -> LiveVectors:
         """As they are now; who only changes labels needs none."""
-        if self._vectors is None or self._later:
-            self._vectors = _changed(self._vectors or LiveVectors(self.base, self.start.active), self._later)
-            self._later = {}
-        return self._vectors
+        known, vectors = self._vectors or (None, LiveVectors(self.base, self.start.active))
+        if known is not self.labels:
+            if self._later:
+                rows = np.array(list(self._later), dtype=np.int64)
+                vectors = vectors.with_rows(rows, torch.stack(list(self._later.values())))
+            vectors = vectors.without(np.flatnonzero(~self.labels.active))
+            self._vectors, self._later = (self.labels, vectors), {}
+        return vectors
 
     def take_in(self, connection: Connection) -> bool:
         """What other processes have changed, all of it or nothing; `Replaced` if these labels are not its beginning."""
@@ -87,38 +88,13 @@ class LiveCatalogue:
             raise DamagedModel(f"{self.store.path}: is not a history of these labels: {error}") from error
         return True
 
-    def since(self, version: int) -> tuple[Rows, Rows]:
-        """What an index of this version has to hear of: rows with a new vector, or back again; rows that are gone."""
-        rows = np.array([self.labels.find(key) for key in self._touched(version)], dtype=np.int64)
-        active = self.labels.active[rows]
-        return rows[active], rows[~active]
+    def since(self, version: int) -> Rows:
+        """The rows that an index of this version has to hear of, ascending: new, gone, back again or renamed ones."""
+        return np.sort(np.array([self.labels.find(key) for key in self._touched(version)], dtype=np.int64))
 
-    def vectors_at(self, version: int) -> LiveVectors:
-        if version == self.labels.version:
-            return self.vectors
-        self._require(version)
-        start = LiveVectors(self.base, self.start.active)
-        with self.store.reading() as connection:
-            then = list(rows_at(connection, version))
-        self._require_rows(row for row, *_ in then)
-        return _changed(start, {row: None if text is None else self._vector(row, vector) for row, text, vector in then})
-
-    def indexed(self, version: int, model: str = "") -> Indexed:
-        """The labels as they were in this version, for an index over them."""
-        return Indexed(model, self.vectors_at(version), version, lambda: self.labels)
-
-    def all_vectors(self) -> Tensor:
-        """The vectors of all rows, retired ones included: the base itself while no label has changed."""  # [rows, d]
-        if not self.versions:
-            return self.base
-        if self._all is None or self._all[0] != self.labels.version:
-            everything = torch.zeros(len(self.labels), self.base.shape[1])
-            everything[: len(self.base)] = self.base
-            everything[torch.from_numpy(self.vectors.changed)] = self.vectors.vectors
-            for row, vector in self._retired.items():
-                everything[row] = vector
-            self._all = self.labels.version, everything
-        return self._all[1]
+    def indexed(self) -> Indexed:
+        """The labels as they are now, for an index over them."""
+        return Indexed(self.store.model, self.labels, self.vectors)
 
     def change(
         self,
@@ -154,13 +130,8 @@ class LiveCatalogue:
                 raise BadInput("there is nothing to undo: no label has changed since the model was written")
             target = self.labels.version - 1 if to_version is None else to_version
             steps = self.between(self.labels.version, target)
-            then = {row: vector for row, _, vector in rows_at(connection, target)}
-            self._require_rows(then)
-            rows = [self.labels.find(step.key) for step in steps]
-            vectors = [
-                self._vector(row, then.get(row)) if row is not None and self._brings_vector(step) else None
-                for step, row in zip(steps, rows, strict=True)
-            ]
+            then = vectors_at(connection, target)
+            vectors = [self._vector(step.key, then[step.key]) if self._brings_vector(step) else None for step in steps]
             made = self._append(connection, steps, vectors, note or f"back to version {target}")
         self._count(made)
 
@@ -183,8 +154,6 @@ class LiveCatalogue:
 
     def renamed_since(self, version: int) -> Rows:
         """Rows that were there at this version, and have another text now."""
-        if version == self.start.version:
-            return self.labels.changed()
         then = self.at(version)
         rows = sorted(row for key in self._touched(version) if (row := then.find(key)) is not None)
         return np.array([row for row in rows if self.labels.texts[row] != then.texts[row]], dtype=np.int64)
@@ -192,13 +161,6 @@ class LiveCatalogue:
     def history(self) -> list[VersionSummary]:
         """What happened since the model was written, oldest first."""
         return [version.summary() for version in self.versions]
-
-    def _require_rows(self, rows: Iterable[int]) -> None:
-        for row in rows:
-            if not 0 <= row < len(self.labels):
-                raise DamagedModel(
-                    f"{self.store.path}: speaks of row {row} of {len(self.labels):,}; copy the model again"
-                )
 
     def _require(self, version: int) -> None:
         first, last = self.start.version, self.labels.version
@@ -230,7 +192,7 @@ class LiveCatalogue:
         time = datetime.now(UTC).isoformat(timespec="seconds")
         version = Version(self.labels.version + 1, time, note, steps)
         labels = self.labels.after([version])
-        rows = [row for step in steps if (row := labels.find(step.key)) is not None]
+        rows = [labels.find(step.key) for step in steps]
         return Recorded(version, stored, append_version(connection, version, rows, stored, self._digest or ""))
 
     def _count(self, made: Recorded | None) -> None:
@@ -242,41 +204,29 @@ class LiveCatalogue:
     def _follow(self, read: Sequence[Recorded]) -> None:
         """The versions are part of the labels from here on; nothing is changed if they do not fit."""
         labels = self.labels.after([recorded.version for recorded in read])
-        latest: dict[int, Tensor | None] = {}
-        retired = self._retired.copy()
+        latest: dict[int, Tensor] = {}
         for recorded in read:
             for step, vector in zip(recorded.version.steps, recorded.vectors, strict=True):
                 row = labels.find(step.key)
                 if row is None or (vector is not None) != self._brings_vector(step):
                     raise ValueError(f"version {recorded.version.number} and its vectors do not fit")
-                before = latest.get(row)
-                if step.text is None:  # the label is there, and may have come or changed in the versions being followed
-                    retired[row] = self.vectors.of(np.array([row]))[0] if before is None else before
-                else:
-                    retired.pop(row, None)
-                latest[row] = None if step.text is None else self._vector(row, vector)
+                if step.text is not None:
+                    latest[row] = self._vector(step.key, vector)
         self._later |= latest
-        self._retired = retired
         self.versions += [recorded.version for recorded in read]
         self.labels = labels
         self._digest = read[-1].digest
 
-    def _vector(self, row: int, stored: bytes | None) -> Tensor:
-        if stored is not None and len(stored) != 4 * self.base.shape[1]:
-            raise ValueError(f"the vector of row {row} has {len(stored)} bytes")
-        vector = self.base[row].float() if stored is None else torch.tensor(np.frombuffer(stored, dtype=np.float32))
+    def _vector(self, key: str, stored: bytes | None) -> Tensor:
+        """What was recorded with a label's text, or else the vector that it had at first."""
+        if stored is None:
+            return self.base[self.start.find(key)].float()
+        if len(stored) != 4 * self.base.shape[1]:
+            raise ValueError(f"the vector of {key!r} has {len(stored)} bytes")
+        vector = torch.tensor(np.frombuffer(stored, dtype=np.float32))
         if not vector.isfinite().all():
-            raise ValueError(f"the vector of row {row} holds NaN or infinity")
+            raise ValueError(f"the vector of {key!r} holds NaN or infinity")
         return vector
-
-
-def _changed(vectors: LiveVectors, rows: dict[int, Tensor | None]) -> LiveVectors:
-    """These rows have these vectors from now on; rows without one are gone."""
-    there = {row: vector for row, vector in rows.items() if vector is not None}
-    gone = [row for row, vector in rows.items() if vector is None]
-    if there:
-        vectors = vectors.with_rows(np.array(list(there), dtype=np.int64), torch.stack(list(there.values())).numpy())
-    return vectors.without(np.array(gone, dtype=np.int64)) if gone else vectors
 
 
 def read_vectors(folder: Path) -> Tensor:

@@ -346,7 +346,7 @@ class Store:
 
 
 def append_version(
-    connection: Connection, version: Version, rows: list[int], vectors: list[bytes | None], previous: str
+    connection: Connection, version: Version, rows: Sequence[int | None], vectors: list[bytes | None], previous: str
 ) -> str:
     """The version follows the one with the digest `previous`; returns its own."""
     digest = _digest(previous, version, vectors)
@@ -367,12 +367,14 @@ def digest_of(connection: Connection, version: int) -> str | None:
     return None if found is None else str(found[0])
 
 
-def rows_at(connection: Connection, version: int) -> Iterator[tuple[int, str | None, bytes | None]]:
-    """Row, text (None: retired) and vector (None: the first one) of all rows that had changed by this version."""
-    yield from connection.execute(
-        "SELECT row, text, vector FROM changes NATURAL JOIN "
-        "(SELECT row, max(version) AS version FROM changes WHERE version <= ? GROUP BY row)",
-        (version,),
+def vectors_at(connection: Connection, version: int) -> dict[str, bytes | None]:
+    """The vectors (None: the first one) of all labels that had changed by this version, by key."""
+    return dict(
+        connection.execute(
+            "SELECT key, vector FROM changes NATURAL JOIN "
+            "(SELECT key, max(version) AS version FROM changes WHERE version <= ? GROUP BY key)",
+            (version,),
+        ).fetchall()
     )
 
 

@@ -91,8 +91,8 @@ class Classifier:
     1
     """
 
-    def __init__(self, towers: Towers, labels: LabelCatalogue | LiveLabels, vectors: Tensor, **about: Any) -> None:
-        self._live = LiveModel(towers, LiveCatalogue(LiveLabels.of(labels), vectors), **about)
+    def __init__(self, towers: Towers, labels: LabelCatalogue, vectors: Tensor, **about: Any) -> None:
+        self._live = LiveModel(towers, LiveCatalogue(LiveLabels(labels), vectors), **about)
         self._seen: Stamp | None = None  # of the folder, when it was last looked into
         self._damaged: tuple[Stamp, Exception, float] | None = None  # a model that cannot be loaded, and until when
 
@@ -127,7 +127,7 @@ class Classifier:
     """The labels as they are now; a snapshot that later changes leave alone."""
     version = _OfModel(lambda model: model.version)
     """Of the labels: 0 as trained, one more with each change."""
-    vectors = _OfModel(lambda model: model.catalogue.all_vectors())
+    vectors = _OfModel(lambda model: model.catalogue.vectors.everything)
     """The labels' vectors, retired rows included; mapped while no label has changed, else held in memory."""
     hidden = _OfModel(lambda model: np.flatnonzero(~model.labels.active))
     """The rows of retired labels, which no search may return."""
@@ -343,7 +343,7 @@ class Classifier:
         """The model with its labels as they are now, and what is given."""
         told = {name: given.get(name) or getattr(self, name) for name in ("recipe", "data", "training")}
         told["report"] = given.get("report") or self._live.trained_report
-        return Model(self.towers, LiveLabels.of(self.labels), self.vectors, ranker=self.ranker, **told)
+        return Model(self.towers, self.labels, self.vectors, ranker=self.ranker, **told)
 
     def _carried(self, parts: Mapping[str, Part], path: Path, *, drop_index: bool = False) -> list[Carried]:
         """Which of its folder's parts hold for a model with these very labels and scores, too, in this folder.

@@ -14,7 +14,7 @@ import numpy as np
 from umpteen.data.dataset import Dataset
 from umpteen.data.text_files import BadRow, InputRows
 from umpteen.encoders.encoder import encode_texts
-from umpteen.errors import BadFile, BadInput, DamagedModel, NotSaved
+from umpteen.errors import BadFile, BadInput, NotSaved
 from umpteen.files.progress import Progress
 from umpteen.model.catalogue import open_labels
 from umpteen.model.changes import Part, read_parts, write_part
@@ -22,9 +22,9 @@ from umpteen.model.classifier import Classifier
 from umpteen.model.folder import INDEX, ModelFolder, Verified, at_one_moment, checked_parts
 from umpteen.model.labels import LiveLabels
 from umpteen.search.certificate import Certificate, interval, queries_per_second, tune
-from umpteen.search.engine import Engine, Indexed
-from umpteen.search.index import ExactIndex, Rows
-from umpteen.search.kinds import KINDS, engine_of, forget
+from umpteen.search.engine import ExactIndex, LabelIndex
+from umpteen.search.index import Indexed, Rows
+from umpteen.search.kinds import KINDS, class_of, forget
 
 CERTIFICATE = "certificate.json"
 USUAL = 1000  # queries
@@ -82,13 +82,13 @@ def build_index(
     If the recall cannot be reached, nothing is changed. Where the sample of queries is a number, so many of the labels'
     own texts are the queries; `k` is 10, or as many as the ranker looks at; `uri` says where Milvus is.
     """
-    engine = _checked(kind, recall, k, uri)
+    chosen = _checked(kind, recall, k, uri)
     tell = progress or (lambda name, done, total: None)
     classifier = Classifier.load(model, index=False)
     folder = classifier.folder
     assert folder is not None
     labels = classifier.index.labels
-    over = Indexed(folder.model, labels, classifier.version, lambda: classifier.labels)
+    over = Indexed(folder.model, classifier.labels, labels)
     if isinstance(sample, int):
         sample = of_label_texts(classifier.labels, sample)
     queries = encode_texts(classifier.towers.query, sample.texts).float().cpu()
@@ -96,11 +96,13 @@ def build_index(
     k = min(k or usual_k, labels.count())
     with ExitStack() as made, folder.adding(INDEX) as part:
         begun = time.perf_counter()
-        index, about = made.enter_context(engine.build(part.folder, over, uri, partial(tell, "building")))
+        index, about = made.enter_context(chosen.build(kind, part.folder, over, uri, partial(tell, "building")))
         seconds = time.perf_counter() - begun
         tuned = tune(index, queries, k, recall)
+        if index.away is not None:
+            raise BadInput(index.away)
         speeds = [queries_per_second(side, queries, k) for side in (index, ExactIndex(labels))]
-        part.labels_version, part.living = classifier.version, engine.living
+        part.labels_version, part.living = classifier.version, chosen.living
         part.about = {**index.save(part.folder), **about}
         index.close()  # an engine in the folder is still when the folder is moved to its place
         certificate = Certificate(
@@ -108,8 +110,8 @@ def build_index(
             k=k,
             target=recall,
             recall=float(tuned.recalls.mean()),
-            recall_interval=interval(tuned.recalls),
-            effort=tuned.effort.to_dict(),
+            recall_interval=list(interval(tuned.recalls)),
+            effort=tuned.effort._asdict(),
             queries=len(tuned.recalls),
             queries_tuned_on=tuned.tuned_on,
             sample=sample.origin,
@@ -117,7 +119,7 @@ def build_index(
             dimension=labels.dimension,
             catalogue_version=classifier.version,
             queries_per_second={"index": speeds[0], "exact": speeds[1]},
-            bytes={"index": engine.size(part.folder, part.about), "exact": labels.count() * labels.dimension * 4},
+            bytes={"index": chosen.size(part.folder, part.about), "exact": labels.count() * labels.dimension * 4},
             build_seconds=seconds,
             attempts=tuned.attempts,
         )
@@ -139,36 +141,35 @@ def sync_index(model: Path | str, *, sample: Sample | int = USUAL, progress: Pro
         raise BadInput(f"{model} has no index; `umpteen index build` makes one")
     part, certificate = found
     catalogue = open_labels(model)
-    put, gone = catalogue.since(part.labels_version)
-    engine = engine_of(str(part.about.get("kind")))
-    if engine.updates:
+    changed = catalogue.since(part.labels_version)
+    chosen = class_of(str(part.about.get("kind")))
+    if chosen.updates:
         folder = ModelFolder(model)
-        older = catalogue.indexed(part.labels_version, folder.model)
-        engine.update(folder.part_path(part), part.about, older, catalogue.vectors, put, gone)
+        chosen.update(folder.part_path(part), part.about, catalogue.indexed(), changed)
         with folder.changing() as connection:
             current = read_parts(connection).get(INDEX)
             if current is None or current.folder != part.folder:
                 raise NotSaved(f"{folder.path}: its index was replaced meanwhile; what stands there now is as it was")
             write_part(connection, part._replace(labels_version=catalogue.labels.version))
-    elif len(put) + len(gone):
+    elif len(changed):
         build_index(
             model, certificate.kind, recall=certificate.target, k=certificate.k, sample=sample, progress=progress
         )
-    return len(put) + len(gone)
+    return len(changed)
 
 
-def _checked(kind: str, recall: float, k: int | None, uri: str | None) -> Engine:
-    """The engine of this kind, if it can be built as is asked for."""
-    engine = engine_of(kind)
+def _checked(kind: str, recall: float, k: int | None, uri: str | None) -> type[LabelIndex]:
+    """The indexes of this kind, if it can be built as is asked for."""
+    chosen = class_of(kind)
     if not 0 < recall <= 1:
         raise BadInput(f"a recall of {recall:g} is asked for; it must lie above 0 and not above 1")
     if k is not None and k < 1:
         raise BadInput(f"k is {k}; ask for at least 1 label")
-    if uri is not None and not engine.has_address:
-        others = [name for name in KINDS if engine_of(name).has_address]
+    if uri is not None and not chosen.has_address:
+        others = [name for name in KINDS if class_of(name).has_address]
         raise BadInput(f"an address ({uri}) is for {', '.join(others)}; {kind} keeps its files in the model folder")
-    engine.check(uri)
-    return engine
+    chosen.check(uri)
+    return chosen
 
 
 def index_of(model: Path) -> tuple[Part, Certificate] | None:
@@ -179,11 +180,7 @@ def index_of(model: Path) -> tuple[Part, Certificate] | None:
         if part is None:
             return None
         folder.require_whole([part], Verified(connection), only=(part.folder,))
-        path = folder.part_path(part) / CERTIFICATE
-        try:
-            return part, Certificate.from_dict(json.loads(path.read_text(encoding="utf-8")))
-        except (ValueError, TypeError, KeyError) as error:
-            raise DamagedModel(f"{path}: is damaged ({error}); build the index again") from error
+        return part, Certificate(**json.loads((folder.part_path(part) / CERTIFICATE).read_text(encoding="utf-8")))
 
     return at_one_moment(model, read)
 

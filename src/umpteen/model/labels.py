@@ -203,17 +203,6 @@ class LiveLabels:
         self._texts: dict[int, str] = {}  # of those rows, and of first ones with another text than at first
         self._count = int(self.active.sum())
 
-    @classmethod
-    def of(cls, labels: "LabelCatalogue | LiveLabels") -> "LiveLabels":
-        """A training's labels, or changed labels as if a model had been written with them."""
-        if isinstance(labels, LabelCatalogue):
-            return cls(labels)
-        if not labels._texts:
-            return labels
-        return cls(
-            labels.catalogue(), version=labels.version, active=labels.active, origins=labels.origins().astype(np.uint8)
-        )
-
     def after(self, versions: Sequence[Version]) -> "LiveLabels":
         """The labels once these versions, the next ones, have happened too."""
         new = LiveLabels(self.first, version=self.version, origins=self._origins)
@@ -320,13 +309,15 @@ class LiveLabels:
         """
         rows: Iterable[int] = range(len(self))
         if search:
-            wanted = search.casefold()
-            changed = (
+            wanted, keys, texts = search.casefold(), self.keys, self.texts
+            in_memory = range(len(self)) if isinstance(self.first, LabelCatalogue) else sorted(self._texts)
+            rows = (
                 row
-                for row in takewhile(lambda _: not stop(), sorted(self._texts))
-                if wanted in self._texts[row].casefold() or wanted in self.keys[row].casefold()
+                for row in takewhile(lambda _: not stop(), in_memory)
+                if wanted in texts[row].casefold() or wanted in keys[row].casefold()
             )
-            rows = merge((row for row in self.first.matching(search, stop) if row not in self._texts), changed)
+            if isinstance(self.first, StoredLabels):
+                rows = merge((row for row in self.first.matching(search, stop) if row not in self._texts), rows)
         return (row for row in rows if retired or self.active[row])
 
     def page(self, *, search: str = "", start: int = 0, count: int = 50, retired: bool = False) -> list[LabelEntry]:

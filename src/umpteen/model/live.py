@@ -7,6 +7,7 @@ from sqlite3 import Connection
 from time import monotonic
 from typing import Any, NamedTuple
 
+import numpy as np
 from safetensors import SafetensorError
 
 from umpteen.calibration.calibration import Calibration
@@ -29,9 +30,8 @@ from umpteen.model.folder import (
 )
 from umpteen.model.labels import LiveLabels
 from umpteen.rerank.ranker import Ranker
-from umpteen.search.engine import LabelIndex, try_out
-from umpteen.search.index import ExactIndex
-from umpteen.search.kinds import engine_of
+from umpteen.search.engine import ExactIndex, LabelIndex, try_out
+from umpteen.search.kinds import class_of
 
 _UNTIL_NEXT_PART = 5.0  # seconds, to use a part that could not be used: it may be somebody else's for now
 
@@ -52,7 +52,7 @@ class LiveModel:
         towers: Towers,
         catalogue: LiveCatalogue,
         *,
-        report: Report | dict[str, Any] | None = None,
+        report: dict[str, Any] | None = None,
         recipe: str | None = None,
         data: dict[str, Any] | None = None,
         training: dict[str, Any] | None = None,
@@ -71,7 +71,7 @@ class LiveModel:
             raise BadInput(f"the ranker knows {ranker.labels:,} labels, the model {count:,}; fit it again")
         self.catalogue = catalogue
         self.towers = towers
-        self._report = report  # as it was read, until somebody asks for it
+        self._report = report  # as JSON has it, until somebody asks for it
         self.recipe = recipe
         self.data = data or {}
         self.training = training or {}
@@ -118,21 +118,12 @@ class LiveModel:
     def report(self) -> Report | None:
         """On validation: as it answers, with its ranker if it has one."""
         ranked = None if self.fitted_ranker is None else self.fitted_ranker.report
-        return self.trained_report if ranked is None else self._read(ranked)
+        return self.trained_report if ranked is None else Report.from_dict(ranked)
 
     @property
     def trained_report(self) -> Report | None:
         """On validation, as training ended: of the dual encoder alone."""
-        if self._report is not None and not isinstance(self._report, Report):
-            self._report = self._read(self._report)
-        return self._report
-
-    def _read(self, report: dict[str, Any]) -> Report:
-        try:
-            return Report.from_dict(report)
-        except BadInput as error:
-            where = "the model" if self.folder is None else self.folder.path
-            raise DamagedModel(f"{where}: cannot be used although its files are whole: {error}") from error
+        return None if self._report is None else Report.from_dict(self._report)
 
     @property
     def labels(self) -> LiveLabels:
@@ -192,7 +183,10 @@ class LiveModel:
 
     def tell_index(self) -> None:
         """The index hears of the labels that have changed since it last did."""
-        self._index_version = self._told(self.index, self._index_version)
+        changed = self.catalogue.since(self._index_version)
+        if len(changed):
+            self.index.tell(self.catalogue.indexed(), changed)
+        self._index_version = self.version
 
     def _wanted(self, parts: Mapping[str, Part]) -> Iterable[str]:
         """The names of the parts that are followed; a calibration holds for the ranker's scores, if there is one."""
@@ -217,36 +211,28 @@ class LiveModel:
 
     def _use_index(self, part: Part | None, *, try_it: bool) -> None:
         assert self.folder is not None
-        old, version = self.index, self.version
+        old = self.index
         new: LabelIndex = ExactIndex(self.catalogue.vectors)
         if part is not None:
             where = self.folder.part_path(part)
-            engine = engine_of(str(part.about.get("kind")))
+            kind = class_of(str(part.about.get("kind")))
+            held = np.flatnonzero(self.catalogue.at(part.labels_version).active)
+            changed = self.catalogue.since(part.labels_version)
             try:
-                new = engine.open(where, part.about, self.catalogue.indexed(part.labels_version))
+                new = kind.open(where, part.about, self.catalogue.indexed(), held, changed)
             except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
                 raise DamagedModel(
                     f"{where}: cannot be opened although its files are whole ({error}); "
                     "`umpteen index build` makes it again, `umpteen index remove` goes back to exact search"
                 ) from error
             try:
-                version = self._told(new, part.labels_version)
                 if try_it:
                     try_out(new, self.catalogue.vectors.dimension)
             except BaseException:  # another process may have it to itself
                 new.close()
                 raise
-        self.index, self._index_version = new, version
+        self.index, self._index_version = new, self.version
         old.close()
-
-    def _told(self, index: LabelIndex, version: int) -> int:
-        """An index of this version hears what came later; returns the version that it knows then."""
-        put, gone = self.catalogue.since(version)
-        if len(put):
-            index.add(put, self.catalogue.vectors.of(put).numpy())
-        if len(gone):
-            index.remove(gone)
-        return self.version
 
 
 def _place(part: Part | None) -> str:

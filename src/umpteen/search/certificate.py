@@ -29,7 +29,7 @@ class Certificate:
     k: int
     target: float
     recall: float  # share of the k best labels that are found, mean over the queries
-    recall_interval: tuple[float, float]  # 95 %
+    recall_interval: list[float]  # from, to; 95 %
     effort: dict[str, int]
     queries: int
     queries_tuned_on: int
@@ -43,11 +43,7 @@ class Certificate:
     attempts: int = 1  # efforts held against the certifying queries; more than one if chance misled the tuning
 
     def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "recall_interval": list(self.recall_interval)}
-
-    @classmethod
-    def from_dict(cls, content: dict[str, Any]) -> "Certificate":
-        return cls(**{**content, "recall_interval": tuple(content["recall_interval"])})
+        return asdict(self)
 
 
 def recalls(found: Ranking, exact: Ranking) -> NDArray[np.float64]:

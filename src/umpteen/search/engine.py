@@ -1,112 +1,93 @@
-"""The seam: what finds the k best labels of a query, whatever is behind it.
+"""The seam: what finds the k best labels of a query, whatever is behind it; and exact search, which needs nothing.
 
-A new kind is a module with an index (the methods of `LabelIndex`) and its `Engine`, and a row in kinds.py.
+A new kind is a module with a subclass of `LabelIndex`, and a row in kinds.py.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from umpteen.files.progress import Advance
-from umpteen.search.index import Effort, ExactIndex, LiveVectors, Rows
+from umpteen.search.index import Effort, Indexed, LiveVectors, Rows, exact_search
 from umpteen.search.ranking import Ranking
-
-
-class LabelIndex(Protocol):
-    """Finds labels by inner product. Rows are label rows; they never shift, and a removed one is never returned."""
-
-    kind: str  # its name in the table of kinds.py
-    effort: Effort
-    one_process: bool  # no other process can search it at the same time
-    away: str | None  # why exact search stands in for it, if it cannot be reached
-
-    @property
-    def labels(self) -> LiveVectors:
-        """All there is to find now."""
-
-    def search(self, queries: Tensor, k: int) -> Ranking:
-        """The k best rows of each query, of equal scores the smaller first; ends in −1 when there are fewer."""
-
-    def candidates(self, queries: Tensor, effort: Effort) -> Rows:
-        """The rows found for each query with this effort, best first, before exact scores; −1 where none is left."""
-
-    def efforts(self, k: int) -> list[Effort]:
-        """What can be tried, the least first, in groups of one breadth; an index without a choice has one."""
-
-    def add(self, rows: NDArray[np.int64], vectors: NDArray[np.float32]) -> None:
-        """New rows, or new vectors for known ones; found by the next search."""
-
-    def remove(self, rows: NDArray[np.int64]) -> None:
-        """Rows that no search returns until they are added again."""
-
-    def save(self, folder: Path) -> dict[str, Any]:
-        """Writes the index as it was built into a folder; returns what its engine has to be told to open it."""
-
-    def close(self) -> None:
-        """Lets go of files, locks and connections; an index is not searched after it."""
-
-
-class NamedRows(Protocol):
-    """The labels' catalogue, as far as an index is to know it."""
-
-    @property
-    def version(self) -> int: ...
-    @property
-    def keys(self) -> Sequence[str]: ...
-    @property
-    def active(self) -> NDArray[np.bool_]: ...
-
-
-class Indexed(NamedTuple):
-    """What an index is over: the vectors of one version of a model's labels, and the labels as they are now."""
-
-    model: str  # the model's own name, eight hexadecimal digits
-    vectors: LiveVectors
-    version: int
-    catalogue: Callable[[], NamedRows]
-
 
 BOUND = "bound_to_folder"  # in what is told of an index: a copy of its files would be of no use elsewhere
 
 
-class Engine(ABC):
-    """One kind of index: how it is built, opened, brought up to date and forgotten. What most need stands here."""
+class LabelIndex(ABC):
+    """Finds labels by inner product. Rows are label rows; they never shift, and a removed one is never returned.
+
+    The class says how an index of its kinds is built, opened, brought up to date and forgotten. What most need stands
+    here.
+    """
 
     living: str | None = None  # a subfolder of its files that changes in use
     has_address = False  # it may lie elsewhere than in the model folder
-    updates = False  # it can be told of changed labels, instead of being built again
+    updates = False  # it can be told of changed labels for good, instead of being built again
 
-    def check(self, uri: str | None) -> None:  # noqa: B027  most have nothing to refuse
+    kind: str  # its name in the table of kinds.py
+    effort: Effort
+    labels: LiveVectors  # all there is to find now
+    one_process = False  # no other process can search it at the same time
+    away: str | None = None  # why exact search stands in for it, if it cannot be reached
+
+    @abstractmethod
+    def tell(self, now: Indexed, changed: Rows) -> None:
+        """The labels as they are now, and which rows have come, gone or changed since it was told last or built."""
+
+    @abstractmethod
+    def search(self, queries: Tensor, k: int) -> Ranking:
+        """The k best rows of each query, of equal scores the smaller first; ends in −1 when there are fewer."""
+
+    @abstractmethod
+    def candidates(self, queries: Tensor, effort: Effort) -> Rows:
+        """The rows found for each query with this effort, best first, before exact scores; −1 where none is left."""
+
+    @abstractmethod
+    def efforts(self, k: int) -> list[Effort]:
+        """What can be tried, the least first, in groups of one breadth; an index without a choice has one."""
+
+    def save(self, folder: Path) -> dict[str, Any]:
+        """Writes the index as it was built into a folder; returns what `open` has to be told."""
+        return {"kind": self.kind, "effort": self.effort._asdict()}
+
+    def close(self) -> None:  # noqa: B027  most have nothing to let go of
+        """Lets go of files, locks and connections; an index is not searched after it."""
+
+    @classmethod  # noqa: B027  most have nothing to refuse
+    def check(cls, uri: str | None) -> None:
         """Refuses an address that it cannot be built at."""
 
+    @classmethod
     @abstractmethod
     def build(
-        self, folder: Path, indexed: Indexed, uri: str | None, progress: Advance
-    ) -> AbstractContextManager[tuple[LabelIndex, dict[str, Any]]]:
+        cls, kind: str, folder: Path, now: Indexed, uri: str | None, progress: Advance
+    ) -> AbstractContextManager[tuple["LabelIndex", dict[str, Any]]]:
         """An index over the labels, open while this lasts, and what to remember besides what its `save` tells."""
 
+    @classmethod
     @abstractmethod
-    def open(self, folder: Path, about: dict[str, Any], indexed: Indexed) -> LabelIndex:
-        """The index as it was saved; the caller tells it what has changed since that version."""
+    def open(cls, folder: Path, about: dict[str, Any], now: Indexed, held: Rows, changed: Rows) -> "LabelIndex":
+        """The index as it was saved, of the rows `held` at that time, and told of those that have changed since."""
 
-    def update(
-        self, folder: Path, about: dict[str, Any], indexed: Indexed, now: LiveVectors, put: Rows, gone: Rows
-    ) -> None:
-        """Tells an index of older labels the vectors as they are now, the rows that changed and those that are gone."""
+    @classmethod
+    def update(cls, folder: Path, about: dict[str, Any], now: Indexed, changed: Rows) -> None:
+        """Takes the rows that have changed into the index for good."""
         raise NotImplementedError
 
-    def forget(self, folder: Path, about: dict[str, Any]) -> str | None:
+    @classmethod
+    def forget(cls, folder: Path, about: dict[str, Any]) -> str | None:
         """Removes what lies elsewhere of an index that is gone; says what is left behind if that cannot be done."""
         return None
 
-    def size(self, folder: Path, about: dict[str, Any]) -> int | None:
+    @classmethod
+    def size(cls, folder: Path, about: dict[str, Any]) -> int | None:
         """Bytes of the index itself; None if it is elsewhere."""
         return size_of(folder)
 
@@ -121,14 +102,34 @@ def try_out(index: LabelIndex, dimension: int) -> None:
     index.search(torch.zeros(1, dimension), 1)
 
 
-class ExactEngine(Engine):
-    """Nothing is built or kept: the labels' vectors are all there is."""
+class ExactIndex(LabelIndex):
+    """All labels are looked at for every query; nothing is built or kept but the labels' vectors."""
 
+    kind = "exact"
+    effort = Effort(1, 0, 1)
+
+    def __init__(self, labels: LiveVectors) -> None:
+        self.labels = labels
+
+    def tell(self, now: Indexed, changed: Rows) -> None:
+        self.labels = now.vectors
+
+    def search(self, queries: Tensor, k: int) -> Ranking:
+        return exact_search(queries, self.labels, k)
+
+    def candidates(self, queries: Tensor, effort: Effort) -> Rows:
+        return exact_search(queries, self.labels, effort.rescored).rows.astype(np.int64)
+
+    def efforts(self, k: int) -> list[Effort]:
+        return [Effort(k, 0, k)]
+
+    @classmethod
     @contextmanager
     def build(
-        self, folder: Path, indexed: Indexed, uri: str | None, progress: Advance
+        cls, kind: str, folder: Path, now: Indexed, uri: str | None, progress: Advance
     ) -> Iterator[tuple[LabelIndex, dict[str, Any]]]:
-        yield ExactIndex(indexed.vectors), {}
+        yield cls(now.vectors), {}
 
-    def open(self, folder: Path, about: dict[str, Any], indexed: Indexed) -> LabelIndex:
-        return ExactIndex(indexed.vectors)
+    @classmethod
+    def open(cls, folder: Path, about: dict[str, Any], now: Indexed, held: Rows, changed: Rows) -> LabelIndex:
+        return cls(now.vectors)

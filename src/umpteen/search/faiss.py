@@ -7,8 +7,7 @@ removed and changed rows are hidden in it. Building it again takes them in.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,8 +16,18 @@ from torch import Tensor
 
 from umpteen.errors import BadInput, DamagedModel, NotSaved
 from umpteen.files.progress import Advance
-from umpteen.search.engine import Engine, Indexed, LabelIndex
-from umpteen.search.index import Effort, LiveVectors, Overlay, Rows, checked_queries, doubling, lists_of, with_spare
+from umpteen.search.engine import LabelIndex
+from umpteen.search.index import (
+    Effort,
+    Indexed,
+    LiveVectors,
+    Overlay,
+    Rows,
+    checked_queries,
+    doubling,
+    lists_of,
+    with_spare,
+)
 from umpteen.search.ranking import NO_LABEL, Ranking
 
 FLAT, HNSW, IVFPQ, SQ = "faiss-flat", "faiss-hnsw", "faiss-ivfpq", "faiss-sq"
@@ -86,35 +95,31 @@ def _sample(parts: Iterator[Vectors], count: int, wanted: int) -> Vectors:
     return np.ascontiguousarray(np.concatenate(found))
 
 
-class State(NamedTuple):
-    """What one search sees, whatever is added or removed meanwhile."""
+class FaissIndex(LabelIndex):
+    """FAISS holds the labels as they were when it was built, in the order of their rows, in one file."""
 
-    overlay: Overlay
-    visible: NDArray[np.bool_] | None  # [positions] in FAISS that count; None: all
-
-
-class FaissIndex:
-    """FAISS holds the labels as they were when it was built, in the order of their rows."""
-
-    one_process = False
-    away: str | None = None
-
-    def __init__(self, kind: str, index: Any, labels: LiveVectors, effort: Effort) -> None:
+    def __init__(self, kind: str, index: Any, effort: Effort, held: Rows, labels: LiveVectors, changed: Rows) -> None:
         self.kind = kind
         self.effort = effort
         self._faiss = faiss_library()
         self._index = index
-        self._rows = np.flatnonzero(labels.active)
-        self._state = State(Overlay.of(labels), None)
-        self._changing = Lock()
-        self._position = np.full(len(labels), -1, dtype=np.int64)  # of each row
-        self._position[self._rows] = np.arange(len(self._rows))
+        self._rows = held
+        self.labels = labels
+        self._state = self._seen(labels, changed)
 
     @classmethod
-    def build(cls, kind: str, labels: LiveVectors, effort: Effort, progress: Advance | None = None) -> "FaissIndex":
+    @contextmanager
+    def build(
+        cls, kind: str, folder: Path, now: Indexed, uri: str | None, progress: Advance
+    ) -> Iterator[tuple[LabelIndex, dict[str, Any]]]:
+        yield cls.over(kind, now.vectors, Effort(1, 1, 1), progress), {}
+
+    @classmethod
+    def over(cls, kind: str, labels: LiveVectors, effort: Effort, progress: Advance | None = None) -> "FaissIndex":
         """An index of this kind over the labels as they are now."""
         faiss, count = faiss_library(), labels.count()
-        made = cls(kind, _empty(faiss, kind, count, labels.dimension), labels, effort)
+        empty, held = _empty(faiss, kind, count, labels.dimension), np.flatnonzero(labels.active)
+        made = cls(kind, empty, effort, held, labels, np.empty(0, dtype=np.int64))
         made._threads(count)
 
         def parts() -> Iterator[Vectors]:
@@ -145,14 +150,11 @@ class FaissIndex:
         queries = checked_queries(queries, overlay.labels.dimension, k)
         return overlay.best(queries, self.candidates(queries, self.effort.for_k(k), visible), k)
 
-    def candidates(self, queries: Tensor, effort: Effort, visible: NDArray[np.bool_] | None = None) -> Rows:
+    def candidates(self, queries: Tensor, effort: Effort, visible: NDArray[np.uint8] | None = None) -> Rows:
         """The rows that FAISS finds for each query with this effort, best first; −1 where none is left."""
         faiss = self._faiss
         self._threads(len(queries))
-        asked: dict[str, Any] = {}
-        if visible is not None:
-            bits = np.packbits(visible, bitorder="little")
-            asked["sel"] = faiss.IDSelectorBitmap(bits)
+        asked: dict[str, Any] = {} if visible is None else {"sel": faiss.IDSelectorBitmap(visible)}
         if self.kind == HNSW:
             asked["efSearch"] = max(effort.breadth, effort.rescored)
             parameters = faiss.SearchParametersHNSW(**asked)
@@ -176,42 +178,28 @@ class FaissIndex:
             return [Effort(k, breadth, some) for breadth in doubling(1, lists) for some in more]
         return [Effort(k, 0, few)] if self.kind == FLAT else [Effort(k, 0, some) for some in more]
 
-    def add(self, rows: NDArray[np.int64], vectors: NDArray[np.float32]) -> None:
-        with self._changing:
-            overlay, changed = self._state.overlay.with_rows(rows, vectors)
-            self._state = State(overlay, self._without(changed))
+    def tell(self, now: Indexed, changed: Rows) -> None:
+        self.labels = now.vectors
+        self._state = self._seen(now.vectors, np.union1d(self._state[0].changed, changed))
 
-    def remove(self, rows: NDArray[np.int64]) -> None:
-        with self._changing:
-            self._state = State(self._state.overlay.without(rows), self._without(rows))
-
-    def close(self) -> None:
-        """There is nothing to let go of."""
-
-    def waiting(self) -> int:
-        """How many rows are searched one by one until the index is built again."""
-        return len(self._state.overlay.fresh.changed)
-
-    @property
-    def labels(self) -> LiveVectors:
-        return self._state.overlay.labels
+    def _seen(self, labels: LiveVectors, changed: Rows) -> tuple[Overlay, NDArray[np.uint8] | None]:
+        """What one search sees, whatever is told meanwhile: also a bit for each position that counts; None: all do."""
+        visible = np.packbits(~np.isin(self._rows, changed), bitorder="little") if len(changed) else None
+        return Overlay.of(labels, changed), visible
 
     def save(self, folder: Path) -> dict[str, Any]:
-        """Writes the index as it was built into a folder; returns what `open` has to be told."""
-        if self.waiting() or self._state.visible is not None:
-            raise BadInput("labels have changed since the index was built; build it again to save it")
         path = folder / STRUCTURE
         try:
             self._faiss.write_index(self._index, str(path))
         except RuntimeError as error:
             reason = str(error).rpartition(": ")[2].strip()
             raise NotSaved(f"{path}: FAISS could not write it: {reason}; the index there was is untouched") from error
-        return {"kind": self.kind, "effort": self.effort.to_dict()}
+        return super().save(folder)
 
     @classmethod
-    def open(cls, folder: Path, labels: LiveVectors, settings: dict[str, Any]) -> "FaissIndex":
-        """As it was saved of these labels; mapped where FAISS can, so that several processes share one copy."""
-        faiss, kind, path = faiss_library(), settings["kind"], folder / STRUCTURE
+    def open(cls, folder: Path, about: dict[str, Any], now: Indexed, held: Rows, changed: Rows) -> "FaissIndex":
+        """Mapped where FAISS can, so that several processes share one copy."""
+        faiss, kind, path = faiss_library(), about["kind"], folder / STRUCTURE
         mapped = getattr(faiss, "IO_FLAG_MMAP_IFC", 0)  # since FAISS 1.11
         try:  # whatever other file it names would have to lie beside it
             index = faiss.read_index(str(path), mapped | faiss.IO_FLAG_READ_ONLY | faiss.IO_FLAG_ONDISK_SAME_DIR)
@@ -221,22 +209,11 @@ class FaissIndex:
             ) from error
         if type(index) is not type(_empty(faiss, kind, 1, _WIDTH)):
             raise DamagedModel(f"{path}: is a {type(index).__name__}, no {kind}; build the index again, or remove it")
-        if index.ntotal != labels.count():
+        if index.ntotal != len(held):
             raise DamagedModel(
-                f"the index holds {index.ntotal:,} vectors but there were {labels.count():,} labels; build it again"
+                f"the index holds {index.ntotal:,} vectors but there were {len(held):,} labels; build it again"
             )
-        return cls(kind, index, labels, Effort.from_dict(settings["effort"]))
-
-    def _without(self, rows: Rows) -> NDArray[np.bool_] | None:
-        """Which positions count once these rows count no more."""
-        visible = self._state.visible
-        positions = self._position[rows[rows < len(self._position)]]
-        positions = positions[positions >= 0]
-        if len(positions) == 0:
-            return visible
-        visible = np.ones(len(self._rows), dtype=np.bool_) if visible is None else visible.copy()
-        visible[positions] = False
-        return visible
+        return cls(kind, index, Effort.from_dict(about["effort"]), held, now.vectors, changed)
 
     def _padded(self, vectors: Vectors) -> Vectors:
         missing = self._index.d - vectors.shape[1]
@@ -245,19 +222,3 @@ class FaissIndex:
     def _threads(self, work: int) -> None:
         """As many as torch has, and never more than there are queries: waiting for each other costs more."""
         self._faiss.omp_set_num_threads(max(1, min(torch.get_num_threads(), work)))
-
-
-class FaissEngine(Engine):
-    """One file of FAISS's in the model folder, which is built again when labels have changed."""
-
-    def __init__(self, kind: str) -> None:
-        self._kind = kind
-
-    @contextmanager
-    def build(
-        self, folder: Path, indexed: Indexed, uri: str | None, progress: Advance
-    ) -> Iterator[tuple[LabelIndex, dict[str, Any]]]:
-        yield FaissIndex.build(self._kind, indexed.vectors, Effort(1, 1, 1), progress), {}
-
-    def open(self, folder: Path, about: dict[str, Any], indexed: Indexed) -> LabelIndex:
-        return FaissIndex.open(folder, indexed.vectors, about)

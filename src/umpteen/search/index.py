@@ -5,29 +5,29 @@ scores; many are searched tile by tile (ranking.py). engine.py has the seam to o
 """
 
 import math
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from umpteen.errors import BadInput
-from umpteen.search.ranking import NO_LABEL, Ranking, require_finite, top_k
+from umpteen.search.ranking import NO_LABEL, Ranking, require_searchable, top_k
 
 _FEW_QUERIES = 32
 _SCORES_AT_ONCE = 2**24  # 64 MB
 _BLOCK = 256  # labels whose largest score is compared first
 Rows = NDArray[np.int64]
+_NONE: Rows = np.empty(0, dtype=np.int64)
 
 
 # Each label's current vector: a mapped base that never changes, and an overlay of rows added or changed since.
 #
 # A snapshot: changing rows gives a new one that shares the base, so whoever searches the old one is not disturbed.
 class LiveVectors:
-    """Rows never shift. A removed row keeps its place and is in nobody's way; given a vector again, it is back."""
+    """Rows never shift. A removed row keeps its place and its vector, and is not found; given a vector, it is back."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class LiveVectors:
     ) -> None:
         self.base = base  # [L, d]
         self.active = np.ones(len(base), dtype=np.bool_) if active is None else active  # [rows], rows ≥ L
-        self.changed = np.empty(0, dtype=np.int64) if changed is None else changed  # [C], sorted, all active
+        self.changed = _NONE if changed is None else changed  # [C], sorted
         self.vectors = torch.empty(0, base.shape[1]) if vectors is None else vectors  # [C, d]
         out = ~self.active[: len(base)]
         out[self.changed[: np.searchsorted(self.changed, len(base))]] = True
@@ -67,16 +67,15 @@ class LiveVectors:
         found[torch.from_numpy(new)] = self.vectors[torch.from_numpy(place[new])]
         return found
 
-    def with_rows(self, rows: Rows, vectors: NDArray[np.float32]) -> "LiveVectors":
-        """These rows have these vectors from now on, new rows and known ones."""
-        self.check(rows, vectors)
-        given = torch.from_numpy(np.array(vectors, dtype=np.float32))  # a copy: the caller's may change
-        order = np.argsort(rows)
-        rows, given = rows[order], given[torch.from_numpy(order)]
-        active = self.active
-        if len(rows) and rows[-1] >= len(active):
-            active = np.concatenate([active, np.zeros(int(rows[-1]) + 1 - len(active), dtype=np.bool_)])
-        active = active.copy()
+    @cached_property
+    def everything(self) -> Tensor:
+        """The vectors of all rows, removed ones included: the base itself while none has changed."""  # [rows, d]
+        return self.of(np.arange(len(self))) if len(self.changed) else self.base
+
+    def with_rows(self, rows: Rows, given: Tensor) -> "LiveVectors":
+        """These rows, each named once, have these vectors from now on, new rows and known ones."""
+        active = np.zeros(max(len(self), int(rows.max(initial=-1)) + 1), dtype=np.bool_)
+        active[: len(self)] = self.active
         active[rows] = True
         # A row that takes its base vector back needs no place in the overlay.
         old = np.flatnonzero(rows < len(self.base))
@@ -89,35 +88,27 @@ class LiveVectors:
         return LiveVectors(self.base, active, changed[order], everything[torch.from_numpy(order)])
 
     def without(self, rows: Rows) -> "LiveVectors":
-        """These rows are found no more; one that was never here came and went meanwhile, and takes its place."""
-        if len(rows) and rows.min() < 0:
-            raise BadInput(f"row {int(rows.min())} is to be removed; rows count from 0")
-        missing = max(0, int(rows.max()) + 1 - len(self)) if len(rows) else 0
-        active = np.concatenate([self.active, np.zeros(missing, dtype=np.bool_)])
+        """These rows are found no more."""
+        active = self.active.copy()
         active[rows] = False
-        keep = active[self.changed]
-        return LiveVectors(self.base, active, self.changed[keep], self.vectors[torch.from_numpy(keep)])
+        return LiveVectors(self.base, active, self.changed, self.vectors)
 
-    def differing(self, rows: Rows, vectors: NDArray[np.float32]) -> NDArray[np.bool_]:
-        """Which of these rows are not here with exactly these vectors."""
-        differs = np.ones(len(rows), dtype=np.bool_)
-        known = np.flatnonzero(rows < len(self))
-        known = known[self.active[rows[known]]]
-        differs[known] = (self.of(rows[known]).numpy() != vectors[known]).any(1)
-        return differs
 
-    def check(self, rows: Rows, vectors: NDArray[np.float32]) -> None:
-        """Refuses what cannot be rows and their vectors."""
-        if vectors.shape != (len(rows), self.dimension):
-            raise BadInput(
-                f"{len(rows):,} rows in {self.dimension} dimensions need as many vectors, "
-                f"but these have the shape {vectors.shape}"
-            )
-        if len(rows) and rows.min() < 0:
-            raise BadInput(f"row {int(rows.min())} is no row; rows count from 0")
-        if len(np.unique(rows)) != len(rows):
-            raise BadInput("a row is given twice in one change; give each once")
-        require_finite("label", torch.from_numpy(vectors))
+class NamedRows(Protocol):
+    """One version of a model's labels, as far as an index is to know them."""
+
+    @property
+    def version(self) -> int: ...
+    @property
+    def keys(self) -> Sequence[str]: ...
+
+
+class Indexed(NamedTuple):
+    """What an index is over: one version of the labels of a model, and their vectors."""
+
+    model: str  # the model's own name, eight hexadecimal digits
+    labels: NamedRows
+    vectors: LiveVectors
 
 
 _NUMBERS_AT_A_TIME = 2**23
@@ -133,12 +124,7 @@ def exact_scores(queries: Tensor, rows: Rows, labels: LiveVectors) -> NDArray[np
         for start in range(0, len(rows), step):
             some = rows[start : start + step]
             there = some != NO_LABEL
-            if there.all():
-                vectors = labels.of(some.ravel())
-            else:
-                vectors = torch.zeros(some.size, labels.dimension)
-                vectors[torch.from_numpy(there.ravel())] = labels.of(some[there])
-            vectors = vectors.view(*some.shape, labels.dimension)
+            vectors = labels.of(np.where(there, some, 0).ravel()).view(*some.shape, labels.dimension)
             found = torch.bmm(vectors, queries[start : start + step, :, None]).squeeze(2).numpy()
             scores[start : start + step] = np.where(there, found, np.float32(-np.inf))
     return scores
@@ -147,8 +133,7 @@ def exact_scores(queries: Tensor, rows: Rows, labels: LiveVectors) -> NDArray[np
 _SPARE = 6  # candidates beyond k, at least
 
 
-@dataclass(frozen=True)
-class Effort:
+class Effort(NamedTuple):
     """Chosen for the best `k`; who asks for more gets as much more."""
 
     k: int
@@ -161,12 +146,9 @@ class Effort:
         more = k / self.k
         return Effort(k, math.ceil(self.breadth * more), max(k, math.ceil(self.rescored * more)))
 
-    def to_dict(self) -> dict[str, int]:
-        return {"k": self.k, "breadth": self.breadth, "rescored": self.rescored}
-
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> "Effort":
-        return cls(int(content["k"]), int(content["breadth"]), int(content["rescored"]))
+        return cls(*(int(content[name]) for name in cls._fields))
 
 
 def with_spare(k: int) -> int:
@@ -187,74 +169,32 @@ def doubling(first: int, last: int, *, steps: int = 1) -> list[int]:
     return [*sorted(value for value in between if value < last), last]
 
 
-class ExactIndex:
-    """All labels are looked at for every query."""
-
-    kind = "exact"
-    one_process = False
-    away: str | None = None
-
-    def __init__(self, labels: LiveVectors) -> None:
-        self.labels = labels
-        self.effort = Effort(1, 0, 1)
-
-    def search(self, queries: Tensor, k: int) -> Ranking:
-        return exact_search(queries, self.labels, k)
-
-    def candidates(self, queries: Tensor, effort: Effort) -> Rows:
-        return exact_search(queries, self.labels, effort.rescored).rows.astype(np.int64)
-
-    def efforts(self, k: int) -> list[Effort]:
-        return [Effort(k, 0, k)]
-
-    def add(self, rows: NDArray[np.int64], vectors: NDArray[np.float32]) -> None:
-        self.labels = self.labels.with_rows(rows, vectors)
-
-    def remove(self, rows: NDArray[np.int64]) -> None:
-        self.labels = self.labels.without(rows)
-
-    def close(self) -> None:
-        """There is nothing to let go of."""
-
-    def save(self, folder: Path) -> dict[str, Any]:
-        """There is nothing to write; returns what to remember."""
-        return {"kind": self.kind}
-
-
 def exact_search(queries: Tensor, labels: LiveVectors, k: int) -> Ranking:
     """The k best current labels of each query."""
     queries = checked_queries(queries, labels.dimension, k)
     rows, scores = _best(queries, labels.base, k, labels.hidden)
     if len(labels.changed) or rows.shape[1] < k:
-        new, new_scores = changed_best(queries, labels, k)
-        return best_of(np.concatenate([rows, new], 1), np.concatenate([scores, new_scores], 1), k, len(labels))
+        gone = np.flatnonzero(~labels.active[labels.changed])
+        new, more = _best_of_rows(queries, labels.changed, labels.vectors, k, gone)
+        return best_of(np.concatenate([rows, new], 1), np.concatenate([scores, more], 1), k, len(labels))
     return Ranking(rows.astype(np.int32), scores, len(labels))
 
 
-def changed_best(queries: Tensor, labels: LiveVectors, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """The best of the rows in the overlay alone."""
-    place, scores = _best(queries, labels.vectors, k, np.empty(0, dtype=np.int64))
-    if len(labels.changed) == 0:
-        return place, scores
-    return np.where(place == NO_LABEL, NO_LABEL, labels.changed[place]), scores
+def _best_of_rows(
+    queries: Tensor, rows: Rows, vectors: Tensor, k: int, hidden: Rows
+) -> tuple[Rows, NDArray[np.float32]]:
+    """The best of these rows, whose vectors these are."""
+    place, scores = _best(queries, vectors, k, hidden)
+    return (np.where(place == NO_LABEL, NO_LABEL, rows[place]) if len(rows) else place), scores
 
 
 def checked_queries(queries: Tensor, dimension: int, k: int) -> Tensor:
     """The queries as float32 in the machine's memory, if they can be searched for."""
-    if k < 1:
-        raise BadInput(f"k is {k}; ask for at least 1 label")
-    if queries.ndim != 2 or queries.shape[1] != dimension:
-        raise BadInput(
-            f"query vectors have the shape {tuple(queries.shape)} and label vectors {dimension} numbers; "
-            "they must come from the same model"
-        )
-    require_finite("query", queries)
+    require_searchable(queries, dimension, k)
     return queries.detach().float().cpu()
 
 
-def _best(
-    queries: Tensor, vectors: Tensor, k: int, hidden: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+def _best(queries: Tensor, vectors: Tensor, k: int, hidden: Rows) -> tuple[Rows, NDArray[np.float32]]:
     """Positions and scores of the best visible vectors, as many of k as there are vectors; −1 where none is left."""
     k = min(k, len(vectors))
     if k == 0 or len(queries) == 0:
@@ -311,34 +251,24 @@ class Overlay(NamedTuple):
     """All there is to find, and of it what an index does not hold as it is now: that is searched exactly beside it."""
 
     labels: LiveVectors
-    fresh: LiveVectors
+    changed: Rows  # since the index was made, removed ones included
+    fresh: Rows  # those of them that are there
+    vectors: Tensor  # of these
 
     @classmethod
-    def of(cls, labels: LiveVectors) -> "Overlay":
-        """The index holds all labels as they are."""
-        return cls(labels, LiveVectors(torch.empty(0, labels.dimension)))
-
-    def with_rows(self, rows: Rows, vectors: NDArray[np.float32]) -> tuple["Overlay", Rows]:
-        """These rows have these vectors from now on; also which of them had others before."""
-        self.labels.check(rows, vectors)
-        differs = self.labels.differing(rows, vectors)
-        rows, vectors = rows[differs], vectors[differs]
-        return Overlay(self.labels.with_rows(rows, vectors), self.fresh.with_rows(rows, vectors)), rows
-
-    def without(self, rows: Rows) -> "Overlay":
-        return Overlay(self.labels.without(rows), self.fresh.without(rows[rows < len(self.fresh)]))
+    def of(cls, labels: LiveVectors, changed: Rows) -> "Overlay":
+        fresh = changed[labels.active[changed]]
+        return cls(labels, changed, fresh, labels.of(fresh))
 
     def best(self, queries: Tensor, candidates: Rows, k: int) -> Ranking:
         """The k best of an index's candidates and of the fresh rows, by exact scores; exact if they are too few."""
-        if len(self.fresh.changed):  # the index may have them by now, but nobody is to be named twice
-            candidates = np.where(np.isin(candidates, self.fresh.changed), NO_LABEL, candidates)
+        if len(self.fresh):  # the index may have them by now, but nobody is to be named twice
+            candidates = np.where(np.isin(candidates, self.fresh), NO_LABEL, candidates)
         scores = exact_scores(queries, candidates, self.labels)
-        if len(self.fresh.changed):
-            new, new_scores = changed_best(queries, self.fresh, k)
-            candidates, scores = np.concatenate([candidates, new], 1), np.concatenate([scores, new_scores], 1)
-        best = best_of(candidates, scores, k, len(self.labels))
+        new, more = _best_of_rows(queries, self.fresh, self.vectors, k, _NONE)
+        best = best_of(np.concatenate([candidates, new], 1), np.concatenate([scores, more], 1), k, len(self.labels))
         wanted = min(k, self.labels.count())
-        short = np.flatnonzero(best.rows[:, wanted - 1] == NO_LABEL) if wanted else np.empty(0, dtype=np.int64)
+        short = np.flatnonzero(best.rows[:, wanted - 1] == NO_LABEL) if wanted else _NONE
         if len(short):
             exact = exact_search(queries[torch.from_numpy(short)], self.labels, k)
             best.rows[short], best.scores[short] = exact.rows, exact.scores

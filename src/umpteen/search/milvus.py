@@ -19,8 +19,7 @@ from torch import Tensor
 from umpteen.errors import BadInput, InUse
 from umpteen.files.progress import Advance
 from umpteen.files.storage import FileLock
-from umpteen.search.engine import NamedRows
-from umpteen.search.index import LiveVectors, Rows
+from umpteen.search.index import Indexed, Rows
 from umpteen.search.ranking import NO_LABEL
 
 HNSW, IVF_FLAT, AUTO = "HNSW", "IVF_FLAT", "AUTOINDEX"
@@ -200,17 +199,6 @@ class MilvusCollection:
         cls, connection: MilvusConnection, name: str, dimension: int, structure: str, lists: int
     ) -> "MilvusCollection":
         """A new, empty collection; an embedded engine that does not have the structure takes what it has."""
-        try:
-            return cls._create(connection, name, dimension, structure, lists)
-        except MilvusAway:
-            if not connection.embedded:
-                raise
-            return cls._create(connection, name, dimension, AUTO, lists)
-
-    @classmethod
-    def _create(
-        cls, connection: MilvusConnection, name: str, dimension: int, structure: str, lists: int
-    ) -> "MilvusCollection":
         from pymilvus import DataType, MilvusClient
 
         schema = MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)
@@ -219,45 +207,59 @@ class MilvusCollection:
         schema.add_field("version", DataType.INT64)
         schema.add_field("retired", DataType.BOOL)
         schema.add_field("vector", DataType.FLOAT_VECTOR, dim=dimension)
-        parameters = {HNSW: {"M": 32, "efConstruction": 200}, IVF_FLAT: {"nlist": lists}}.get(structure, {})
-        index = MilvusClient.prepare_index_params()
-        index.add_index("vector", index_type=structure, metric_type="IP", params=parameters)
+        parameters = {HNSW: {"M": 32, "efConstruction": 200}, IVF_FLAT: {"nlist": lists}, AUTO: {}}
 
-        def make(client: Any) -> None:
-            if client.has_collection(name):
-                client.drop_collection(name)
-            client.create_collection(name, schema=schema, index_params=index)
+        def made_of(structure: str) -> "MilvusCollection":
+            index = MilvusClient.prepare_index_params()
+            index.add_index("vector", index_type=structure, metric_type="IP", params=parameters[structure])
 
-        connection.call(make)
-        return cls(connection, name, structure)
+            def make(client: Any) -> None:
+                if client.has_collection(name):  # without an index, which it could not have
+                    client.drop_collection(name)
+                client.create_collection(name, schema=schema, index_params=index)
 
-    def write(
-        self, rows: Rows, labels: LiveVectors, catalogue: NamedRows, progress: Advance = lambda done, total: None
-    ) -> None:
+            connection.call(make)
+            return cls(connection, name, structure)
+
+        try:
+            return made_of(structure)
+        except MilvusAway:
+            if not connection.embedded:
+                raise
+            return made_of(AUTO)
+
+    def catch_up(self, now: Indexed, changed: Rows, *, anyway: bool = False) -> None:
+        """Holds this version of the labels, of which these rows have changed; safe to repeat after any interruption.
+
+        Another process may have told it; that is taken on trust, unless it is to be told `anyway`.
+        """
+        held = self.version()
+        if anyway or held is None or held < now.labels.version:
+            self.write(np.arange(len(now.vectors)) if held is None else changed, now)
+            self.mark(now)
+
+    def write(self, rows: Rows, now: Indexed, progress: Advance = lambda done, total: None) -> None:
         """These rows as they are now; those that are there already are replaced."""
-        step = max(1, _NUMBERS_AT_A_TIME // labels.dimension)
+        step = max(1, _NUMBERS_AT_A_TIME // now.vectors.dimension)
         for start in range(0, len(rows), step):
             some = rows[start : start + step]
-            active = labels.active[some]
-            vectors = np.zeros((len(some), labels.dimension), dtype=np.float32)
-            vectors[active] = labels.of(some[active]).numpy()
             self._upsert(
                 {
-                    "row": int(row),
-                    "key": catalogue.keys[int(row)],
-                    "version": catalogue.version,
-                    "retired": not alive,
+                    "row": row,
+                    "key": now.labels.keys[row],
+                    "version": now.labels.version,
+                    "retired": not now.vectors.active[row],
                     "vector": vector,
                 }
-                for row, alive, vector in zip(some, active, vectors, strict=True)
+                for row, vector in zip(some.tolist(), now.vectors.of(some).numpy(), strict=True)
             )
             progress(start + len(some), len(rows))
 
-    def mark(self, version: int, dimension: int) -> None:
+    def mark(self, now: Indexed) -> None:
         """The collection holds this version of the labels."""
         self.connection.call(lambda client: client.flush(self.name))
-        vector = np.zeros(dimension, dtype=np.float32)
-        self._upsert([{"row": MARKER, "key": "", "version": version, "retired": True, "vector": vector}])
+        vector = np.zeros(now.vectors.dimension, dtype=np.float32)
+        self._upsert([{"row": MARKER, "key": "", "version": now.labels.version, "retired": True, "vector": vector}])
 
     def version(self) -> int | None:
         """The version of the labels that the collection holds; None if it never was complete."""

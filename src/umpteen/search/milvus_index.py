@@ -10,21 +10,21 @@ graph would not reach all labels (milvus#51821), and it keeps lists (IVF_FLAT).
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from threading import Event, Lock, Thread
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from umpteen.errors import BadInput
 from umpteen.files.progress import Advance
-from umpteen.search.engine import BOUND, Engine, Indexed, LabelIndex, NamedRows, size_of
+from umpteen.search.engine import BOUND, LabelIndex, size_of
 from umpteen.search.index import (
     Effort,
+    Indexed,
     LiveVectors,
     Overlay,
     Rows,
@@ -58,58 +58,51 @@ _PATIENCE = 10.0  # seconds that closing waits for a write to end
 
 
 class State(NamedTuple):
-    """What one search sees, whatever is added or removed meanwhile."""
+    """What one search sees, whatever is told meanwhile."""
 
-    overlay: Overlay  # what has changed since the index was opened is fresh
+    now: Indexed
+    overlay: Overlay  # what has changed since the index was made is fresh
     waiting: Rows  # rows that Milvus has not heard of yet, sorted
-    version: int  # of the catalogue: all of its changes are among these labels, perhaps some of the next version's, too
 
 
-class MilvusIndex:
-    """`catalogue` gives the labels as they are now: their keys and versions are kept in Milvus, too."""
+class MilvusIndex(LabelIndex):
+    """A collection in the embedded engine, which lies in the index folder or beside it, or in a cluster.
+
+    Answers even when Milvus does not: by exact search, and `away` says why.
+
+    From the first search on a thread of its own waits for Milvus with growing patience and tells it of changed labels.
+    Who never searches never touches Milvus.
+    """
 
     kind = "milvus"
-    away: str | None = None
+    living = LIVING
+    has_address = True
+    updates = True
 
-    def __init__(
-        self,
-        collection: MilvusCollection,
-        labels: LiveVectors,
-        effort: Effort,
-        catalogue: Callable[[], NamedRows],
-        version: int,
-    ) -> None:
+    def __init__(self, collection: MilvusCollection, now: Indexed, effort: Effort, changed: Rows) -> None:
         self.collection = collection
         self.effort = effort
         self.one_process = collection.connection.embedded
-        self._catalogue = catalogue
-        self._state = State(Overlay.of(labels), np.empty(0, dtype=np.int64), version)
+        self.labels = now.vectors
+        self._state = State(now, Overlay.of(now.vectors, changed), changed)
         self._changing = Lock()
-        self._writing = Lock()
-
-    @classmethod
-    def build(
-        cls,
-        connection: MilvusConnection,
-        name: str,
-        labels: LiveVectors,
-        catalogue: NamedRows,
-        progress: Advance = lambda done, total: None,
-    ) -> Self:
-        structure = HNSW if all_of_length_1(labels, np.flatnonzero(labels.active)) else IVF_FLAT
-        collection = MilvusCollection.create(connection, name, labels.dimension, structure, lists_of(len(labels)))
-        collection.write(np.arange(len(labels)), labels, catalogue, progress)
-        collection.mark(catalogue.version, labels.dimension)
-        return cls(collection, labels, Effort(1, 1, 1), lambda: catalogue, catalogue.version)
-
-    @property
-    def labels(self) -> LiveVectors:
-        return self._state.overlay.labels
+        self._keeper: Thread | None = None
+        self._keeping = Lock()  # around its start and its end
+        self._ending = Event()
 
     def search(self, queries: Tensor, k: int) -> Ranking:
-        overlay = self._state.overlay
+        overlay, found = self._state.overlay, None
         queries = checked_queries(queries, overlay.labels.dimension, k)
-        return overlay.best(queries, self._found(queries, self.effort.for_k(k), overlay.labels), k)
+        if self.away is None:
+            try:
+                found = overlay.best(queries, self._found(queries, self.effort.for_k(k), overlay.labels), k)
+            except MilvusAway as away:
+                self.away = str(away)
+        with self._keeping:
+            if self._keeper is None and not self._ending.is_set():
+                self._keeper = Thread(target=self._look_after, name="milvus", daemon=True)
+                self._keeper.start()
+        return exact_search(queries, overlay.labels, k) if found is None else found
 
     def candidates(self, queries: Tensor, effort: Effort) -> Rows:
         return self._found(queries, effort, self.labels)
@@ -133,109 +126,24 @@ class MilvusIndex:
         most = max(lists_of(count), _LISTS_EMBEDDED) if self.collection.connection.embedded else lists_of(count)
         return [Effort(k, lists, few) for lists in doubling(1, most)]
 
-    def add(self, rows: NDArray[np.int64], vectors: NDArray[np.float32]) -> None:
+    def tell(self, now: Indexed, changed: Rows) -> None:
         with self._changing:
-            self._tell(*self._state.overlay.with_rows(rows, vectors))
-
-    def remove(self, rows: NDArray[np.int64]) -> None:
-        with self._changing:
-            self._tell(self._state.overlay.without(rows), rows)
-
-    def _tell(self, overlay: Overlay, rows: Rows) -> None:
-        """A version is told in up to two steps, its new vectors first: it is all here when the same rows are active."""
-        catalogue = self._catalogue()
-        version = catalogue.version if np.array_equal(overlay.labels.active, catalogue.active) else self._state.version
-        self._state = State(overlay, np.union1d(self._state.waiting, rows), version)
+            _, overlay, waiting = self._state
+            overlay = Overlay.of(now.vectors, np.union1d(overlay.changed, changed))
+            self.labels = now.vectors
+            self._state = State(now, overlay, np.union1d(waiting, changed))
 
     def waiting(self) -> int:
         """How many rows Milvus has not heard of yet."""
         return len(self._state.waiting)
 
-    def catch_up(self, *, anyway: bool = False) -> None:
-        """Tells Milvus of everything that has changed, its version last; safe to repeat after any interruption.
-
-        Another process may have told it; that is taken on trust, unless it is to be told `anyway`. While the catalogue
-        is ahead of what was told here, everything goes on waiting: the marker never names rows that are not there.
-        """
-        with self._writing:
-            with self._changing:
-                (labels, _), waiting, version = self._state
-                catalogue = self._catalogue()
-                if catalogue.version == version:
-                    self._state = self._state._replace(waiting=waiting[:0])
-            try:
-                held = self.collection.version()
-                if catalogue.version == version and (anyway or held is None or held < version):
-                    self.collection.write(np.arange(len(labels)) if held is None else waiting, labels, catalogue)
-                    self.collection.mark(version, labels.dimension)
-            except BaseException:
-                with self._changing:
-                    self._state = self._state._replace(waiting=np.union1d(self._state.waiting, waiting))
-                raise
-
-    def close(self) -> None:
-        self.collection.connection.close()
-
-    def save(self, folder: Path) -> dict[str, Any]:
-        """Milvus holds all there is; returns what `open` has to be told."""
-        return {
-            "kind": self.kind,
-            "effort": self.effort.to_dict(),
-            "collection": self.collection.name,
-            "structure": self.collection.structure,
-        }
-
-    @classmethod
-    def open(
-        cls,
-        labels: LiveVectors,
-        settings: dict[str, Any],
-        connection: MilvusConnection,
-        catalogue: Callable[[], NamedRows],
-        version: int,
-    ) -> Self:
-        """The index that was made of these labels, of this version; Milvus is asked when something is searched for."""
-        collection = MilvusCollection(connection, settings["collection"], settings["structure"])
-        return cls(collection, labels, Effort.from_dict(settings["effort"]), catalogue, version)
-
-
-def all_of_length_1(labels: LiveVectors, rows: Rows) -> bool:
-    """Whether these rows' vectors differ in nothing but their directions."""
-    return all(
-        bool(((labels.of(rows[start : start + _ROWS_AT_A_TIME]).norm(dim=1) - 1).abs() <= _ALIKE).all())
-        for start in range(0, len(rows), _ROWS_AT_A_TIME)
-    )
-
-
-class FallbackIndex(MilvusIndex):
-    """Answers even when Milvus does not: by exact search, and `away` says why.
-
-    A thread of its own, alive while there is something to do, waits for Milvus with growing patience and tells it of
-    changed labels. Who never searches never touches Milvus.
-    """
-
-    def __init__(self, *made: Any) -> None:
-        super().__init__(*made)
-        self._searched = False
-        self._keeper: Thread | None = None
-        self._keeping = Lock()
-        self._ending = Event()
-
-    def search(self, queries: Tensor, k: int) -> Ranking:
-        found = None
-        if self.away is None:
-            try:
-                found = super().search(queries, k)
-            except MilvusAway as away:
-                self.away = str(away)
-        if found is None or not self._searched:
-            self._searched = True
-            self._keep()
-        return exact_search(queries, self.labels, k) if found is None else found
-
-    def _tell(self, overlay: Overlay, rows: Rows) -> None:
-        super()._tell(overlay, rows)
-        self._keep()
+    def catch_up(self) -> None:
+        """Tells Milvus of everything that has changed; what it could not be told goes on waiting."""
+        now, _, waiting = self._state
+        self.collection.catch_up(now, waiting)
+        with self._changing:
+            if self._state.now is now:  # else more has changed meanwhile, perhaps the same rows
+                self._state = self._state._replace(waiting=waiting[:0])
 
     def close(self) -> None:
         self._ending.set()
@@ -243,41 +151,30 @@ class FallbackIndex(MilvusIndex):
             keeper = self._keeper
         if keeper is not None:
             keeper.join(timeout=_PATIENCE)
-        super().close()
+        self.collection.connection.close()
 
-    def _keep(self) -> None:
-        """Makes sure that somebody looks after Milvus, if there is reason to."""
-        with self._keeping:
-            if self._keeper is None and self._searched and not self._ending.is_set() and self._is_needed():
-                self._keeper = Thread(target=self._look_after, name="milvus", daemon=True)
-                self._keeper.start()
-
-    def _is_needed(self) -> bool:
-        return self.away is not None or self.waiting() > 0
+    def save(self, folder: Path) -> dict[str, Any]:
+        """Milvus holds all there is."""
+        return {
+            **super().save(folder),
+            "collection": self.collection.name,
+            "structure": self.collection.structure,
+        }
 
     def _look_after(self) -> None:
         wait = _FIRST_WAIT  # the first time, too: changes come in bursts, and some processes end soon
         while not self._ending.wait(wait):
+            if self.away is None and not self.waiting():
+                continue
             try:
                 self.catch_up()
                 self.away, wait = None, _FIRST_WAIT
             except Exception as error:  # whatever it is: answers stay exact, and Milvus gets another chance
                 self.away = self.away or str(error)
                 wait = min(2 * wait, _LONGEST_WAIT)
-            with self._keeping:
-                if not self._is_needed():
-                    self._keeper = None
-                    return
 
-
-class MilvusEngine(Engine):
-    """A collection in the embedded engine, which lies in the index folder or beside it, or in a cluster."""
-
-    living = LIVING
-    has_address = True
-    updates = True
-
-    def check(self, uri: str | None) -> None:
+    @classmethod
+    def check(cls, uri: str | None) -> None:
         if uri is None or not is_embedded(uri):
             return
         if not uri.endswith(".db"):
@@ -288,76 +185,95 @@ class MilvusEngine(Engine):
         if not Path(uri).resolve().parent.is_dir():
             raise BadInput(f"{uri}: there is no folder {Path(uri).resolve().parent}; make it, or give another --uri")
 
+    @classmethod
     @contextmanager
     def build(
-        self, folder: Path, indexed: Indexed, uri: str | None, progress: Advance
+        cls, kind: str, folder: Path, now: Indexed, uri: str | None, progress: Advance
     ) -> Iterator[tuple[LabelIndex, dict[str, Any]]]:
         where = INSIDE if uri is None else str(Path(uri).resolve()) if is_embedded(uri) else uri
         (folder / LIVING).mkdir()  # before the engine that may lie in it
         connection = MilvusConnection(str((folder / INSIDE).resolve()) if where == INSIDE else where)
-        name = new_collection(indexed.model, secrets.token_hex(4))
+        name = new_collection(now.model, secrets.token_hex(4))
         with closing(connection):
             connection.connect(attempts=4)
             try:
-                index = MilvusIndex.build(connection, name, indexed.vectors, indexed.catalogue(), progress)
-                yield index, {"uri": where, BOUND: True}
+                made = filled(connection, name, now, progress)
+                with closing(cls(made, now, Effort(1, 1, 1), np.empty(0, dtype=np.int64))) as index:
+                    yield index, {"uri": where, BOUND: True}
             except BaseException:
                 if where != INSIDE:  # it comes to nothing, and would stay there for ever
                     with suppress(BadInput), closing(MilvusConnection(where)) as again:
                         MilvusCollection(again, name, "").drop()
                 raise
 
-    def open(self, folder: Path, about: dict[str, Any], indexed: Indexed) -> LabelIndex:
-        connection = connection_of(folder, about)
-        return FallbackIndex.open(indexed.vectors, about, connection, indexed.catalogue, indexed.version)
+    @classmethod
+    def open(cls, folder: Path, about: dict[str, Any], now: Indexed, held: Rows, changed: Rows) -> LabelIndex:
+        return cls(collection_of(folder, about), now, Effort.from_dict(about["effort"]), changed)
 
-    def update(
-        self, folder: Path, about: dict[str, Any], indexed: Indexed, now: LiveVectors, put: Rows, gone: Rows
-    ) -> None:
-        connection = connection_of(folder, about)
-        with closing(MilvusIndex.open(indexed.vectors, about, connection, indexed.catalogue, indexed.version)) as index:
+    @classmethod
+    def update(cls, folder: Path, about: dict[str, Any], now: Indexed, changed: Rows) -> None:
+        collection = collection_of(folder, about)
+        with closing(collection.connection) as connection:
             connection.connect(attempts=4)
-            if index.collection.structure == HNSW and not all_of_length_1(now, put):
+            if collection.structure == HNSW and not all_of_length_1(now.vectors, changed[now.vectors.active[changed]]):
                 raise BadInput(
                     f"{folder}: some labels now have vectors of other lengths than 1, for which the graph in "
                     "Milvus is not made; nothing was changed, build the index again"
                 )
-            index.add(put, now.of(put).numpy())
-            index.remove(gone)
-            index.catch_up(anyway=True)
+            collection.catch_up(now, changed, anyway=True)
 
-    def forget(self, folder: Path, about: dict[str, Any]) -> str | None:
+    @classmethod
+    def forget(cls, folder: Path, about: dict[str, Any]) -> str | None:
         if about.get("uri") == INSIDE:
             return None  # it goes with the folder
         name = str(about.get("collection"))
         if not re.fullmatch(new_collection("[0-9a-f]{8}", "[0-9a-f]{8}"), name):
             return f"the collection {name} is left alone: it is not one of umpteen's"
         try:
-            with closing(connection_of(folder, about)) as connection:
-                MilvusCollection(connection, name, "").drop()
-        except BadInput as reason:
+            collection = collection_of(folder, about)
+            with closing(collection.connection):
+                collection.drop()
+        except (BadInput, KeyError) as reason:
             return f"the collection {name} may still be there: {reason}"
         return None
 
-    def size(self, folder: Path, about: dict[str, Any]) -> int | None:
+    @classmethod
+    def size(cls, folder: Path, about: dict[str, Any]) -> int | None:
         uri = about.get("uri", INSIDE)
         if uri == INSIDE:
             return size_of(folder)
         return size_of(Path(uri)) if is_embedded(uri) else None
 
 
-def connection_of(folder: Path, about: dict[str, Any]) -> MilvusConnection:
-    """The way to the Milvus of an index folder. An address in it is believed only if the operator gives the same."""
-    uri = str(about["uri"])
-    if uri == INSIDE:
-        return MilvusConnection(str((folder / INSIDE).resolve()))
-    if os.environ.get(ADDRESS) == uri:
-        return MilvusConnection(uri)
-    return MilvusConnection(
-        uri,
-        refused=f"the model folder says that its labels are there, and is not believed: set {ADDRESS}={uri} if that "
-        "is yours; until then search is exact",
+def all_of_length_1(labels: LiveVectors, rows: Rows) -> bool:
+    """Whether these rows' vectors differ in nothing but their directions."""
+    return all(
+        bool(((labels.of(rows[start : start + _ROWS_AT_A_TIME]).norm(dim=1) - 1).abs() <= _ALIKE).all())
+        for start in range(0, len(rows), _ROWS_AT_A_TIME)
     )
+
+
+def filled(connection: MilvusConnection, name: str, now: Indexed, progress: Advance) -> MilvusCollection:
+    """A new collection of this name that holds the labels."""
+    labels = now.vectors
+    structure = HNSW if all_of_length_1(labels, np.flatnonzero(labels.active)) else IVF_FLAT
+    collection = MilvusCollection.create(connection, name, labels.dimension, structure, lists_of(len(labels)))
+    collection.write(np.arange(len(labels)), now, progress)
+    collection.mark(now)
+    return collection
+
+
+def collection_of(folder: Path, about: dict[str, Any]) -> MilvusCollection:
+    """The labels of an index folder in Milvus. An address in it is believed only if the operator gives the same."""
+    uri, refused = str(about["uri"]), None
+    if uri == INSIDE:
+        uri = str((folder / INSIDE).resolve())
+    elif os.environ.get(ADDRESS) != uri:
+        refused = (
+            f"the model folder says that its labels are there, and is not believed: set {ADDRESS}={uri} if that "
+            "is yours; until then search is exact"
+        )
+    return MilvusCollection(MilvusConnection(uri, refused=refused), about["collection"], about["structure"])
 
 
 def new_collection(model: str, name: str) -> str:

@@ -6,7 +6,6 @@ never held. On a CPU each thread searches for queries of its own.
 """
 
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -86,7 +85,7 @@ class Ranking:
     def save(self, path: Path) -> None:
         """Written as scipy CSR (.npz), which `scipy.sparse.load_npz` reads."""
         matrix = self.to_csr()
-        write_csr(path, lambda: [matrix], matrix.shape, matrix.nnz)
+        write_csr(path, matrix.shape, matrix.data, matrix.indices, matrix.indptr)
 
     @classmethod
     def load(cls, path: Path, k: int) -> "Ranking":
@@ -116,68 +115,47 @@ def _without_hopeless(matrix: csr_array, k: int) -> csr_array:
 
 def contains(pairs: csr_array, rows: NDArray[np.int32]) -> NDArray[np.bool_]:
     """Whether (query i, label rows[i, j]) is stored in `pairs`; what is stored there, even 0, doesn't matter."""
-    queries, labels = pairs.shape
-    stored = np.repeat(np.arange(queries, dtype=np.int64), np.diff(pairs.indptr)) * labels + pairs.indices
-    asked = np.arange(queries, dtype=np.int64)[:, None] * labels + rows
-    found: NDArray[np.bool_] = np.isin(asked, stored) & (rows != NO_LABEL)
+    found: NDArray[np.bool_] = np.isin(*_numbered(rows, pairs)) & (rows != NO_LABEL)
     return found
+
+
+def _numbered(rows: NDArray[np.int32], pairs: csr_array) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The pairs asked for and those that are stored, each as one number."""
+    queries, labels = pairs.shape
+    first = np.arange(queries, dtype=np.int64) * labels
+    return first[:, None] + rows, np.repeat(first, np.diff(pairs.indptr)) + pairs.indices
 
 
 def values_at(matrix: csr_array, rows: NDArray[np.int32]) -> NDArray[np.float32]:
     """What `matrix` stores at (query i, label rows[i, j]); 0 where it stores nothing."""
     matrix = csr_array(matrix)
     matrix.sum_duplicates()
-    queries, labels = matrix.shape
-    stored = np.repeat(np.arange(queries, dtype=np.int64), np.diff(matrix.indptr)) * labels + matrix.indices
-    asked = np.arange(queries, dtype=np.int64)[:, None] * labels + rows
+    asked, stored = _numbered(rows, matrix)
     place = np.minimum(np.searchsorted(stored, asked), max(0, len(stored) - 1))
     found = (stored[place] == asked) & (rows != NO_LABEL) if len(stored) else np.zeros(rows.shape, dtype=bool)
     return np.where(found, matrix.data[place] if len(stored) else 0, 0).astype(np.float32)
 
 
-_LARGEST = 2**31 - 1  # that indices of 32 bits count to
-
-Parts = Callable[[], Iterable[csr_array]]
+_NUMBERS_AT_A_TIME = 2**14
 
 
-def write_csr(path: Path, parts: Parts, shape: tuple[int, int], stored: int) -> None:
-    """All rows of the parts below each other, so many of them with so many stored numbers.
-
-    `parts` gives them from the first, whenever it is called; indices are sorted within a row. Whole or not at all.
-    """
-    index = np.dtype(np.int32 if max(stored, *shape) <= _LARGEST else np.int64)
-    with atomic_file(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        _write(archive, "indices", (stored,), index, (part.indices for part in parts()))
-        _write(archive, "indptr", (shape[0] + 1,), index, _starts(parts()))
-        for name, value in (("format", b"csr"), ("shape", shape), ("_is_array", True)):
-            _write(archive, name, np.shape(value), np.array(value).dtype, [np.array(value)])
-        _write(archive, "data", (stored,), np.dtype(np.float32), (part.data for part in parts()))
-
-
-def _starts(parts: Iterable[csr_array]) -> Iterator[NDArray[np.int64]]:
-    last = np.zeros(1, dtype=np.int64)
-    yield last
-    for part in parts:
-        starts = last[-1] + part.indptr[1:].astype(np.int64)
-        yield starts
-        last = starts if len(starts) else last
-
-
-def _write(
-    archive: zipfile.ZipFile,
-    name: str,
-    shape: tuple[int, ...],
-    kind: np.dtype[Any],
-    pieces: Iterable[NDArray[Any]],
+def write_csr(
+    path: Path, shape: tuple[int, int], data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any]
 ) -> None:
-    """One array of the archive, from its pieces in order; the same numbers give the same bytes, whenever it is."""
-    about = zipfile.ZipInfo(f"{name}.npy")  # without the time of day
-    about.compress_type = zipfile.ZIP_DEFLATED
-    header = {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False, "shape": shape}
-    with archive.open(about, "w", force_zip64=True) as member:
-        np.lib.format.write_array_header_1_0(member, header)
-        for piece in pieces:
-            member.write(np.ascontiguousarray(piece, dtype=kind).tobytes())
+    """A CSR matrix as `scipy.sparse.load_npz` reads it, whole or not at all; mapped arrays are never in memory whole.
+
+    The same numbers give the same bytes, whenever it is.
+    """
+    arrays = {"indices": indices, "indptr": indptr, "format": b"csr", "shape": shape, "_is_array": True, "data": data}
+    with atomic_file(path) as file, zipfile.ZipFile(file, "w") as archive:
+        for name, values in arrays.items():
+            about = zipfile.ZipInfo(f"{name}.npy")  # without the time of day
+            about.compress_type = zipfile.ZIP_DEFLATED
+            array = np.asarray(values)
+            with archive.open(about, "w", force_zip64=True) as member:
+                np.lib.format.write_array_header_1_0(member, np.lib.format.header_data_from_array_1_0(array))
+                for start in range(0, array.size, _NUMBERS_AT_A_TIME):
+                    member.write(array.reshape(-1)[start : start + _NUMBERS_AT_A_TIME].tobytes())
 
 
 _MERGED_AT_ONCE = 8192  # queries whose best the processes tell each other together
@@ -320,21 +298,14 @@ def _as_ordered(bits: Tensor) -> Tensor:
 
 
 def _check(queries: Tensor, labels: Tensor, k: int, excluding: csr_array | None, count: int) -> None:
-    if k < 1:
-        raise BadInput(f"k is {k}; ask for at least 1 label")
+    require_searchable(queries, labels.shape[1], k)
     if k > count:
         raise BadInput(f"k is {k:,} but there are only {count:,} labels; ask for at most {count}")
-    if queries.shape[1] != labels.shape[1]:
-        raise BadInput(
-            f"query vectors have {queries.shape[1]} numbers and label vectors {labels.shape[1]}; "
-            "they must come from the same model"
-        )
     if excluding is not None and excluding.shape != (len(queries), count):
         raise BadInput(
             f"pairs to exclude have the shape {excluding.shape}, "
             f"but there are {len(queries):,} queries and {count:,} labels"
         )
-    require_finite("query", queries)
 
 
 _PAIRS_AT_A_TIME = 65_536
@@ -356,6 +327,18 @@ def best_known(queries: Tensor, labels: Tensor, known: csr_array, shard: Shard) 
         best.scatter_reduce_(0, at, scores, "amax")
     found: NDArray[np.float32] = shard.world.max_(best).cpu().numpy()
     return found
+
+
+def require_searchable(queries: Tensor, dimension: int, k: int) -> None:
+    """Refuses queries that no labels of this dimension can be found for."""
+    if k < 1:
+        raise BadInput(f"k is {k}; ask for at least 1 label")
+    if queries.ndim != 2 or queries.shape[1] != dimension:
+        raise BadInput(
+            f"query vectors have the shape {tuple(queries.shape)} and label vectors {dimension} numbers; "
+            "they must come from the same model"
+        )
+    require_finite("query", queries)
 
 
 def require_finite(what: str, vectors: Tensor) -> None:
