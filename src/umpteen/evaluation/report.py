@@ -27,7 +27,7 @@ from umpteen.evaluation.metrics import (
 )
 from umpteen.parallel.world import Shard, World
 from umpteen.rerank.ranker import Ranker
-from umpteen.search.ranking import Ranking, contains, top_k
+from umpteen.search.ranking import SPARE, HeadStart, Ranking, contains, top_k
 
 USUAL_KS = (1, 3, 5, 10, 100)
 DECILES, DECILES_AT = 10, (1, 5)
@@ -189,6 +189,7 @@ class Evaluator:
         token_budget: int | None = None,
         shard: Shard | None = None,
         ranker: Ranker | None = None,
+        head_start: HeadStart | None = None,
         hidden: NDArray[np.int64] | None = None,
         at_least: int = 1,
     ) -> Ranking:
@@ -206,7 +207,10 @@ class Evaluator:
         wanted = max(*self.at, at_least)
         width = max(wanted, ranker.settings.candidates if ranker else 1)
         filtered = self.split.filtered.matrix
-        dense = top_k(vectors, label_vectors, width, shard=shard, excluding=filtered, hidden=hidden)
+        count = len(self._counts) - (0 if hidden is None else len(hidden))
+        wider = width if head_start is None else max(width, min(count, width + SPARE))
+        dense = top_k(vectors, label_vectors, wider, shard=shard, excluding=filtered, hidden=hidden)
+        dense = dense if head_start is None else head_start.lift(dense, width)
         if ranker is None:
             return dense
         return ranker.rerank(self.split.texts, vectors, dense).head(wanted)

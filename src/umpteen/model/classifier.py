@@ -39,7 +39,7 @@ from umpteen.model.labels import LABELS, LiveLabels
 from umpteen.model.live import LiveModel
 from umpteen.model.writing import Carried, Model, Standing, write_model
 from umpteen.search.engine import BOUND
-from umpteen.search.ranking import NO_LABEL, Ranking, top_k
+from umpteen.search.ranking import NO_LABEL, SPARE, Ranking, top_k
 
 USUAL_K = 5  # labels a text
 LIMITS = ("k", "min_probability", "precision", "rule")  # what `Classifier.predict` can be told
@@ -135,6 +135,8 @@ class Classifier:
     """What finds the best labels of a vector."""
     ranker = _OfModel(lambda model: model.ranker)
     """What puts the dual encoder's first labels in order, as they are now; None: the dual encoder ranks alone."""
+    head_start = _OfModel(lambda model: model.head_start)
+    """What labels that came after training get on top of their scores; None if there are none."""
     has_ranker = _OfModel(lambda model: model.fitted_ranker is not None)
     calibration = _OfModel(lambda model: model.calibration)
     """What makes probabilities of scores, if the model is calibrated."""
@@ -228,12 +230,14 @@ class Classifier:
         if not 1 <= k <= count:
             raise BadInput(f"k is {k:,}, but the model has {count:,} labels; ask for 1 to {count}")
         vectors = encode_new(self.towers.query, texts, progress=progress)
-        ranker = self.ranker
+        ranker, head_start = self.ranker, self.head_start
         width = k if ranker is None else min(count, max(k, ranker.settings.candidates))
+        wider = width if head_start is None else min(count, width + SPARE)
         if excluding is None:
-            dense = replace(self.index.search(vectors, width), labels=len(self.labels))
+            dense = replace(self.index.search(vectors, wider), labels=len(self.labels))
         else:
-            dense = top_k(vectors, self.vectors, width, excluding=excluding, hidden=self.hidden)
+            dense = top_k(vectors, self.vectors, wider, excluding=excluding, hidden=self.hidden)
+        dense = dense if head_start is None else head_start.lift(dense, width)
         return dense if ranker is None else ranker.rerank(texts, vectors, dense).head(k)
 
     def add_labels(self, labels: Mapping[str, str] | Iterable[tuple[str, str]], *, note: str = "") -> int:

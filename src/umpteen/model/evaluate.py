@@ -114,6 +114,7 @@ def _rank(evaluator: Evaluator, classifier: Classifier, *, at_least: int = 1) ->
         classifier.towers.query,
         classifier.vectors,
         ranker=classifier.ranker,
+        head_start=classifier.head_start,
         hidden=classifier.hidden,
         at_least=at_least,
     )

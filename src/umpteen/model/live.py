@@ -1,6 +1,7 @@
 """One model in use: its labels as they are now, and the parts that count; whatever others change is taken in."""
 
 import json
+import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from sqlite3 import Connection
@@ -28,11 +29,13 @@ from umpteen.model.folder import (
     checked_parts,
     refuse_links,
 )
-from umpteen.model.labels import LiveLabels
+from umpteen.model.labels import TRAINED, LiveLabels
 from umpteen.rerank.ranker import Ranker
 from umpteen.search.engine import ExactIndex, LabelIndex, try_out
 from umpteen.search.kinds import class_of
+from umpteen.search.ranking import HeadStart
 
+TEMPERATURES = 2.0  # by how many of them labels that came after training are lifted (docs/how-to/manage-labels.md)
 _UNTIL_NEXT_PART = 5.0  # seconds, to use a part that could not be used: it may be somebody else's for now
 
 
@@ -83,6 +86,7 @@ class LiveModel:
         self.follows = tuple(follows)  # the parts that it uses as soon as they are there and can be opened
         self.fitted_ranker = ranker
         self._current_ranker: tuple[int, Ranker] | None = None  # for which version
+        self._head_start: tuple[int, HeadStart | None] | None = None  # likewise
         self.troubles: dict[str, _Trouble] = {}  # by part, when it was last tried
 
     @classmethod
@@ -142,6 +146,19 @@ class LiveModel:
             changed = self.catalogue.renamed_since(fitted)
             self._current_ranker = self.version, self.fitted_ranker.with_later(len(self.labels), changed)
         return self._current_ranker[1]
+
+    @property
+    def head_start(self) -> HeadStart | None:
+        """For labels that were added or renamed since training, if there are any."""
+        if self._head_start is None or self._head_start[0] != self.version:
+            later = (self.labels.origins() != TRAINED) & self.labels.active
+            bonus = later.astype(np.float32) * np.float32(TEMPERATURES * self._temperature())
+            self._head_start = self.version, HeadStart(bonus) if bonus.any() else None
+        return self._head_start[1]
+
+    def _temperature(self) -> float:
+        """That scores were divided by in training; 0 if nothing tells."""
+        return float(tomllib.loads(self.recipe or "").get("objective", {}).get("temperature", 0.0))
 
     def look(self) -> bool:
         """Takes in what others have done to the folder; raises Replaced if another model has its place by now."""

@@ -99,6 +99,23 @@ class Ranking:
         return cls.from_csr(csr_array(matrix), k)
 
 
+@dataclass(frozen=True)
+class HeadStart:
+    """What labels that came after training get on top of their scores: no query was ever pulled towards them."""
+
+    bonus: NDArray[np.float32]  # [labels], 0 for those that were trained
+
+    def lift(self, dense: Ranking, k: int) -> Ranking:
+        """The best k with it; `dense` should be wider by SPARE, so that a later label can come to the front."""
+        scores = dense.scores + self.bonus[dense.rows]
+        order = np.argsort(-scores, axis=1, kind="stable")
+        lifted = Ranking(np.take_along_axis(dense.rows, order, 1), np.take_along_axis(scores, order, 1), dense.labels)
+        return lifted.head(k)
+
+
+SPARE = 100
+
+
 def _without_hopeless(matrix: csr_array, k: int) -> csr_array:
     """Long rows cut down to scores that reach their k-th largest: sorting them whole would take most of the time."""
     lengths = np.diff(matrix.indptr)
