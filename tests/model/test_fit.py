@@ -115,3 +115,9 @@ def test_columns_of_a_frame_are_fitted_and_labels_may_have_texts_of_their_own(tm
     known = dict(zip(model.labels.keys, model.labels.texts, strict=True))
     assert known == {"a": "fishing law", "b": "b", "c_d": "c d", "later": "a label that no text has yet"}
     assert model.predict(["law of fish"], k=1)[0][0].key == "a" and (tmp_path / "model").exists()
+
+
+def test_training_on_data_without_a_recipe_points_here(tmp_path: Path) -> None:
+    table = write_table(tmp_path / "tickets.csv", 5)
+    for data in (table, tmp_path):
+        refused(command("train", data, "--output", tmp_path / "model"), "is data, not a recipe", f"umpteen fit {data}")

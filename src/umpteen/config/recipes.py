@@ -164,6 +164,7 @@ def _written(value: Any) -> str:
 
 
 FOLDER = Path(__file__).with_name("shipped")
+_OF_DATA = (".csv", ".tsv", ".jsonl", ".parquet", ".gz")  # how files of data end
 
 
 def names() -> list[str]:
@@ -174,6 +175,8 @@ def names() -> list[str]:
 def path_of(recipe: str) -> Path:
     """The file of a recipe given by name or by path."""
     written = Path(recipe)
+    if written.exists() and written.suffix != ".toml" and (written.is_dir() or written.suffix in _OF_DATA):
+        raise BadInput(f"{recipe} is data, not a recipe; `umpteen fit {recipe}` finds the best model for it")
     if written.suffix == ".toml" or written.exists():
         return written
     shipped = FOLDER / f"{recipe}.toml"
