@@ -11,6 +11,7 @@ from umpteen.config.settings import EncoderConfig
 from umpteen.data.dataset import Dataset
 from umpteen.data.labels import LabelCatalogue, Relevance, Split
 from umpteen.data.texts import Texts
+from umpteen.encoders.encoder import tokens_now
 from umpteen.encoders.towers import Towers, share_cut, with_lengths
 from umpteen.model.classifier import Classifier
 from umpteen.training.build import build_run
@@ -37,7 +38,10 @@ def test_auto_keeps_every_token_of_99_texts_in_100(kind: str, tmp_path: Path) ->
     longer = with_lengths(settings(tmp_path, kind, "auto"), dataset_of(["dog"], ["dog " * 50]))
     assert longer.query.reading()[0].max_length == 56  # labels are read whole, too
     beyond = with_lengths(settings(tmp_path, kind, "auto"), dataset_of(["dog " * 900], ["dog"]))
-    assert beyond.query.reading()[0].max_length == (512 if kind == "static" else POSITIONS)
+    in_pieces = 2 * 15 + 900  # each of the 15 pieces has special tokens of its own
+    assert beyond.query.reading()[0].max_length == (512 if kind == "static" else 8 * -(-in_pieces // 8))
+    endless = with_lengths(settings(tmp_path, kind, "auto"), dataset_of(["dog " * 9000], ["dog"]))
+    assert endless.query.reading()[0].max_length == (512 if kind == "static" else 2048)
 
 
 def test_the_share_of_tokens_that_is_cut_is_counted(tmp_path: Path) -> None:
@@ -45,6 +49,10 @@ def test_the_share_of_tokens_that_is_cut_is_counted(tmp_path: Path) -> None:
     assert share_cut(tower, Texts.of(["dog " * 10, "dog " * 30])) == 0.5
     assert share_cut(tower, Texts.of(["dog"])) == 0
     assert share_cut(tower, Texts.of([])) == 0
+    in_pieces = Towers.build(settings(tmp_path, "frozen", 2 * POSITIONS), 0).query
+    kept, text = 2 * POSITIONS, "dog " * 3 * (POSITIONS - 2)  # three pieces, of which two are read
+    assert share_cut(in_pieces, Texts.of([text])) == pytest.approx(1 / 3)
+    assert len(in_pieces.leaves(tokens_now(in_pieces, [text]))[0][1].ids) == kept
 
 
 def test_training_tells_of_cut_tokens_and_the_card_says_how_many(tmp_path: Path) -> None:

@@ -87,11 +87,23 @@ def test_dropout_on_the_vectors_rests_in_evaluation(source: str) -> None:
     torch.testing.assert_close(dropped[kept], 2 * still[kept], rtol=1e-4, atol=1e-5)
 
 
-def test_more_tokens_than_positions_are_refused(source: str) -> None:
-    with pytest.raises(BadConfig, match=f"knows {POSITIONS} positions"):
-        TransformerEncoder.load(source, max_length=POSITIONS + 1)
-    longest = TransformerEncoder.load(source, max_length=POSITIONS).eval()
-    assert torch.isfinite(longest.encode(["law " * 200])).all()
+@pytest.mark.parametrize("pooling", ["mean", "first"])
+def test_beyond_the_positions_a_text_is_the_mean_of_its_pieces_weighted_by_their_tokens(
+    source: str, pooling: str
+) -> None:
+    encoder = TransformerEncoder.load(source, pooling=pooling, max_length=3 * POSITIONS - 9, normalise=False)
+    encoder = encoder.double().eval()
+    words = ["law", "fish", "dog", "tree", "of"] * 60
+    room = POSITIONS - 2
+    pieces = [" ".join(words[start : min(start + room, 150)]) for start in range(0, 150, room)]  # the last one is short
+    found = encoder.encode(["tax", " ".join(words[:150]), "", " ".join(words)])
+    weights = torch.tensor([len(piece.split()) + 2 for piece in pieces]).double()
+    naive = (encoder.encode(pieces) * weights[:, None]).sum(0) / weights.sum()
+    torch.testing.assert_close(found[1], naive, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(found[:1], encoder.encode(["tax"]), rtol=1e-12, atol=1e-12)
+    assert encoder.tokenizer.max_length == 3 * POSITIONS  # whole pieces
+    torch.testing.assert_close(found[3], encoder.encode([" ".join(words[: 3 * room])])[0], rtol=1e-12, atol=1e-12)
+    assert encoder.tokenizer.uncut_lengths(["", " ".join(words[:150])]) == [2, int(weights.sum())]
 
 
 def test_positions_that_start_after_the_padding_leave_fewer(tmp_path: Path) -> None:
@@ -102,8 +114,7 @@ def test_positions_that_start_after_the_padding_leave_fewer(tmp_path: Path) -> N
     RobertaModel(RobertaConfig(vocab_size=200, max_position_embeddings=20, pad_token_id=1, **sizes)).save_pretrained(
         folder
     )
-    with pytest.raises(BadConfig, match="knows 18 positions"):
-        TransformerEncoder.load(folder, max_length=19)
+    assert TransformerEncoder.load(folder, max_length=19).tokenizer.window == 18
     encoder = TransformerEncoder.load(folder, max_length=18).double().eval()
     together = encoder.encode(["law " * 30, "tax"])
     alone = torch.cat([encoder.encode(["law " * 30]), encoder.encode(["tax"])])

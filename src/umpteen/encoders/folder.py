@@ -210,18 +210,24 @@ class TextTokenizer:
     """An immutable tokenizer: the same texts always give the same ids, and `fingerprint` names which."""
 
     def __init__(
-        self, tokenizer: Tokenizer, max_length: int, special_tokens: bool, roles: dict[str, str] | None = None
+        self,
+        tokenizer: Tokenizer,
+        max_length: int,
+        special_tokens: bool,
+        roles: dict[str, str] | None = None,
+        window: int | None = None,
     ) -> None:
         if max_length < 1:
             raise BadConfig(f"max_length = {max_length}: a text needs room for at least one token")
-        added = tokenizer.num_special_tokens_to_add(is_pair=False) if special_tokens else 0
-        if max_length <= added:
-            raise BadConfig(f"max_length = {max_length}: the {added} special tokens alone fill it; give more")
+        self._added = tokenizer.num_special_tokens_to_add(is_pair=False) if special_tokens else 0
+        self.window = min(window or max_length, max_length)
+        if self.window <= self._added:
+            raise BadConfig(f"max_length = {self.window}: the {self._added} special tokens alone fill it; give more")
         # A tokenizer.json may bring a length and padding of its own (MiniLM's pads everything to 128).
         tokenizer.no_padding()
-        tokenizer.enable_truncation(max_length)
+        tokenizer.enable_truncation(self.window)
         self._tokenizer = tokenizer
-        self.max_length = max_length
+        self.max_length = self.window * -(-max_length // self.window)  # whole pieces
         self.special_tokens = special_tokens
         self.roles = dict(roles or {})  # which token plays "pad_token", "cls_token", …
         # What it adds around a text need not be in its vocabulary.
@@ -230,7 +236,8 @@ class TextTokenizer:
             *tokenizer.encode("", add_special_tokens=special_tokens).ids,
         }
         self.vocabulary_size = max(ids, default=-1) + 1
-        self.fingerprint = hashlib.sha256(f"{special_tokens}\n{tokenizer.to_str()}".encode()).hexdigest()
+        kept = f"\n{self.max_length}" if self.window < self.max_length else ""
+        self.fingerprint = hashlib.sha256(f"{special_tokens}\n{tokenizer.to_str()}{kept}".encode()).hexdigest()
 
     @classmethod
     def load(cls, source: Path | str, max_length: int, special_tokens: bool) -> "TextTokenizer":
@@ -270,16 +277,31 @@ class TextTokenizer:
         roles = {role: str(token) for role, token in found.special_tokens_map.items() if role in SPECIAL_TOKEN_ROLES}
         return cls(tokenizer, max_length, special_tokens, roles)
 
+    def within(self, window: int | None) -> "TextTokenizer":
+        """The same, with texts of more tokens than the window in pieces of so many, and as many as max_length holds."""
+        if window is None or window >= self.max_length:
+            return self
+        same = Tokenizer.from_str(self._tokenizer.to_str())
+        return TextTokenizer(same, self.max_length, self.special_tokens, self.roles, window)
+
     def __call__(self, texts: Sequence[str]) -> list[list[int]]:
         encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=self.special_tokens)
-        return [encoding.ids for encoding in encodings]
+        if self.window == self.max_length:
+            return [encoding.ids for encoding in encodings]
+        further = self.max_length // self.window - 1
+        pieces = ([encoding, *encoding.overflowing[:further]] for encoding in encodings)
+        return [[token for piece in text for token in piece.ids] for text in pieces]
 
     def uncut_lengths(self, texts: Sequence[str]) -> list[int]:
         """How many tokens each text would have if none were cut."""
         whole = Tokenizer.from_str(self._tokenizer.to_str())
         whole.no_truncation()
         found = whole.encode_batch_fast(list(texts), add_special_tokens=self.special_tokens)
-        return [len(encoding.ids) for encoding in found]
+        lengths = [len(encoding.ids) for encoding in found]
+        if self.window == self.max_length:
+            return lengths
+        room, added = self.window - self._added, self._added  # each piece has special tokens of its own
+        return [length + added * max(0, -(-(length - added) // room) - 1) for length in lengths]
 
     def batch(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
         """What an encoder takes: ids int64 [T] of all texts in a row, and offsets int64 [n+1]."""
@@ -303,7 +325,7 @@ class TextTokenizer:
         pad = self._tokenizer.id_to_token(self.pad_id)
         config = {
             "tokenizer_class": "PreTrainedTokenizerFast",
-            "model_max_length": self.max_length,
+            "model_max_length": self.window,
             "model_input_names": ["input_ids", "attention_mask"],
             "pad_token": pad,
             **self.roles,

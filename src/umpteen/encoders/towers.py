@@ -179,6 +179,7 @@ def read_encoder(folder: Path, settings: dict[str, Any], beside: Encoder | None 
 
 _SAMPLE = 5_000  # texts whose lengths are looked at
 _LONGEST = 512  # tokens that "auto" gives at most; many transformers know no more positions
+_LONGEST_READ_ONCE = 2_048  # of a frozen transformer, which reads what is longer than its positions in pieces
 
 
 def with_lengths(config: EncoderConfig, dataset: Dataset) -> EncoderConfig:
@@ -192,10 +193,11 @@ def with_lengths(config: EncoderConfig, dataset: Dataset) -> EncoderConfig:
         if tower.max_length != "auto":
             return tower
         special = not isinstance(tower, StaticTower)
-        tokenizer = TextTokenizer.load(tower.start, _LONGEST, special_tokens=special)
+        window = positions_of(tower.start) if special else None
+        longest = _LONGEST_READ_ONCE if isinstance(tower, FrozenTower) else min(_LONGEST, window or _LONGEST)
+        tokenizer = TextTokenizer.load(tower.start, longest, special_tokens=special).within(window)
         lengths = [tokenizer.uncut_lengths(sample_of(some)) or [1] for some in texts]
         wanted = max(int(np.percentile(each, 99)) for each in lengths)
-        longest = min(_LONGEST, positions_of(tower.start) or _LONGEST) if special else _LONGEST
         return tower.model_copy(update={"max_length": min(longest, max(16, 8 * -(-wanted // 8)))})
 
     return config.each(fitted)

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from umpteen.data.tokens import places
 from umpteen.encoders import backbone as precisions
 from umpteen.encoders import folder as layout
-from umpteen.encoders.backbone import check_sizes, load_backbone, quiet, train_last_layers
+from umpteen.encoders.backbone import check_vocabulary, load_backbone, positions, quiet, train_last_layers
 from umpteen.encoders.encoder import Encoder, checked_dropout, drop, normalised
 from umpteen.encoders.folder import TextTokenizer, locate
 from umpteen.errors import BadConfig
@@ -40,9 +41,9 @@ class TransformerEncoder(Encoder):
             raise BadConfig(f"pooling = {pooling!r}: known are 'mean' and 'first'")
         if projection is not None and projection < 1:
             raise BadConfig(f"projection = {projection}: a vector needs at least one number")
-        check_sizes(model, tokenizer.max_length, tokenizer.vocabulary_size)
+        check_vocabulary(model, tokenizer.vocabulary_size)
         size: int = model.config.hidden_size
-        self.tokenizer = tokenizer
+        self.tokenizer = tokenizer.within(positions(model))
         self.model = model
         self.pooling = pooling
         self.projection = None if projection is None else nn.Linear(size, projection)
@@ -77,7 +78,7 @@ class TransformerEncoder(Encoder):
 
         `random_weights` takes its shape only, drawn from torch's generator; `hidden_dropout` overrides the rates
         inside its layers, attention included; `layers` keeps the first so many, `trained_layers` trains the last so
-        many and nothing below them.
+        many and nothing below them. Of a text of more tokens than it has positions, pieces are read one by one.
         """
         if hidden_dropout is not None:
             checked_dropout(hidden_dropout)
@@ -103,39 +104,58 @@ class TransformerEncoder(Encoder):
         return 4_096 if next(self.parameters()).device.type == "cpu" else 16_384
 
     def forward(self, ids: Tensor, offsets: Tensor) -> Tensor:
+        return self.through(self.model, ids, offsets)
+
+    def through(self, model: PreTrainedModel, given: Tensor, offsets: Tensor) -> Tensor:
+        """The texts' vectors by a model that takes token ids [T] or, cut below one of its layers, states [T, h]."""
         if offsets.numel() == 1:
             return next(self.parameters()).new_zeros(0, self.dimension)
-        precisions.require(self.precision, ids.device.type)
-        padded, mask = self._padded(ids, offsets)
-        # A text without tokens attends to one padding token, and its vector is zeroed below.
-        attended = mask.clone()
-        attended[:, 0] = True
-        with torch.autocast(ids.device.type, precisions.DTYPES[self.precision], enabled=self.precision != "float32"):
-            states = self.model(input_ids=padded, attention_mask=attended.long()).last_hidden_state  # [n, longest, h]
-        states = states.float() if self.precision != "float32" else states
+        states, mask, text = self._padded_states(model, given, offsets)
         if self.pooling == "first":
             vectors = states[:, 0] * mask[:, :1]
         else:
             vectors = (states * mask[:, :, None]).sum(1) / mask.sum(1, keepdim=True).clamp_min(1)
+        if len(vectors) >= len(offsets):  # some texts have several pieces, which count by their tokens
+            weighted = vectors * mask.sum(1, keepdim=True)
+            total = vectors.new_zeros(len(offsets) - 1, vectors.shape[1]).index_add(0, text, weighted)
+            vectors = total / offsets.diff()[:, None].clamp_min(1)
         if self.projection is not None:
             vectors = self.projection(vectors)
         vectors = drop(vectors, self.dropout, self.training)
         return normalised(vectors) if self.normalise else vectors
 
-    def _padded(self, ids: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
-        """Ragged → [n, longest] ids, and a mask of the same shape that is true where there is a token."""
+    def states(self, model: PreTrainedModel, ids: Tensor, offsets: Tensor) -> Tensor:
+        """The states in which tokens leave a model, [T, h]."""
+        states, mask, _ = self._padded_states(model, ids, offsets)
+        return states[mask]
+
+    def _padded_states(self, model: PreTrainedModel, given: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Of each piece [n, longest, h], where there is a token, and which text it is a piece of."""
+        precisions.require(self.precision, given.device.type)
+        offsets, text = _pieces(offsets, self.tokenizer.window)
+        padded, mask = self._padded(given, offsets)
+        # A text without tokens attends to one padding token, and its vector is zeroed later.
+        attended = mask.clone()
+        attended[:, 0] = True
+        name = "inputs_embeds" if given.is_floating_point() else "input_ids"
+        with torch.autocast(given.device.type, precisions.DTYPES[self.precision], enabled=self.precision != "float32"):
+            states = model(**{name: padded}, attention_mask=attended.long()).last_hidden_state
+        return states.float() if self.precision != "float32" else states, mask, text
+
+    def _padded(self, given: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
+        """Ragged → [n, longest] ids or [n, longest, h] states, and a mask that is true where there is a token."""
         lengths = offsets.diff()
         longest = max(int(lengths.max()), 1)
-        mask = torch.arange(longest, device=ids.device) < lengths[:, None]
-        padded = ids.new_full(mask.shape, self.pad_id)
-        padded[mask] = ids
+        mask = torch.arange(longest, device=given.device) < lengths[:, None]
+        padded = given.new_full((*mask.shape, *given.shape[1:]), 0 if given.is_floating_point() else self.pad_id)
+        padded[mask] = given
         return padded, mask
 
     def save(self, folder: Path, beside: Encoder | None = None) -> None:
         with quiet():
             self.model.save_pretrained(folder)
         self.tokenizer.save(folder)
-        limits = {"max_seq_length": self.tokenizer.max_length, "do_lower_case": False}
+        limits = {"max_seq_length": self.tokenizer.window, "do_lower_case": False}
         layout.write_json(folder / "sentence_bert_config.json", limits)
         modules = [(layout.SENTENCE_TRANSFORMERS + "Transformer", "")]
         self._save_pooling(folder, modules)
@@ -143,7 +163,8 @@ class TransformerEncoder(Encoder):
             self._save_projection(folder, self.projection, modules)
         if self.normalise:
             modules.append((layout.SENTENCE_TRANSFORMERS + "Normalize", f"{len(modules)}_Normalize"))
-        layout.write_modules(folder, modules)
+        in_pieces = self.tokenizer.window < self.tokenizer.max_length  # sentence-transformers would cut
+        layout.write_modules(folder, [(layout.OWN_MODULE, "")] if in_pieces else modules)
         settings: dict[str, Any] = {
             "kind": "transformer",
             "pooling": self.pooling,
@@ -207,3 +228,11 @@ class TransformerEncoder(Encoder):
             f"{self.model.config.model_type} of {layers} layers, {pooled}, up to {self.tokenizer.max_length} tokens, "
             f"{unit} of {self.dimension}{precision}"
         )
+
+
+def _pieces(offsets: Tensor, window: int) -> tuple[Tensor, Tensor]:
+    """Offsets of pieces of at most so many tokens, and which text each is a piece of; a short text is one piece."""
+    counts = -(offsets.diff() // -window).clamp_max(-1)
+    text = torch.repeat_interleave(torch.arange(len(counts), device=offsets.device), counts)
+    number = places(counts - counts.cumsum(0), counts)  # within the text
+    return torch.cat([offsets[:-1][text] + window * number, offsets[-1:]]), text
