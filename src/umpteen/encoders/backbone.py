@@ -3,12 +3,11 @@
 The folder may come from a stranger: none of its code runs, nothing is unpickled, and no file outside it is read.
 """
 
-import copy
 import json
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -189,47 +188,13 @@ def load_backbone(
 
 def train_last_layers(model: PreTrainedModel, count: int) -> None:
     """Only the last so many layers learn; no gradient is computed below them."""
-    layers = layers_of(model)
-    if not layers or count > len(layers):
-        there = model.config.num_hidden_layers
-        raise BadConfig(f"trained_layers = {count}: this {model.config.model_type} has {there} layers; give fewer")
-    model.requires_grad_(False)
-    for layer in layers[len(layers) - count :]:
-        layer.requires_grad_(True)
-
-
-# A transformer in two: one gives the states below some layer, the other goes on from states.
-def layers_of(model: PreTrainedModel) -> nn.ModuleList:
-    """Its layers, lowest first; none where they do not stand in one list."""
     there = model.config.num_hidden_layers
     stacks = [part for part in model.modules() if isinstance(part, nn.ModuleList) and len(part) == there]
-    return stacks[0] if len(stacks) == 1 else nn.ModuleList()
-
-
-class _GivenStates(nn.Module):
-    """In the place of a model's embeddings: hands on the states it is given, as `inputs_embeds`."""
-
-    def forward(self, *arguments: Any, **named: Any) -> Tensor:
-        given = (value for value in (*arguments, *named.values()) if isinstance(value, Tensor))
-        return next(value for value in given if value.is_floating_point())
-
-
-def with_layers(model: PreTrainedModel, layers: Iterable[nn.Module], *, from_states: bool = False) -> PreTrainedModel:
-    """The model with these layers instead of its own, and without embeddings if it goes on from states.
-
-    All else is the model's own modules, not copies of them.
-    """
-    own = layers_of(model)
-    way = {module for module in model.modules() if own in list(module.modules())}
-    same = {id(module): module for module in model.modules() if module not in way}
-    other = copy.deepcopy(model, same)  # what it is told of is not copied
-    stack = layers_of(other)
-    del stack[:]
-    stack.extend(layers)
-    other.config.num_hidden_layers = len(stack)
-    if from_states and isinstance(getattr(other, "embeddings", None), nn.Module):
-        other.embeddings = _GivenStates()
-    return other
+    if count > there or len(stacks) != 1:
+        raise BadConfig(f"trained_layers = {count}: this {model.config.model_type} has {there} layers; give fewer")
+    model.requires_grad_(False)
+    for layer in stacks[0][there - count :]:
+        layer.requires_grad_(True)
 
 
 def check_vocabulary(model: PreTrainedModel, vocabulary_size: int) -> None:

@@ -104,13 +104,17 @@ class TransformerEncoder(Encoder):
         return 4_096 if next(self.parameters()).device.type == "cpu" else 16_384
 
     def forward(self, ids: Tensor, offsets: Tensor) -> Tensor:
-        return self.through(self.model, ids, offsets)
-
-    def through(self, model: PreTrainedModel, given: Tensor, offsets: Tensor) -> Tensor:
-        """The texts' vectors by a model that takes token ids [T] or, cut below one of its layers, states [T, h]."""
         if offsets.numel() == 1:
             return next(self.parameters()).new_zeros(0, self.dimension)
-        states, mask, text = self._padded_states(model, given, offsets)
+        precisions.require(self.precision, ids.device.type)
+        pieces, text = _pieces(offsets, self.tokenizer.window)
+        padded, mask = self._padded(ids, pieces)
+        # A text without tokens attends to one padding token, and its vector is zeroed below.
+        attended = mask.clone()
+        attended[:, 0] = True
+        with torch.autocast(ids.device.type, precisions.DTYPES[self.precision], enabled=self.precision != "float32"):
+            states = self.model(input_ids=padded, attention_mask=attended.long()).last_hidden_state  # [n, longest, h]
+        states = states.float() if self.precision != "float32" else states
         if self.pooling == "first":
             vectors = states[:, 0] * mask[:, :1]
         else:
@@ -124,31 +128,13 @@ class TransformerEncoder(Encoder):
         vectors = drop(vectors, self.dropout, self.training)
         return normalised(vectors) if self.normalise else vectors
 
-    def states(self, model: PreTrainedModel, ids: Tensor, offsets: Tensor) -> Tensor:
-        """The states in which tokens leave a model, [T, h]."""
-        states, mask, _ = self._padded_states(model, ids, offsets)
-        return states[mask]
-
-    def _padded_states(self, model: PreTrainedModel, given: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Of each piece [n, longest, h], where there is a token, and which text it is a piece of."""
-        precisions.require(self.precision, given.device.type)
-        offsets, text = _pieces(offsets, self.tokenizer.window)
-        padded, mask = self._padded(given, offsets)
-        # A text without tokens attends to one padding token, and its vector is zeroed later.
-        attended = mask.clone()
-        attended[:, 0] = True
-        name = "inputs_embeds" if given.is_floating_point() else "input_ids"
-        with torch.autocast(given.device.type, precisions.DTYPES[self.precision], enabled=self.precision != "float32"):
-            states = model(**{name: padded}, attention_mask=attended.long()).last_hidden_state
-        return states.float() if self.precision != "float32" else states, mask, text
-
-    def _padded(self, given: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
-        """Ragged → [n, longest] ids or [n, longest, h] states, and a mask that is true where there is a token."""
+    def _padded(self, ids: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
+        """Ragged → [n, longest] ids, and a mask of the same shape that is true where there is a token."""
         lengths = offsets.diff()
         longest = max(int(lengths.max()), 1)
-        mask = torch.arange(longest, device=given.device) < lengths[:, None]
-        padded = given.new_full((*mask.shape, *given.shape[1:]), 0 if given.is_floating_point() else self.pad_id)
-        padded[mask] = given
+        mask = torch.arange(longest, device=ids.device) < lengths[:, None]
+        padded = ids.new_full(mask.shape, self.pad_id)
+        padded[mask] = ids
         return padded, mask
 
     def save(self, folder: Path, beside: Encoder | None = None) -> None:
