@@ -7,6 +7,7 @@ import pytest
 from folders import write_json_lines, write_text
 
 from umpteen.data import Dataset, open_dataset
+from umpteen.data.formats.columns import with_asked
 from umpteen.errors import BadFile, BadInput
 
 
@@ -114,3 +115,54 @@ def test_a_file_of_another_kind_is_refused_with_those_that_are_read(tmp_path: Pa
     path = write_text(tmp_path / "set.xlsx", json.dumps({}))
     with pytest.raises(BadInput, match=r"set\.xlsx is none of the files that are read: \.jsonl, \.csv"):
         opened(path)
+
+
+def test_the_column_of_labels_is_no_part_of_the_text(tmp_path: Path) -> None:
+    path = write_text(tmp_path / "set.csv", "name,description\nshoes,a red runner\n")
+    assert list(opened(path, "?labels=name").train.texts) == ["a red runner"]
+
+
+def test_odd_names_of_columns_can_be_said(tmp_path: Path) -> None:
+    path = write_text(tmp_path / "set.csv", "Question?,C++&\nwhy,a&b\n")
+    source = with_asked(str(path), {"text": "Question?", "labels": "C++&", "separator": "&"})
+    dataset = open_dataset(source, cache=tmp_path / "cache")
+    assert list(dataset.train.texts) == ["why"] and labels_of(dataset) == [["a", "b"]]
+
+
+def test_other_splits_are_separated_as_train_is(tmp_path: Path) -> None:
+    write_text(tmp_path / "set" / "train.csv", 'text,labels\nx,"a, b"\ny,"b, a"\n')
+    write_text(tmp_path / "set" / "test.csv", 'text,labels\nz,"a, c"\n')
+    dataset = open_dataset(tmp_path / "set", cache=tmp_path / "cache")
+    assert dataset.labels.keys == ["a", "b", "c"]
+
+
+def test_a_missing_title_leaves_the_body(tmp_path: Path) -> None:
+    rows = [{"title": None, "body": "only this", "tags": ["a"]}]
+    assert list(opened(write_json_lines(tmp_path / "set.jsonl", rows)).train.texts) == ["only this"]
+
+
+def test_weights_and_pairs_to_ignore_are_read_without_a_file_of_labels(tmp_path: Path) -> None:
+    path = write_text(tmp_path / "set.csv", "text,labels,weights,ignore,weight\nx,a|b,1|0.5,a,7\ny,a,,,8\n")
+    dataset = opened(path)
+    assert dataset.train.relevance.weights_of(0).tolist() == [1, 0.5] and dataset.train.filtered.of(0).tolist() == [0]
+
+
+def test_cells_separated_otherwise_are_pointed_out(tmp_path: Path) -> None:
+    path = write_text(tmp_path / "set.csv", "text;labels\nx;a\n")
+    with pytest.raises(BadFile, match="looks like several columns; separate cells by ','"):
+        opened(path)
+
+
+def test_columns_of_a_folder_cannot_be_said(tmp_path: Path) -> None:
+    write_text(tmp_path / "set" / "train.csv", "body,tags\nx,a\n")
+    with pytest.raises(BadInput, match="is a folder; call them text and labels"):
+        open_dataset(f"{tmp_path / 'set'}?text=body", cache=tmp_path / "cache")
+
+
+def test_equal_texts_stand_on_one_side_of_the_validation_split(tmp_path: Path) -> None:
+    lines = [f"text {number % 20},a{number % 3}" for number in range(100)]
+    dataset = opened(write_text(tmp_path / "set.csv", "\n".join(["text,labels", *lines]) + "\n"))
+    parted = dataset.with_validation(0.05, 0)
+    assert parted.validation is not None
+    assert not set(parted.train.texts) & set(parted.validation.texts)
+    assert len(parted.train) + len(parted.validation) == 100

@@ -9,6 +9,7 @@ import pytest
 
 from miniature import LABELS, TOPICS, command, refused
 from umpteen.data.dataset import open_dataset
+from umpteen.errors import BadInput
 from umpteen.model.classifier import Classifier
 from umpteen.model.fit import fit, fit_data, sized
 from umpteen.training.observer import Silence
@@ -87,6 +88,24 @@ def test_a_killed_fit_goes_on_with_what_was_tried(tmp_path: Path) -> None:
     assert (tmp_path / "model.fit" / "trials.jsonl").read_text().startswith(first)  # it was not made again
 
 
+def test_settings_of_a_part_do_not_keep_the_other_part_from_being_tried_alone(tmp_path: Path) -> None:
+    table = write_table(tmp_path / "tickets.csv", 90)
+    heard: list[str] = []
+
+    class Killed(BaseException):
+        pass
+
+    class Listening(Silence):
+        def notice(self, message: str) -> None:
+            heard.append(message)
+            if "kind=frozen" in message:
+                raise Killed
+
+    with pytest.raises(Killed):
+        fit_data(str(table), tmp_path / "model", trials=3, observer=Listening())
+    assert "kind=frozen" in heard[-1]
+
+
 def test_few_texts_are_trained_in_small_batches(tmp_path: Path) -> None:
     few, many = (open_dataset(write_table(tmp_path / f"{count}.csv", count)) for count in (90, 6000))
     assert sized(few) == ("encoder.query.static.bigrams=0", "training.batch_size=32")
@@ -111,6 +130,10 @@ def test_columns_of_a_frame_are_fitted_and_labels_may_have_texts_of_their_own(tm
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"body": ["law of fish", "tax of trade"] * 10, "tags": [["a"], ["b", "c_d"]] * 10})
     meanings = {"a": "fishing law", "later": "a label that no text has yet"}
+    with pytest.raises(BadInput, match=r"texts\[1\] is missing, empty or no string"):
+        fit(["a", None], ["x", "y"])
+    with pytest.raises(BadInput, match="2 texts but 1 rows of labels"):
+        fit(["a", "b"], ["x"])
     model = fit(frame["body"], frame["tags"], meanings, trials=1, output=tmp_path / "model", quiet=True)
     known = dict(zip(model.labels.keys, model.labels.texts, strict=True))
     assert known == {"a": "fishing law", "b": "b", "c_d": "c d", "later": "a label that no text has yet"}

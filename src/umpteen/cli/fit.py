@@ -1,5 +1,6 @@
 """`umpteen fit`: from a file to the best model, in one command."""
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -33,12 +34,11 @@ def fit(
 ) -> None:
     """Find the best model for DATA: try settings on validation, fit the best on all of train, rank, calibrate."""
     from umpteen.config.recipes import to_toml
+    from umpteen.data.formats.columns import with_asked
     from umpteen.files.storage import write_atomically
     from umpteen.model.fit import fit_data
 
-    said = {"text": text, "labels": labels, "separator": separator}
-    columns = "&".join(f"{name}={value}" for name, value in said.items() if value)
-    source = f"{source}?{columns}" if columns else source
+    source = with_asked(source, {"text": text, "labels": labels, "separator": separator})
     with Watch(quiet=as_json) as watch:
         place = output or Path("runs", watch.open_dataset(source).name)
         found = fit_data(source, place, **asked, observer=watch, progress=watch)
@@ -53,4 +53,5 @@ def fit(
     command = Path(sys.argv[0]) if Path(sys.argv[0]).name == "umpteen" else Path("umpteen")
     say(f"saved {place}; try:  {command} predict {place} 'your text'")
     say(f"a service and a page:  {command} serve {place} --open")
-    say(f"beside other systems:  {command} compare {source}")
+    if found.split == "test":
+        say(f"beside other systems:  {command} compare {shlex.quote(source)}")

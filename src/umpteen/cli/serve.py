@@ -75,7 +75,9 @@ def serve(model: Path, token_file: Path | None, open_page: bool, **asked: Any) -
         say(f"{model} is served at {address} ({editing}); Ctrl-C ends it", err=True)
         if open_page:
             import webbrowser
+            from threading import Thread
 
-            webbrowser.open(address)
+            # A browser of the terminal would hold us.
+            Thread(target=webbrowser.open, args=(address,), daemon=True).start()
 
     run(model, settings, announce)

@@ -92,6 +92,10 @@ class Dataset:
             )
         chosen = np.zeros(queries, dtype=bool)
         chosen[np.random.default_rng(seed).choice(queries, count, replace=False)] = True
+        held_out = {self.train.texts[row] for row in np.flatnonzero(chosen).tolist()}
+        same = np.fromiter((text in held_out for text in self.train.texts), dtype=bool, count=queries)
+        if not same.all():  # the same text on both sides would be known by heart
+            chosen = same
         train, validation = self.train.take(~chosen), self.train.take(chosen)
         return replace(self, train=train, validation=validation, validation_was_taken=True)
 
@@ -119,6 +123,8 @@ def open_dataset(source: str | Path, *, cache: Path | None = None, progress: Adv
     """
     place, asked = asked_of(str(source))
     folder = _locate(place)
+    if asked and not folder.is_file():
+        raise BadInput(f"{source}: columns can be named of a file, but {place} is a folder; call them text and labels")
     form = native.OneFile(asked) if folder.is_file() else _format_of(folder)
     prepared = prepare(folder, form, asked=sorted(asked.items()), cache=cache, progress=progress)
     about, labels, splits = open_prepared(prepared)

@@ -64,7 +64,7 @@ class Builder:
         self._splits: dict[str, tuple[int, int]] = {}  # first and last + 1 row among the queries
         self._open: _OpenSplit | None = None
         self._told: list[str] = []
-        self._labels_are_named = False
+        self.labels_are_named = False
 
     def __enter__(self) -> Self:
         return self
@@ -108,7 +108,7 @@ class Builder:
 
     def name_labels(self) -> None:
         """The labels are those that queries have, not those of a catalogue."""
-        self._labels_are_named = True
+        self.labels_are_named = True
 
     def label_row(self, key: str, at: Place, hint: str = "") -> int:
         """The row of a key read earlier; the hint ends the error if there is none."""
@@ -163,7 +163,7 @@ class Builder:
         self._files.close()
         splits = _open_splits(self._folder, self._splits, self.labels)
         fingerprint = content_fingerprint(Texts.open(self._folder, "keys"), Texts.open(self._folder, "labels"), splits)
-        about = About(self.name, fingerprint, self._labels_are_named, tuple(self._told))
+        about = About(self.name, fingerprint, self.labels_are_named, tuple(self._told))
         manifest = {"version": PREPARED_VERSION, **about._asdict(), "splits": self._splits}
         (self._folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
 

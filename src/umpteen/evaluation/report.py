@@ -208,7 +208,7 @@ class Evaluator:
         width = max(wanted, ranker.settings.candidates if ranker else 1)
         filtered = self.split.filtered.matrix
         count = len(self._counts) - (0 if hidden is None else len(hidden))
-        wider = width if head_start is None else max(width, min(count, width + SPARE))
+        wider = width if head_start is None else max(width, min(count, max(width, SPARE) + SPARE))
         dense = top_k(vectors, label_vectors, wider, shard=shard, excluding=filtered, hidden=hidden)
         dense = dense if head_start is None else head_start.lift(dense, width)
         if ranker is None:

@@ -270,12 +270,15 @@ class Work:
             bad_rows_of(self.output).unlink(missing_ok=True)  # of the output that is replaced now
         if made.exists():
             _move(made, self.output)
+        elif not self.output.exists():
+            raise NotSaved(f"{self.output}: was finished, and is gone since; --overwrite makes it again")
         self.workspace.remove()
 
     def _mapped(self, name: str) -> NDArray[Any]:
         """An array of the matrix, as it was written chunk by chunk; an empty file cannot be mapped."""
-        kind = np.dtype(MATRIX[name])
-        return np.memmap(self.workspace.folder / name, kind, "r") if self.state.sizes.get(name) else np.empty(0, kind)
+        kind, size = np.dtype(MATRIX[name]), self.state.sizes.get(name, 0)
+        shape = (size // kind.itemsize,)  # what a kill left behind it does not count
+        return np.memmap(self.workspace.folder / name, kind, "r", shape=shape) if size else np.empty(0, kind)
 
     def _extend(self, name: str, added: bytes) -> None:
         """The file is cut to its known size first: what a kill left behind it is no whole chunk."""

@@ -154,6 +154,8 @@ class LiveCatalogue:
 
     def renamed_since(self, version: int) -> Rows:
         """Rows that were there at this version, and have another text now."""
+        if version == self.start.version:
+            return self.labels.changed()
         then = self.at(version)
         rows = sorted(row for key in self._touched(version) if (row := then.find(key)) is not None)
         return np.array([row for row in rows if self.labels.texts[row] != then.texts[row]], dtype=np.int64)

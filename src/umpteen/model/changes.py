@@ -371,8 +371,8 @@ def vectors_at(connection: Connection, version: int) -> dict[str, bytes | None]:
     """The vectors (None: the first one) of all labels that had changed by this version, by key."""
     return dict(
         connection.execute(
-            "SELECT key, vector FROM changes NATURAL JOIN "
-            "(SELECT key, max(version) AS version FROM changes WHERE version <= ? GROUP BY key)",
+            # Of the row that has the maximum, SQLite gives the other columns, too; a join would look up every key.
+            "SELECT key, vector FROM (SELECT key, vector, max(version) FROM changes WHERE version <= ? GROUP BY key)",
             (version,),
         ).fetchall()
     )

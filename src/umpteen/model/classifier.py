@@ -232,7 +232,7 @@ class Classifier:
         vectors = encode_new(self.towers.query, texts, progress=progress)
         ranker, head_start = self.ranker, self.head_start
         width = k if ranker is None else min(count, max(k, ranker.settings.candidates))
-        wider = width if head_start is None else min(count, width + SPARE)
+        wider = width if head_start is None else min(count, max(width, SPARE) + SPARE)
         if excluding is None:
             dense = replace(self.index.search(vectors, wider), labels=len(self.labels))
         else:

@@ -4,10 +4,12 @@ While it works, OUTPUT.fit holds what was tried, and the models it goes on with:
 """
 
 import atexit
+import json
+import math
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,11 +18,11 @@ from umpteen.config.recipes import resolve
 from umpteen.config.settings import RunConfig
 from umpteen.data.dataset import Dataset, Split, open_dataset, write_native
 from umpteen.data.labels import LabelCatalogue, Relevance
-from umpteen.errors import BadInput
+from umpteen.errors import BadInput, Diverged, Stopped
 from umpteen.evaluation.baselines import LinearOneVsRest, TfidfNeighbours, popularity
 from umpteen.evaluation.report import Evaluator, Report
 from umpteen.files.progress import Progress, named
-from umpteen.files.storage import can_hold, open_workspace
+from umpteen.files.storage import Workspace, can_hold, open_workspace, write_atomically
 from umpteen.model.calibrate import calibrate, carry_calibration
 from umpteen.model.classifier import Classifier
 from umpteen.model.folder import MANIFEST
@@ -29,6 +31,7 @@ from umpteen.model.train import train
 from umpteen.model.watch import Watch
 from umpteen.parallel.world import cores
 from umpteen.rerank.features import RankerSettings
+from umpteen.search.ranking import Ranking
 from umpteen.training.observer import Observer, Silence
 from umpteen.training.tune import Candidate, Point, Trials, climb, identify, usual_choices, where_it_fits
 
@@ -57,10 +60,10 @@ class Fitted:
 
 
 class _TooSlow(Exception):
-    """One training would take so many seconds, more than there are."""
+    """Reading, or else training, would take so many seconds, more than there are."""
 
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
+    def __init__(self, seconds: float, *, reading: bool) -> None:
+        self.seconds, self.reading = seconds, reading
 
 
 class _Over(Exception):
@@ -90,39 +93,69 @@ def fit_data(
     dataset = open_dataset(source, progress=named(progress, "reading"))
     for guess in dataset.told:
         observer.notice(guess)
-    with open_workspace(Path(f"{output.resolve()}.fit"), WORK, [dataset.fingerprint, seed, minutes]) as workspace:
+    with open_workspace(Path(f"{output.resolve()}.fit"), WORK, [dataset.fingerprint, seed]) as workspace:
         search = _Search(source, dataset, workspace.folder, 60 * minutes, seed, observer, progress)
-        point = search.run(trials)
-        tried = search.model_of(point)
-        observer.notice("n-grams and training texts that vote: how much they count …")
-        ranker, _ = fit_ranker(tried, dataset, RankerSettings(), jobs=cores(), progress=progress)
-        if ranker.weight == 0:
-            remove_ranker(tried)
-        calibrate(tried, dataset, observer=observer, progress=progress)
-        final, config = workspace.folder / "final", search.config(point, "train+validation")
-        observer.notice("the best of them, fitted on all of train …")
-        train(config, output=final, resume=True, observer=observer, progress=progress)
-        if ranker.weight:
-            chosen = {"weight": ranker.weight, "votes": ranker.votes, "rare": ranker.rare}
-            fit_ranker(final, dataset, ranker.settings, **chosen, jobs=cores(), progress=progress)
+        try:
+            return _fit(search, dataset, output, trials, observer, progress, workspace)
+        except Stopped as stopped:
+            kept = f"stopped; what was tried is kept in {workspace.folder}: the same command goes on"
+            raise Stopped(kept, signal=stopped.signal) from None
+
+
+def _fit(
+    search: "_Search",
+    dataset: Dataset,
+    output: Path,
+    trials: int,
+    observer: Observer,
+    progress: Progress | None,
+    workspace: Workspace,
+) -> Fitted:
+    best = search.run(trials)
+    tried = search.model_of(best)
+    observer.notice("n-grams and training texts that vote: how much they count …")
+    ranker, _ = fit_ranker(tried, dataset, RankerSettings(), jobs=cores(), progress=progress)
+    if ranker.weight == 0:
+        remove_ranker(tried)
+    is_calibrated = _does(observer, "no probabilities", lambda: calibrate(tried, dataset, observer=observer))
+    config = search.config((*best["settings"], *best["then"]), "train+validation")
+    final = workspace.folder / f"final-{identify(config, dataset.fingerprint)}"
+    observer.notice("the best of them, fitted on all of train …")
+    train(config, output=final, resume=True, observer=observer, progress=progress)
+    if ranker.weight:
+        chosen = {"weight": ranker.weight, "votes": ranker.votes, "rare": ranker.rare}
+        fit_ranker(final, dataset, ranker.settings, **chosen, jobs=cores(), progress=progress)
+    if is_calibrated:
         carry_calibration(Classifier.load(tried, index=False), final)
-        split = "validation" if dataset.test is None else "test"
-        observer.notice(f"on {split}, beside what one would run instead …")
-        reports = search.reports(split, Classifier.load(tried if dataset.test is None else final))
-        Classifier.load(final).save(output)
-        workspace.remove()
+    Classifier.load(final).save(output)
+    on_test = dataset.test is not None and dataset.test.relevance.without(dataset.test.filtered).pairs > 0
+    split = "test" if on_test else "validation"
+    observer.notice(f"on {split}, beside what one would run instead …")
+    reports = search.reports(split, Classifier.load(final if on_test else tried))
+    workspace.remove()
     return Fitted(Classifier.load(output), config, search.trials(), split, reports)
 
 
+def _does(observer: Observer, otherwise: str, work: Callable[[], object]) -> bool:
+    """Whether something that a model can do without could be done; else it is told why not."""
+    try:
+        work()
+    except (BadInput, ValueError) as problem:
+        observer.notice(f"{otherwise}: {problem}")
+        return False
+    return True
+
+
 def fit(
-    texts: Iterable[str],
-    labels: Iterable[str | Iterable[str]],
+    texts: Any,
+    labels: Any,
     label_texts: Mapping[str, str] | None = None,
     *,
     minutes: float = MINUTES,
     trials: int = MOST_TRIALS,
     seed: int = 0,
     output: str | Path | None = None,
+    overwrite: bool = False,
     quiet: bool = False,
 ) -> Classifier:
     """The best classifier for texts and their labels that about so many minutes allow.
@@ -137,14 +170,20 @@ def fit(
     >>> classifier.predict(["my dog is barking"], k=1)[0][0].key
     'dog'
     """
-    keys = [[str(row)] if isinstance(row, str | int) else [str(key) for key in row] for row in labels]
+    rows = [str(text) if isinstance(text, str) else "" for text in _listed(texts)]
+    keys = [_keys(row) for row in _listed(labels)]
+    for number, text in enumerate(rows):
+        if not text.strip():
+            raise BadInput(f"texts[{number}] is missing, empty or no string; leave it out, with its labels")
+    if len(rows) != len(keys):
+        raise BadInput(f"{len(rows):,} texts but {len(keys):,} rows of labels; give each text one")
     meaning = {key: key.replace("_", " ") for row in keys for key in row}
     meaning |= {str(key): str(text) for key, text in (label_texts or {}).items()}
     catalogue = LabelCatalogue(meaning, meaning.values())
     relevance = Relevance.from_lists([[catalogue.row(key) for key in row] for row in keys], len(catalogue))
     place = Path(tempfile.mkdtemp(prefix="umpteen-"))
     atexit.register(shutil.rmtree, place, ignore_errors=True)
-    write_native(Dataset.of("texts", catalogue, Split.of([str(text) for text in texts], relevance)), place / "data")
+    write_native(Dataset.of("texts", catalogue, Split.of(rows, relevance)), place / "data")
     with Watch(quiet=quiet) as watch:
         return fit_data(
             str(place / "data"),
@@ -152,9 +191,25 @@ def fit(
             minutes=minutes,
             trials=trials,
             seed=seed,
+            overwrite=overwrite,
             observer=watch,
             progress=watch,
         ).classifier
+
+
+def _listed(column: Any) -> list[Any]:
+    """The values of a list, array or column as Python's own; numpy, pandas, polars, pyarrow name it differently."""
+    for name in ("to_pylist", "to_list", "tolist"):
+        if hasattr(column, name):
+            return list(getattr(column, name)())
+    return list(column)
+
+
+def _keys(row: Any) -> list[str]:
+    """One label or several; None and NaN are none."""
+    if row is None or isinstance(row, float):
+        return []
+    return [str(row)] if isinstance(row, str | int) else [str(key) for key in _listed(row) if key is not None]
 
 
 class _Search:
@@ -173,14 +228,20 @@ class _Search:
         self._source, self.dataset, self._folder, self._seed = source, dataset, folder, seed
         self._observer, self._progress = observer, progress
         self._began, self._seconds = time.monotonic(), seconds
-        self._recipe, self._sized = RECIPE, sized(dataset)
+        self._decided = folder / "decided.json"  # what the time allows was measured once
+        self._recipe, self._sized, self._limit = RECIPE, sized(dataset), FIRST_SHARE * seconds
+        if self._decided.exists():
+            self._recipe, settings = json.loads(self._decided.read_bytes())
+            self._sized, self._limit = tuple(settings), math.inf
         self._tried: list[dict[str, Any]] = []
         own = self.config(())
         self.held_out = dataset.with_validation(own.data.validation_fraction, seed)
         self._found = Trials(folder / "trials.jsonl", own.evaluation.metric, lambda message: None)
 
     def config(self, point: Point, fit_on: str = "train") -> RunConfig:
-        settings = (f"seed={self._seed}", f"data.fit_on={fit_on}", *self._sized, *point)
+        alone = "encoder.query.kind=frozen" in point  # then there is no other part that could be set
+        own = tuple(setting for setting in self._sized if not (alone and ".static." in setting))
+        settings = (f"seed={self._seed}", f"data.fit_on={fit_on}", *own, *point)
         return resolve(self._recipe, settings, self._source)
 
     def reports(self, split: str, model: Classifier) -> dict[str, Report]:
@@ -190,51 +251,57 @@ class _Search:
         evaluator = Evaluator(of, asked, a=settings.propensity_a, b=settings.propensity_b)
         width, ignored = max(evaluator.at), asked.filtered.matrix
         relevance = known.relevance.without(known.filtered).matrix
-        found = {"popularity": popularity(relevance, len(asked), width, excluding=ignored)}
-        neighbours = TfidfNeighbours(known.texts, relevance)
-        found["tf-idf neighbours"] = neighbours.rank(asked.texts, width, excluding=ignored)
         pairs = len(of.labels) * len(known)
+        jobs = cores() if pairs > FEW_PAIRS_OF_LINEAR else 1
+        found: dict[str, Ranking] = {"popularity": popularity(relevance, len(asked), width, excluding=ignored)}
+
+        def beside(name: str, fitted: Callable[[], TfidfNeighbours | LinearOneVsRest]) -> None:
+            ranked = lambda: found.update({name: fitted().rank(asked.texts, width, excluding=ignored)})  # noqa: E731
+            _does(self._observer, f"{name} is left out", ranked)
+
+        beside("tf-idf neighbours", lambda: TfidfNeighbours(known.texts, relevance))
         if pairs <= MOST_PAIRS_OF_LINEAR:
-            jobs = cores() if pairs > FEW_PAIRS_OF_LINEAR else 1
-            linear = LinearOneVsRest(list(known.texts), relevance, jobs=jobs)
-            found["linear one-vs-rest"] = linear.rank(asked.texts, width, excluding=ignored)
+            beside("linear one-vs-rest", lambda: LinearOneVsRest(list(known.texts), relevance, jobs=jobs))
         found["umpteen"] = evaluator.rank(model.towers.query, model.vectors, ranker=model.ranker)
         return {name: evaluator.report(ranking) for name, ranking in found.items()}
 
     def trials(self) -> list[dict[str, Any]]:
         return self._found.best_first(self._tried)
 
-    def model_of(self, point: Point) -> Path:
+    def model_of(self, trial: dict[str, Any]) -> Path:
         """The model of a trial; one that was removed is trained again."""
-        config = self.config(point)
-        folder = self._folder / identify(config, self.dataset.fingerprint)
+        folder: Path = self._folder / trial["identity"]
         if not (folder / MANIFEST).exists():
+            config = self.config(tuple(trial["settings"]))
             train(config, output=folder, resume=True, observer=self._observer, progress=self._progress)
         return folder
 
-    def run(self, trials: int) -> Point:
-        """The best settings that were found in time."""
+    def run(self, trials: int) -> dict[str, Any]:
+        """The best trial that was found in time."""
         while not self._tried:
             try:
                 self._attempt(())
             except _TooSlow as found:
-                self._make_quicker(found.seconds)
+                self._make_quicker(found)
+        write_atomically(self._decided, json.dumps([self._recipe, self._sized]))
         try:
             climb(usual_choices(self.config(())), trials, where_it_fits(self._attempt))
         except _Over:
             self._observer.notice(f"{len(self._tried)} settings were tried in the time there is")
-        best = self.trials()[0]
-        return (*best["settings"], *best["then"])
+        return self.trials()[0]
 
-    def _make_quicker(self, seconds: float) -> None:
-        """Fewer epochs where training takes too long; where reading alone does, another recipe."""
-        epochs = self.config(()).training.epochs * FIRST_SHARE * self._seconds / seconds
-        if epochs < 1 and self._recipe != QUICK:
+    def _make_quicker(self, found: _TooSlow) -> None:
+        """Without a frozen transformer where its reading, or an epoch, takes too long; else with fewer epochs, once."""
+        epochs = self.config(()).training.epochs * self._limit / found.seconds
+        if self._recipe != QUICK and (found.reading or epochs < 1):
             self._recipe, self._sized = QUICK, tuple(own for own in self._sized if ".static." not in own)
             self._observer.notice("a frozen transformer would take too long here; without it")
             return
-        self._sized = (*self._sized, f"training.epochs={max(epochs, 0.1):.2g}")
-        self._observer.notice(f"one training would take {seconds / 60:.0f} minutes; {max(epochs, 0.1):.2g} epochs then")
+        self._limit = math.inf
+        if not found.reading:
+            self._sized = (*self._sized, f"training.epochs={max(epochs, 0.1):.2g}")
+            minutes = f"{found.seconds / 60:.0f} minutes"
+            self._observer.notice(f"one training would take {minutes}; {max(epochs, 0.1):.2g} epochs then")
 
     def _attempt(self, point: Point) -> float:
         config = self.config(point)
@@ -255,9 +322,12 @@ class _Search:
             raise _Over
 
     def _train(self, config: RunConfig, identity: str) -> dict[str, Any]:
-        limit = FIRST_SHARE * self._seconds if not self._tried else float("inf")
-        observer, progress = _Paced(self._observer, limit), _paced(self._progress, limit)
-        model = train(config, output=self._folder / identity, resume=True, observer=observer, progress=progress)
+        pace = _Pace(self._observer, self._progress, math.inf if self._tried else self._limit)
+        try:
+            model = train(config, output=self._folder / identity, resume=True, observer=pace, progress=pace)
+        except Diverged as problem:
+            self._observer.notice(str(problem))
+            return {"metrics": {config.evaluation.metric: 0.0}, "then": []}
         assert model.report is not None
         weights: Mapping[str, float] = model.training.get("weights", {})
         then = [f"encoder.query.{name}.weight={weight:.3g}" for name, weight in weights.items()]
@@ -289,20 +359,27 @@ def sized(dataset: Dataset) -> Point:
 _AFTER = 5.0  # seconds of something it can be told how long it takes
 
 
-class _Paced:
-    """Passes on what it hears, and ends a training that would take too long."""
+class _Pace:
+    """Passes on what it hears, and ends work that would take longer than the limit."""
 
-    def __init__(self, observer: Observer, limit: float) -> None:
-        self._observer, self._limit = observer, limit
-        self._first, self._steps, self._began = 0, 0, 0.0
+    def __init__(self, observer: Observer, progress: Progress | None, limit: float) -> None:
+        self._observer, self._progress, self._limit = observer, progress, limit
+        self._steps = 0
+        self._began: dict[str, tuple[float, int]] = {}
+
+    def __call__(self, name: str, done: int, total: int) -> None:
+        if self._progress is not None:
+            self._progress(name, done, total)
+        self._check(name, done, total)
 
     def started(self, step: int, steps: int) -> None:
-        self._first, self._steps, self._began = step, steps, time.monotonic()
+        self._steps = steps
         self._observer.started(step, steps)
+        self._check("training", step, steps)
 
     def stepped(self, record: dict[str, Any]) -> None:
         self._observer.stepped(record)
-        _check_pace(self._began, record["step"] - self._first, self._steps, self._limit)
+        self._check("training", record["step"], self._steps)
 
     def evaluated(self, record: dict[str, Any]) -> None:
         self._observer.evaluated(record)
@@ -310,20 +387,12 @@ class _Paced:
     def notice(self, message: str) -> None:
         self._observer.notice(message)
 
-
-def _paced(progress: Progress | None, limit: float) -> Progress:
-    began: dict[str, tuple[float, int]] = {}
-
-    def told(name: str, done: int, total: int) -> None:
-        if progress is not None:
-            progress(name, done, total)
-        start, first = began.setdefault(name, (time.monotonic(), done))
-        _check_pace(start, done - first, total, limit)
-
-    return told
-
-
-def _check_pace(began: float, done: int, total: int, limit: float) -> None:
-    passed = time.monotonic() - began
-    if passed > _AFTER and done and passed / done * total > limit:
-        raise _TooSlow(passed / done * total)
+    def _check(self, name: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        start, first = self._began.get(name, (now, done))
+        if done <= first:  # it begins, or does so again
+            self._began[name] = now, done
+            return
+        seconds = (now - start) / (done - first) * (total - first)
+        if now - start > _AFTER and seconds > self._limit:
+            raise _TooSlow(seconds, reading=name.startswith("reading"))

@@ -99,9 +99,9 @@ def build_index(
         index, about = made.enter_context(chosen.build(kind, part.folder, over, uri, partial(tell, "building")))
         seconds = time.perf_counter() - begun
         tuned = tune(index, queries, k, recall)
-        if index.away is not None:
-            raise BadInput(index.away)
         speeds = [queries_per_second(side, queries, k) for side in (index, ExactIndex(labels))]
+        if index.stood_in is not None:  # then some of this was measured of exact search
+            raise BadInput(index.stood_in)
         part.labels_version, part.living = classifier.version, chosen.living
         part.about = {**index.save(part.folder), **about}
         index.close()  # an engine in the folder is still when the folder is moved to its place

@@ -29,7 +29,7 @@ from umpteen.model.folder import (
     checked_parts,
     refuse_links,
 )
-from umpteen.model.labels import TRAINED, LiveLabels
+from umpteen.model.labels import ADDED, LiveLabels
 from umpteen.rerank.ranker import Ranker
 from umpteen.search.engine import ExactIndex, LabelIndex, try_out
 from umpteen.search.kinds import class_of
@@ -149,9 +149,9 @@ class LiveModel:
 
     @property
     def head_start(self) -> HeadStart | None:
-        """For labels that were added or renamed since training, if there are any."""
+        """For labels that were added since training, if there are any; renamed ones had queries pulled towards them."""
         if self._head_start is None or self._head_start[0] != self.version:
-            later = (self.labels.origins() != TRAINED) & self.labels.active
+            later = (self.labels.origins() == ADDED) & self.labels.active
             bonus = later.astype(np.float32) * np.float32(TEMPERATURES * self._temperature())
             self._head_start = self.version, HeadStart(bonus) if bonus.any() else None
         return self._head_start[1]

@@ -134,7 +134,8 @@ def _report(classifier: Classifier, ranker: Ranker, dataset: Dataset) -> dict[st
     assert dataset.validation is not None
     a, b = propensity_of_recipe(classifier)
     evaluator = Evaluator(dataset, dataset.validation, a=a, b=b)
-    ranking = evaluator.rank(classifier.towers.query, classifier.vectors, ranker=ranker, hidden=classifier.hidden)
+    query, vectors, hidden = classifier.towers.query, classifier.vectors, classifier.hidden
+    ranking = evaluator.rank(query, vectors, ranker=ranker, head_start=classifier.head_start, hidden=hidden)
     return evaluator.report(ranking).to_dict()
 
 

@@ -85,7 +85,10 @@ class Watch:
         """The dataset of this folder or name, while people see how far it is read."""
         from umpteen.data.dataset import open_dataset
 
-        return open_dataset(source, progress=partial(self, "reading"))
+        dataset = open_dataset(source, progress=partial(self, "reading"))
+        for guess in dataset.told:
+            self.notice(f"{dataset.name}: {guess}")
+        return dataset
 
     def started(self, step: int, steps: int) -> None:
         self._steps = steps

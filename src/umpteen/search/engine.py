@@ -36,6 +36,7 @@ class LabelIndex(ABC):
     labels: LiveVectors  # all there is to find now
     one_process = False  # no other process can search it at the same time
     away: str | None = None  # why exact search stands in for it, if it cannot be reached
+    stood_in: str | None = None  # why it did when it last had to
 
     @abstractmethod
     def tell(self, now: Indexed, changed: Rows) -> None:

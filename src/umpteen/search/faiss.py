@@ -184,8 +184,8 @@ class FaissIndex(LabelIndex):
 
     def _seen(self, labels: LiveVectors, changed: Rows) -> tuple[Overlay, NDArray[np.uint8] | None]:
         """What one search sees, whatever is told meanwhile: also a bit for each position that counts; None: all do."""
-        visible = np.packbits(~np.isin(self._rows, changed), bitorder="little") if len(changed) else None
-        return Overlay.of(labels, changed), visible
+        gone = np.isin(self._rows, changed)
+        return Overlay.of(labels, changed), np.packbits(~gone, bitorder="little") if gone.any() else None
 
     def save(self, folder: Path) -> dict[str, Any]:
         path = folder / STRUCTURE

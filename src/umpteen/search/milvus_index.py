@@ -15,6 +15,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import Any, NamedTuple
+from weakref import ref
 
 import numpy as np
 from torch import Tensor
@@ -97,10 +98,10 @@ class MilvusIndex(LabelIndex):
             try:
                 found = overlay.best(queries, self._found(queries, self.effort.for_k(k), overlay.labels), k)
             except MilvusAway as away:
-                self.away = str(away)
+                self.away = self.stood_in = str(away)
         with self._keeping:
             if self._keeper is None and not self._ending.is_set():
-                self._keeper = Thread(target=self._look_after, name="milvus", daemon=True)
+                self._keeper = Thread(target=_look_after, args=(ref(self), self._ending), name="milvus", daemon=True)
                 self._keeper.start()
         return exact_search(queries, overlay.labels, k) if found is None else found
 
@@ -139,11 +140,15 @@ class MilvusIndex(LabelIndex):
 
     def catch_up(self) -> None:
         """Tells Milvus of everything that has changed; what it could not be told goes on waiting."""
-        now, _, waiting = self._state
-        self.collection.catch_up(now, waiting)
         with self._changing:
-            if self._state.now is now:  # else more has changed meanwhile, perhaps the same rows
-                self._state = self._state._replace(waiting=waiting[:0])
+            now, _, waiting = self._state
+            self._state = self._state._replace(waiting=waiting[:0])
+        try:
+            self.collection.catch_up(now, waiting)
+        except BaseException:
+            with self._changing:  # more may have changed meanwhile
+                self._state = self._state._replace(waiting=np.union1d(self._state.waiting, waiting))
+            raise
 
     def close(self) -> None:
         self._ending.set()
@@ -160,18 +165,6 @@ class MilvusIndex(LabelIndex):
             "collection": self.collection.name,
             "structure": self.collection.structure,
         }
-
-    def _look_after(self) -> None:
-        wait = _FIRST_WAIT  # the first time, too: changes come in bursts, and some processes end soon
-        while not self._ending.wait(wait):
-            if self.away is None and not self.waiting():
-                continue
-            try:
-                self.catch_up()
-                self.away, wait = None, _FIRST_WAIT
-            except Exception as error:  # whatever it is: answers stay exact, and Milvus gets another chance
-                self.away = self.away or str(error)
-                wait = min(2 * wait, _LONGEST_WAIT)
 
     @classmethod
     def check(cls, uri: str | None) -> None:
@@ -279,3 +272,17 @@ def collection_of(folder: Path, about: dict[str, Any]) -> MilvusCollection:
 def new_collection(model: str, name: str) -> str:
     """What the labels of a model are called in Milvus."""
     return f"umpteen_{model}_{name}"
+
+
+def _look_after(held: "ref[MilvusIndex]", ending: Event) -> None:
+    """Until the index is closed, or nobody has it any more."""
+    wait = _FIRST_WAIT  # the first time, too: changes come in bursts, and some processes end soon
+    while not ending.wait(wait) and (index := held()) is not None:
+        try:
+            if index.away is not None or index.waiting():
+                index.catch_up()
+                index.away, wait = None, _FIRST_WAIT
+        except Exception as error:  # whatever it is: answers stay exact, and Milvus gets another chance
+            index.away = index.away or str(error)
+            wait = min(2 * wait, _LONGEST_WAIT)
+        del index

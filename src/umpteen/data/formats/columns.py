@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote
 
 from umpteen.data.prepared import Place
 from umpteen.errors import BadFile, BadInput
@@ -35,8 +36,9 @@ class Columns:
     def record(self, row: Mapping[str, Any], at: Place) -> dict[str, Any]:
         """The row with `text` and a list of `labels`, whatever it calls them; what it does not have stays away."""
         found = dict(row)
-        if all(isinstance(row.get(name), str) for name in self.text):
-            found["text"] = " ".join(row[name].strip() for name in self.text).strip()
+        texts = [row[name].strip() for name in self.text if isinstance(row.get(name), str)]
+        if texts:
+            found["text"] = " ".join(texts).strip()
         if self.labels in row:
             found["labels"] = self._keys(row[self.labels], at)
         return found
@@ -80,8 +82,9 @@ def columns_of(
     def first(names: Sequence[str]) -> str | None:
         return next((by_name[name] for name in names if name in by_name), None)
 
-    def given(what: str) -> tuple[str, ...]:
-        names = tuple(asked[what].split("+")) if what in asked else ()
+    def given(what: str, apart: str | None = None) -> tuple[str, ...]:
+        said = asked.get(what, "")
+        names = (said,) if said in header or (said and apart is None) else tuple(filter(None, said.split(apart)))
         for name in names:
             if name not in header:
                 raise BadFile(path, f"has no column {name!r}; it has {_written(header)}", line=1)
@@ -95,7 +98,7 @@ def columns_of(
             f'which it is, for instance "{path.name}?labels=COLUMN"',
             line=1,
         )
-    text = given("text") or _text_columns(first, rows, labels)
+    text = given("text", "+") or _text_columns(first, rows, labels)
     if not text:
         raise BadFile(path, f'has no column of texts; it has {_written(header)}: "{path.name}?text=COLUMN"', line=1)
     marks, told = separates, ""
@@ -113,7 +116,8 @@ def columns_of(
 def _text_columns(
     first: Callable[[Sequence[str]], str | None], rows: Sequence[Mapping[str, Any]], labels: str
 ) -> tuple[str, ...]:
-    body, title = first(TEXTS), first(TITLES)
+    of_labels = labels.strip().lower()
+    body, title = (first([name for name in names if name != of_labels]) for names in (TEXTS, TITLES))
     if body is not None and body.strip().lower() in ("text", "texts"):
         return (body,)
     if body is not None or title is not None:
@@ -149,15 +153,21 @@ def splitter(separator: str | None, marks: str) -> Callable[[str], list[str]]:
 
 
 def asked_of(source: str) -> tuple[str, dict[str, str]]:
-    """FILE?text=body&labels=tags as the file and what is asked of it; values are taken as they stand."""
+    """FILE?text=body&labels=tags as the file and what is asked of it; values may be quoted as in addresses."""
     path, mark, query = source.rpartition("?")
     if not mark or Path(source).exists():
         return source, {}
-    asked = dict(pair.partition("=")[::2] for pair in query.split("&"))
+    asked = {name: unquote(value) for name, _, value in (pair.partition("=") for pair in query.split("&"))}
     for name, value in asked.items():
         if name not in ASKED or not value:
             raise BadInput(f"{source}: {name}={value} is none of {', '.join(f'{known}=…' for known in ASKED)}")
     return path, asked
+
+
+def with_asked(source: str, asked: Mapping[str, str | None]) -> str:
+    """The other way round."""
+    said = "&".join(f"{name}={quote(value, safe='+')}" for name, value in asked.items() if value)
+    return f"{source}?{said}" if said else source
 
 
 def _written(header: Sequence[str]) -> str:

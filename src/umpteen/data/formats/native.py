@@ -72,6 +72,8 @@ class OneFile:
 def _read_named(splits: Mapping[str, Path], asked: Mapping[str, str], into: Builder) -> None:
     """Labels by name alone: those that some query has, in the order in which they come."""
     columns = {split: _columns(path, asked) for split, path in splits.items()}
+    cut = columns["train"].split  # a small file of another split may not show what separates labels
+    columns = {split: replace(own, split=cut) for split, own in columns.items()}
     for path, own in ((splits[split], columns[split]) for split in splits):
         into.begin_labels(path)
         for at, row in read_records(path):
@@ -83,11 +85,14 @@ def _read_named(splits: Mapping[str, Path], asked: Mapping[str, str], into: Buil
         into.begin(split, path)
         into.tell(columns[split].told)
         records = read_records(path, into.advance)
+        if is_table(path):
+            records = _with_lists(records, cut, ("ignore", "weights"))
         _add_queries(((at, columns[split].record(row, at)) for at, row in records), "", into)
 
 
-def _columns(path: Path, asked: Mapping[str, str]) -> Columns:
-    return columns_of(path, [row for _, row in itertools.islice(read_records(path), LOOKED_AT)], asked)
+def _columns(path: Path, asked: Mapping[str, str], separates: str | None = None) -> Columns:
+    rows = [row for _, row in itertools.islice(read_records(path), LOOKED_AT)]
+    return columns_of(path, rows, asked, separates=separates)
 
 
 def _read_split(split: str, path: Path, separator: str | None, into: Builder) -> None:
@@ -97,7 +102,7 @@ def _read_split(split: str, path: Path, separator: str | None, into: Builder) ->
         hint = f'; if these are several keys, give what separates them in {SETTINGS}: label_separator = ","'
         records = _with_lists(records, _splitter(separator, path, into))
     if not {"text", "labels"} & set(next((row for _, row in read_records(path)), {"text": ""})):
-        columns = replace(_columns(path, {}), split=_splitter(separator, path, into))
+        columns = replace(_columns(path, {}, SEPARATORS), split=_splitter(separator, path, into))
         into.tell(columns.told)
         records = ((at, columns.record(row, at)) for at, row in records)
     _add_queries(records, hint, into)
@@ -105,7 +110,8 @@ def _read_split(split: str, path: Path, separator: str | None, into: Builder) ->
 
 def _add_queries(records: Iterator[tuple[Place, Record]], hint: str, into: Builder) -> None:
     for query, (at, record) in enumerate(records):
-        _refuse_misspelt(record, at)
+        if not into.labels_are_named:  # a table of somebody else's may have any column
+            _refuse_misspelt(record, at)
         labels = [into.label_row(key, at, hint) for key in list_of("strings", record, "labels", at)]
         weights = list_of("numbers", record, "weights", at) if record.get("weights") is not None else None
         into.add_query(string(record, "text", at), labels, weights, at)
@@ -154,12 +160,14 @@ def _splitter(separator: str | None, path: Path, into: Builder) -> Callable[[str
 
 
 def _with_lists(
-    rows: Iterator[tuple[Place, Record]], split: Callable[[str], list[str]]
+    rows: Iterator[tuple[Place, Record]],
+    split: Callable[[str], list[str]],
+    cells: tuple[str, ...] = ("labels", "ignore", "weights"),
 ) -> Iterator[tuple[Place, Record]]:
     """The rows of a table in the shape that JSON lines have."""
     for at, row in rows:
         record: Record = dict(row)
-        for field in ("labels", "ignore", "weights"):
+        for field in cells:
             if field in row:
                 record[field] = split(row[field])
         if "weights" in row:

@@ -139,6 +139,8 @@ def rows_of_table(path: Path, lines: Iterator[tuple[Place, str]], columns: Colle
     first = 1
     try:
         header = [name.strip() for name in next(rows, [])]
+        if len(header) == 1 and ";" in header[0]:
+            raise BadFile(path, f"{header[0]!r} looks like several columns; separate cells by {delimiter!r}", line=1)
         for name in columns or header:
             if header.count(name) != 1:
                 what = "names a column twice:" if name in header else "has no column"
@@ -193,7 +195,7 @@ def list_of(kind: str, record: Record, field: str, at: Place) -> list[Any]:
 
 
 def _shown(value: object) -> str:
-    written = json.dumps(value, ensure_ascii=False)
+    written = json.dumps(value, ensure_ascii=False, default=str)
     return written if len(written) <= 60 else written[:60] + "…"
 
 
