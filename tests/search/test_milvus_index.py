@@ -153,7 +153,7 @@ def test_the_marker_never_names_a_version_whose_rows_are_not_there(
         return index.collection.version(), index.waiting(), len(entities(index, "row >= 0 and version > 3"))
 
     monkeypatch.setattr(MilvusCollection, "write", meanwhile)
-    assert caught_up() == (4, 3, 1)
+    assert caught_up() == (4, 2, 1)
     assert caught_up() == (5, 0, 3)
 
 

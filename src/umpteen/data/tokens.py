@@ -230,7 +230,6 @@ def _write(
     partial.mkdir(parents=True, exist_ok=True)
     with (partial / IDS_FILE).open("ab") as ids_file, (partial / LENGTHS_FILE).open("ab") as lengths_file:
         done = np.fromfile(partial / LENGTHS_FILE, dtype=LENGTHS)
-        done = done[: np.flatnonzero(done).max(initial=-1) + 1]  # after a power cut a file may end in zeros
         if (done < 0).any() or ids_file.tell() < done.sum(dtype=np.int64) * dtype.itemsize:  # it is damaged
             done = done[:0]
         ids_file.truncate(int(done.sum(dtype=np.int64)) * dtype.itemsize)
