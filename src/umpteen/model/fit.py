@@ -39,7 +39,8 @@ WORK = "umpteen fit"  # the kind of its workspace
 RECIPE, QUICK = "mixed", "static"  # the most accurate for any data, and what is taken where time does not allow it
 MINUTES = 10.0
 MOST_TRIALS = 20
-FIRST_SHARE = 0.25  # of the time: what the first trial may take at most
+FIRST_SHARE = 0.25  # of the time: what the first training may take at most
+READING = 2.0  # times as long for reading, which is done once: a frozen transformer's vectors serve all trials
 FINAL_FITS = 2.5  # times the best trial's seconds are kept for the final fit, the ranker's two, and calibration
 LEAST_STEPS = 120  # a training of fewer steps has not learnt much; batches are made smaller then
 SMALLEST_BATCH = 32
@@ -394,5 +395,6 @@ class _Pace:
             self._began[name] = now, done
             return
         seconds = (now - start) / (done - first) * (total - first)
-        if now - start > _AFTER and seconds > self._limit:
-            raise _TooSlow(seconds, reading=name.startswith("reading"))
+        reading = name.startswith("reading")
+        if now - start > _AFTER and seconds > self._limit * (READING if reading else 1):
+            raise _TooSlow(seconds, reading=reading)
