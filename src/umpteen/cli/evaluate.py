@@ -77,8 +77,7 @@ def evaluate(
         split = split or ("test" if dataset.test or not dataset.is_one_file else "train")
         if dataset.is_one_file and dataset.fingerprint == classifiers[0].data.get("fingerprint"):
             watch.notice("warning: the model was trained on these very texts; figures of others will be lower")
-        lacking = set(dataset.labels.keys) - set(classifiers[0].labels.keys)
-        if dataset.labels_are_named and lacking:
+        if dataset.labels_are_named and (lacking := set(dataset.labels.keys) - set(classifiers[0].labels.keys)):
             watch.notice(f"{len(lacking):,} labels that the model lacks are left out, {min(lacking)!r} among them")
         asked |= {"at": at} if at else {}
         if beside:

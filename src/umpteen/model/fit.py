@@ -22,18 +22,18 @@ from umpteen.errors import BadInput, Diverged, Stopped
 from umpteen.evaluation.baselines import LinearOneVsRest, TfidfNeighbours, popularity
 from umpteen.evaluation.report import Evaluator, Report
 from umpteen.files.progress import Progress, named
-from umpteen.files.storage import Workspace, can_hold, open_workspace, write_atomically
+from umpteen.files.storage import Workspace, open_workspace, write_atomically
 from umpteen.model.calibrate import calibrate, carry_calibration
 from umpteen.model.classifier import Classifier
 from umpteen.model.folder import MANIFEST
 from umpteen.model.rerank import fit_ranker, remove_ranker
-from umpteen.model.train import train
+from umpteen.model.train import is_complete, train
 from umpteen.model.watch import Watch
 from umpteen.parallel.world import cores
 from umpteen.rerank.features import RankerSettings
 from umpteen.search.ranking import Ranking
 from umpteen.training.observer import Observer, Silence
-from umpteen.training.tune import Candidate, Point, Trials, climb, identify, usual_choices, where_it_fits
+from umpteen.training.tune import Candidate, Point, Trials, as_settings, climb, identify, usual_choices, where_it_fits
 
 WORK = "umpteen fit"  # the kind of its workspace
 RECIPE, QUICK = "mixed", "static"  # the most accurate for any data, and what is taken where time does not allow it
@@ -87,10 +87,7 @@ def fit_data(
     At most so many settings are tried, fewer where the time does not allow them.
     """
     observer = observer or Silence()
-    if not can_hold(output, MANIFEST):
-        raise BadInput(f"{output} exists and is not a model folder, so it is not replaced; give another --output")
-    if (output / MANIFEST).exists() and not overwrite:
-        raise BadInput(f"{output} exists already; give another --output, or --overwrite to replace it at the end")
+    is_complete(output, False, resume=False, overwrite=overwrite)  # refuses to lose something of value
     dataset = open_dataset(source, progress=named(progress, "reading"))
     for guess in dataset.told:
         observer.notice(guess)
@@ -330,9 +327,7 @@ class _Search:
             self._observer.notice(str(problem))
             return {"metrics": {config.evaluation.metric: 0.0}, "then": []}
         assert model.report is not None
-        weights: Mapping[str, float] = model.training.get("weights", {})
-        then = [f"encoder.query.{name}.weight={weight:.3g}" for name, weight in weights.items()]
-        return {"metrics": model.report.metrics, "then": then}
+        return {"metrics": model.report.metrics, "then": as_settings(model.training.get("weights", {}))}
 
     def _tell(self, trial: dict[str, Any]) -> None:
         best = self.trials()[0]

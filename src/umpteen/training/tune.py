@@ -4,7 +4,7 @@ import hashlib
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -209,9 +209,13 @@ def _run(config: RunConfig, notice: Notice, progress: Progress | None, observer:
         "metrics": best["metrics"],
         "best_step": best["step"],
         "course": [(evaluation["step"], round(evaluation["metrics"][metric], 2)) for evaluation in evaluations],
-        # What validation chose after training, for a fit that has no validation left.
-        "then": [f"encoder.query.{name}.weight={weight:.3g}" for name, weight in weights.items()],
+        "then": as_settings(weights),
     }
+
+
+def as_settings(weights: Mapping[str, float]) -> list[str]:
+    """Weights of parts that validation chose after training, for a fit that has no validation left."""
+    return [f"encoder.query.{name}.weight={weight:.3g}" for name, weight in weights.items()]
 
 
 def identify(config: RunConfig, data: str) -> str:
