@@ -27,7 +27,7 @@ class ChildService(NamedTuple):
         """One answer, in peace."""
         headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {token}"} if token else {})}
         request = Request(f"http://127.0.0.1:{self.port}{path}", json.dumps(content).encode(), headers)
-        with urlopen(request, timeout=60) as response:
+        with urlopen(request, timeout=_PATIENCE) as response:
             return json.load(response)
 
 

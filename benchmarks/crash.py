@@ -114,7 +114,7 @@ def judge_history(
     texts = {catalogue.start.keys[row]: catalogue.start.texts[row] for row in catalogue.start.find_rows()}
     before: dict[str, str | None] = {}  # what the keys of the last version were until then
     for version in catalogue.versions:
-        done, undoes = _asked(version.steps), {key: text for key, text in before.items() if text != texts.get(key)}
+        done, undoes = _asked(version.items), {key: text for key, text in before.items() if text != texts.get(key)}
         promise = told.get(version.number)
         if promise is not None:
             counts["lost"] += done != (undoes if promise.changes is None else _asked(promise.changes))

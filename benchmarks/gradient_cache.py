@@ -20,6 +20,7 @@ from torch.optim import AdamW
 
 from benchmarks.formulas import Loss, Step, fit
 from benchmarks.sides import Measure, Side
+from umpteen.config.settings import RunConfig
 from umpteen.data.labels import Relevance
 from umpteen.data.tokens import TokenTable
 from umpteen.encoders.encoder import micro_batches
@@ -31,7 +32,7 @@ from umpteen.objectives import Pairs, Scores, Targets, decoupled_softmax
 from umpteen.parallel.meter import Meter
 from umpteen.training.inputs import TrainingData
 from umpteen.training.optimizer import make_optimizer
-from umpteen.training.step import StepSettings, TrainingStep
+from umpteen.training.step import TrainingStep
 
 MODEL = "all-MiniLM-L6-v2"
 BATCHES, TOKEN_BUDGETS = (64, 256, 1024), (512, 2048, 8192, 32_768)
@@ -186,13 +187,8 @@ def _step_of(case: Case, towers: Towers, data: TrainingData, optimizer: AdamW) -
     rows = np.arange(len(data.queries))
     if case.token_budget is None:
         return lambda: _plain_step(towers, data, optimizer)
-    settings = StepSettings(
-        temperature=TEMPERATURE,
-        reduction="mean",
-        positives_per_query=None,
-        token_budget=case.token_budget,
-        tile=None,
-        clip_norm=1.0,
+    settings = RunConfig.model_validate(
+        {"objective": {"temperature": TEMPERATURE}, "training": {"token_budget": case.token_budget}}
     )
     step = TrainingStep(towers, data, decoupled_softmax, optimizer, settings)
 

@@ -29,9 +29,8 @@ from umpteen.model.changes import Add, Store
 from umpteen.model.labels import LiveLabels
 from umpteen.parallel.world import undivided
 from umpteen.search.certificate import interval, tune
-from umpteen.search.engine import ExactIndex
 from umpteen.search.faiss import HNSW, FaissIndex, faiss_library
-from umpteen.search.index import Effort, Indexed, LiveVectors
+from umpteen.search.index import Effort, ExactIndex, Indexed, LiveVectors
 
 DATA, MODEL = "wordnet-nouns", "all-MiniLM-L6-v2"
 K = 10

@@ -15,16 +15,16 @@ from torch import Tensor
 from torch.nn.functional import softplus
 from torch.optim import AdamW
 
+from umpteen.config.settings import RunConfig
 from umpteen.data.tokens import TokenTable
 from umpteen.encoders.encoder import Encoder
 from umpteen.training.inputs import TrainingData
-from umpteen.training.step import StepSettings
 
 
 class NaiveStep:
     """One update of the weights of a shared tower against all labels with decoupled softmax."""
 
-    def __init__(self, encoder: Encoder, data: TrainingData, optimizer: AdamW, settings: StepSettings) -> None:
+    def __init__(self, encoder: Encoder, data: TrainingData, optimizer: AdamW, settings: RunConfig) -> None:
         self._encoder = encoder
         self._data = data
         self._optimizer = optimizer
@@ -35,14 +35,14 @@ class NaiveStep:
         self._encoder.train()
         self._optimizer.zero_grad(set_to_none=True)
         loss = self.gradients(rows)
-        torch.nn.utils.clip_grad_norm_(self._encoder.parameters(), self._settings.clip_norm)
+        torch.nn.utils.clip_grad_norm_(self._encoder.parameters(), self._settings.optimizer.clip_norm)
         self._optimizer.step()
         return loss
 
     def gradients(self, rows: NDArray[np.int64]) -> float:
         """Leaves the batch's gradient on the weights; returns its loss."""
         tables = self._data.labels, self._data.queries.take(rows)
-        batches = [batch for table in tables for batch in in_file_order(table, self._settings.token_budget)]
+        batches = [batch for table in tables for batch in in_file_order(table, self._settings.training.token_budget)]
         random_states, parts = [], []
         with torch.no_grad():
             for batch in batches:
@@ -65,7 +65,7 @@ class NaiveStep:
             torch.from_numpy(pairs.take(rows).matrix.toarray() != 0)
             for pairs in (self._data.relevance, self._data.filtered)
         )
-        scores = queries @ labels.T / self._settings.temperature  # [B, L]
+        scores = queries @ labels.T / self._settings.objective.temperature  # [B, L]
         bar = scores.masked_fill(relevant | filtered, -torch.inf).logsumexp(1, keepdim=True)
         terms = softplus(bar - scores).masked_fill(~relevant, 0.0)
         return (terms.sum(1) / relevant.sum(1).clamp_min(1)).mean()

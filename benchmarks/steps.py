@@ -11,15 +11,16 @@ from torch.optim import AdamW
 
 from benchmarks.naive_step import NaiveStep, in_file_order
 from benchmarks.turns import Turns, outside_products, seconds_of
+from umpteen.config.settings import RunConfig
 from umpteen.data.dataset import Dataset
 from umpteen.data.labels import EpochSampler, Relevance, draw_positives
 from umpteen.data.tokens import tokenise
 from umpteen.encoders.encoder import Encoder, micro_batches
 from umpteen.encoders.towers import Towers
 from umpteen.objectives.losses import decoupled_softmax
-from umpteen.training.inputs import TextsInPlay, TrainingData
+from umpteen.training.inputs import LabelTexts, TrainingData
 from umpteen.training.optimizer import make_optimizer
-from umpteen.training.step import StepSettings, TrainingStep
+from umpteen.training.step import TrainingStep
 
 TEMPERATURE = 0.05
 LEARNING_RATE = 3e-4
@@ -42,16 +43,16 @@ def transformer_step(
     losses = step.gradients(rows, step=0, seed=0).loss, naive.gradients(rows)
     gradients = largest_difference(ours, theirs)
     turns = Turns({"ours": lambda: step(rows, step=0, seed=0), "theirs": lambda: naive(rows)}, repeats)
-    batching = batching_seconds(data, sampler, settings.token_budget, shared=True)
+    batching = batching_seconds(data, sampler, settings.training.token_budget)
     return {
         "stage": "step, transformer",
         "labels": len(data.labels),
         "batch": len(rows),
-        "token_budget": settings.token_budget,
+        "token_budget": settings.training.token_budget,
         "step_ratio": turns.ratio("theirs", to="ours"),
         "loss_difference": abs(losses[0] - losses[1]) / abs(losses[1]),
         "gradient_difference": gradients,
-        "padding": padding(data, rows, settings.token_budget),
+        "padding": padding(data, rows, settings.training.token_budget),
         "outside_products": outside_products(lambda: step(rows, step=0, seed=0)),
         "batching_share": batching / turns.seconds["ours"],
         "seconds": turns.seconds,
@@ -67,12 +68,12 @@ def static_step(dataset: Dataset, towers: Towers, labels: int | None, batch: int
     step = TrainingStep(towers, data, decoupled_softmax, _optimizer(towers), settings)
     step(rows, step=0, seed=0)  # to warm up
     turns = Turns({"ours": lambda: step(rows, step=0, seed=0)}, repeats)
-    batching = batching_seconds(data, sampler, settings.token_budget, shared=False)
+    batching = batching_seconds(data, sampler, settings.training.token_budget)
     return {
         "stage": "step, static",
         "labels": len(data.labels),
         "batch": len(rows),
-        "token_budget": settings.token_budget,
+        "token_budget": settings.training.token_budget,
         "outside_products": outside_products(lambda: step(rows, step=0, seed=0)),
         "batching_share": batching / turns.seconds["ours"],
         "seconds": turns.seconds,
@@ -91,14 +92,9 @@ def training_data(dataset: Dataset, towers: Towers, labels: int | None) -> Train
     return TrainingData(queries, names.take(kept), pairs, filtered)
 
 
-def step_settings(token_budget: int) -> StepSettings:
-    return StepSettings(
-        temperature=TEMPERATURE,
-        reduction="mean",
-        positives_per_query=None,
-        token_budget=token_budget,
-        tile=None,
-        clip_norm=1.0,
+def step_settings(token_budget: int) -> RunConfig:
+    return RunConfig.model_validate(
+        {"objective": {"temperature": TEMPERATURE}, "training": {"token_budget": token_budget}}
     )
 
 
@@ -113,18 +109,19 @@ def largest_difference(ours: Towers, theirs: Towers) -> float:
 
 
 def padding(data: TrainingData, rows: NDArray[np.int64], token_budget: int) -> dict[str, float]:
-    """Padded tokens ÷ tokens of a step with shared towers."""
-    lengths = TextsInPlay(data.queries, data.labels, shared=True).in_play(rows).encoded[0].lengths
-    ours = sum(len(part) * lengths[part].max() for part in micro_batches(lengths, token_budget))
+    """Padded tokens ÷ tokens of a step."""
+    sides = [data.queries.take(rows).distinct()[0].lengths, LabelTexts(data.labels).distinct.lengths]
+    ours = sum(len(part) * lengths[part].max() for lengths in sides for part in micro_batches(lengths, token_budget))
     tables = data.labels, data.queries.take(rows)
     offsets = [part[1] for table in tables for part in in_file_order(table, token_budget)]
     theirs = sum(len(part.diff()) * int(part.diff().max()) for part in offsets)
-    return {"ours": float(ours / lengths.sum()), "theirs": theirs / sum(int(table.lengths.sum()) for table in tables)}
+    tokens = sum(int(table.lengths.sum()) for table in tables)
+    return {"ours": float(ours / sum(lengths.sum() for lengths in sides)), "theirs": theirs / tokens}
 
 
-def batching_seconds(data: TrainingData, sampler: EpochSampler, token_budget: int, *, shared: bool) -> float:
+def batching_seconds(data: TrainingData, sampler: EpochSampler, token_budget: int) -> float:
     """Seconds of a step before and between the towers: rows, positives, distinct texts, their tokens twice."""
-    texts = TextsInPlay(data.queries, data.labels, shared=shared)
+    labels = LabelTexts(data.labels).distinct
     rng = np.random.default_rng(0)
 
     batches = min(BATCHES, sampler.batches_per_epoch)
@@ -133,10 +130,10 @@ def batching_seconds(data: TrainingData, sampler: EpochSampler, token_budget: in
         for index in range(batches):
             rows = sampler.rows(0, index)
             draw_positives(data.relevance, rows, None, rng)
-            for part in texts.in_play(rows).encoded:
+            for texts in (data.queries.take(rows).distinct()[0], labels):
                 for _ in ("vectors", "replay"):
-                    for positions in micro_batches(part.lengths, token_budget):
-                        part.fetch(positions)
+                    for positions in micro_batches(texts.lengths, token_budget):
+                        texts.batch(positions)
 
     return seconds_of(put_together) / batches
 

@@ -29,6 +29,7 @@ EXPERIMENTS = {
     "ranker": ("lab.ranker", "with and without the sparse tf-idf ranker over the first 100 labels"),
     "parts": ("lab.parts", "parts of towers, n-grams and memory: each alone, together, left out"),
     "new-labels": ("lab.new_labels", "labels held out of training and added by text, beside BM25 and MiniLM"),
+    "review": ("lab.review", "texts to correct: least certain answers first, against any order"),
     "generation": ("lab.generation", "texts generated with retrieved tags: InfoNCE, decoupled softmax, none"),
 }
 

@@ -1,4 +1,4 @@
-"""Variants under the same seeds: every finished run is kept, and differences are judged over the seeds."""
+"""Variants under the same seeds and queries: every finished run is kept, differences are judged over both."""
 
 import json
 import re
@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.stats import t as student
+from numpy.typing import NDArray
 
+from lab.estimate import Estimate, Figures
 from umpteen.errors import BadFile, BadInput
 from umpteen.files.progress import Notice
 from umpteen.files.storage import write_atomically
 
-Figures = dict[str, Any]  # {"mean": …, "interval": [low, high] or None for a single seed}
+BY_QUERY = "by_query"  # where a run keeps a measure of each test query, in percent: {"P@1": […], …}
 
 
 def claim_folder(output: Path, settings: dict[str, Any]) -> None:
@@ -87,12 +88,18 @@ class Outcomes(Sequence[dict[str, Any]]):
 
     def mean(self, variant: str, measure: str, *, within: tuple[float, float] | None = None) -> Figures:
         """The mean over the seeds with its interval; that of P@1, R@10, … stays between 0 and 100."""
-        return over_seeds(self.values(variant, measure), within=(0, 100) if "@" in measure else within)
+        possible = (0, 100) if "@" in measure else within or (-np.inf, np.inf)
+        return Estimate.of(self.samples(variant, measure)).figures(possible)
 
-    def difference(self, ours: str, theirs: str, measure: str) -> Figures:
-        """Ours − theirs, paired by seed: what makes a seed's data easy or hard cancels out."""
-        pairs = zip(self.values(ours, measure), self.values(theirs, measure), strict=True)
-        return over_seeds([mine - other for mine, other in pairs])
+    def difference(self, ours: str, theirs: str, measure: str) -> Estimate:
+        """Ours − theirs, paired by seed and, where runs kept their queries, by query: what both share cancels out."""
+        return Estimate.of(self.samples(ours, measure) - self.samples(theirs, measure))
+
+    def samples(self, variant: str, measure: str) -> NDArray[np.float64]:
+        """What the runs of a variant measured, of each query if all runs kept that."""  # [seeds] or [seeds, queries]
+        if all(measure in run.get(BY_QUERY, ()) for run in self._runs):
+            return np.array([run[BY_QUERY][measure] for run in self._runs if run["variant"] == variant])
+        return np.array(self.values(variant, measure), dtype=np.float64)
 
     def best(self, measure: str, *, among: Iterable[str] | None = None) -> str:
         """The variant with the highest mean."""
@@ -104,17 +111,6 @@ class Outcomes(Sequence[dict[str, Any]]):
             {"variant": variant, **{measure: self.mean(variant, measure) for measure in measures}}
             for variant in self.variants
         ]
-
-
-def over_seeds(values: Sequence[float], *, within: tuple[float, float] | None = None) -> Figures:
-    """The mean with Student's 95 % interval, cut to the possible values; a single seed has no interval."""
-    mean = float(np.mean(values))
-    interval = None
-    if len(values) > 1:
-        half = float(student.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / np.sqrt(len(values)))
-        low, high = within or (-np.inf, np.inf)
-        interval = [round(max(low, mean - half), 3), round(min(high, mean + half), 3)]
-    return {"mean": round(mean, 3), "interval": interval}
 
 
 def written(figures: Figures, unit: str = "") -> str:
@@ -133,10 +129,3 @@ def signed(difference: Figures) -> str:
         return f"{difference['mean']:+.2f}, one seed"
     low, high = difference["interval"]
     return f"{difference['mean']:+.2f} ({low:+.2f} to {high:+.2f})"
-
-
-def verdict(difference: Sequence[float] | None) -> str:
-    """What the interval of ours − theirs says to the claim that ours is better."""
-    if difference is None or difference[0] <= 0 <= difference[1]:
-        return "undecided"
-    return "confirmed" if difference[0] > 0 else "refuted"

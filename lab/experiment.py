@@ -21,7 +21,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lab.comparison import Figures, Outcomes, claim_folder, finish_runs, verdict, written
+from lab.comparison import BY_QUERY, Outcomes, claim_folder, finish_runs, signed, written
+from lab.estimate import Estimate, Figures, best_of_all, verdict
 from umpteen.errors import BadInput, Stopped
 from umpteen.evaluation.figures import Panel, draw
 from umpteen.files.progress import Notice, Progress
@@ -64,6 +65,11 @@ class Claim:
     verdict: str  # confirmed, refuted, undecided
     ours: str  # our figures, for people
     difference: Figures | None = None  # the claim holds if this is above 0, and fails if it is below
+
+    @classmethod
+    def of(cls, claim: str, paper: str, ours: str, difference: Estimate) -> "Claim":
+        """The claim that a difference is above 0."""
+        return cls(claim, paper, verdict(difference.interval), ours, difference.figures())
 
 
 @dataclass(frozen=True)
@@ -122,7 +128,7 @@ def run(begin: Begin, setup: Setup) -> dict[str, Any]:
         "command": command_of(setup, job.data),
         "settings": dict(job.settings),
         "version": __version__,
-        "runs": [{key: value for key, value in run.items() if key not in job.bulky} for run in outcomes],
+        "runs": [{key: value for key, value in run.items() if key not in (*job.bulky, BY_QUERY)} for run in outcomes],
     }
     write_atomically(setup.output / "results.json", json.dumps(results, indent=1) + "\n")
     draw(setup.output / setup.name, conclusion.panels, title=conclusion.title, notice=setup.notice)
@@ -140,19 +146,26 @@ def command_of(setup: Setup, data: str) -> str:
 def claim_better(
     outcomes: Outcomes, claim: str, ours: str, theirs: str, measure: str, *, paper: str, unit: str = ""
 ) -> Claim:
-    """The claim that one variant's measure is above another's, judged by the seeds' paired differences."""
-    difference = outcomes.difference(ours, theirs, measure)
+    """The claim that one variant's measure is above another's, judged by differences paired by seed and query."""
     figures = (
         f"{measure} {written(outcomes.mean(ours, measure), unit)} for {ours}; "
         f"{written(outcomes.mean(theirs, measure), unit)} for {theirs}"
     )
-    return Claim(claim, paper, verdict(difference["interval"]), figures, difference)
+    return Claim.of(claim, paper, figures, outcomes.difference(ours, theirs, measure))
 
 
-def claim_best(outcomes: Outcomes, claim: str, ours: str, measure: str, *, paper: str, unit: str = "") -> Claim:
-    """The claim that one variant's measure is above all others': its difference to the strongest rival decides."""
-    rival = outcomes.best(measure, among=[variant for variant in outcomes.variants if variant != ours])
-    return claim_better(outcomes, claim, ours, rival, measure, paper=paper, unit=unit)
+def claim_best(outcomes: Outcomes, claim: str, ours: str, measure: str, *, paper: str) -> Claim:
+    """The claim that one variant's measure is above all others': each rival is tested, corrected for their number."""
+    rivals = [variant for variant in outcomes.variants if variant != ours]
+    differences = {rival: outcomes.difference(ours, rival, measure) for rival in rivals}
+    decided, leads = best_of_all(differences)
+    nearest = min(differences.values(), key=lambda difference: difference.mean)
+    each = "; ".join(
+        f"{signed(difference.figures())} to {rival} (p of its lead {leads[rival]:.3f})"
+        for rival, difference in differences.items()
+    )
+    figures = f"{measure} {written(outcomes.mean(ours, measure))} for {ours}; {each}; p by Holm"
+    return Claim(claim, paper, decided, figures, nearest.figures())
 
 
 def chosen(what: str, name: str, choices: Mapping[str, Choice]) -> Choice:

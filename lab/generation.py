@@ -14,14 +14,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lab.comparison import Figures, Outcomes, written
+from lab.comparison import Outcomes, signed, written
 from lab.cutting import cut
 from lab.dots import Dots, Value
+from lab.estimate import Estimate, Figures
 from lab.experiment import Claim, Conclusion, Job, Setup, chosen
 from lab.generation_data import read_vocabulary
 from lab.generation_model import Room, Shape
 from lab.generation_rows import DECOUPLED, NONE, ROWS, SOFTMAX, TRUTH, Bench, Design, texts_of
-from lab.generation_scores import MEASURES, difference_over_texts, judged, mean_over_texts, require_rouge
+from lab.generation_scores import MEASURES, require_rouge
 from lab.generation_tuning import Budget
 from lab.training import DEFAULT_DATA, ENCODERS
 from lab.training import DESIGNS as ENCODER_DESIGNS
@@ -112,15 +113,20 @@ def begin(setup: Setup) -> Job:
 def conclude(output: Path, outcomes: Outcomes) -> Conclusion:
     """Every row's ROUGE, and the paper's two steps up: from no tags to tags, from softmax to decoupled softmax."""
     scores = {row: _scores(output, row, outcomes.values(row, "seed")) for row in ROWS}
-    means = {row: {name: mean_over_texts(scores[row][name]) for name in MEASURES} for row in ROWS}
+    means = {row: {name: Estimate.of(scores[row][name]).figures() for name in MEASURES} for row in ROWS}
 
-    def difference(ours: str, theirs: str, measure: str = MAIN) -> Figures:
-        return difference_over_texts(scores[ours][measure], scores[theirs][measure])
+    def difference(ours: str, theirs: str, measure: str = MAIN) -> Estimate:
+        return Estimate.of(scores[ours][measure] - scores[theirs][measure])
+
+    def gains(ours: str, theirs: str) -> dict[str, Figures]:
+        return {name: difference(ours, theirs, name).figures() for name in MEASURES}
+
+    def words(ours: str, theirs: str) -> str:
+        return signed(difference(ours, theirs).figures())
 
     def claim(sentence: str, ours: str, theirs: str, paper: str) -> Claim:
-        found = difference(ours, theirs)
-        figures = f"{MAIN} {_written(means[ours][MAIN])} ({ours}) against {_written(means[theirs][MAIN])} ({theirs})"
-        return Claim(sentence, f"{MAIN} {paper}", judged(found), f"{figures}: {_written(found)}", found)
+        figures = f"{MAIN} {written(means[ours][MAIN])} ({ours}) against {written(means[theirs][MAIN])} ({theirs})"
+        return Claim.of(sentence, f"{MAIN} {paper}", figures, difference(ours, theirs))
 
     claims = [
         claim("tags by decoupled softmax give better texts than by softmax", DECOUPLED, SOFTMAX, "13.87 against 13.71"),
@@ -128,17 +134,14 @@ def conclude(output: Path, outcomes: Outcomes) -> Conclusion:
         claim("tags by softmax give better texts than no tags", SOFTMAX, NONE, "13.71 against 12.36"),
     ]
     right = {row: written(outcomes.mean(row, "right_tags"), " %") for row in (SOFTMAX, DECOUPLED)}
-    truth = difference(TRUTH, DECOUPLED)
     return Conclusion(
         claims,
         results=[
             {
                 "variant": row,
                 **means[row],
-                "over_no_tags": {name: difference(row, NONE, name) for name in MEASURES} if row != NONE else None,
-                "over_softmax": {name: difference(row, SOFTMAX, name) for name in MEASURES}
-                if row == DECOUPLED
-                else None,
+                "over_no_tags": gains(row, NONE) if row != NONE else None,
+                "over_softmax": gains(row, SOFTMAX) if row == DECOUPLED else None,
                 "right_tags": outcomes.mean(row, "right_tags") if row != NONE else None,
                 "validation_loss": outcomes.mean(row, "validation_loss"),
             }
@@ -146,16 +149,16 @@ def conclude(output: Path, outcomes: Outcomes) -> Conclusion:
         ],
         summary=(
             f"{claims[0].verdict.capitalize()}: with tags by decoupled softmax, {claims[0].ours}. Against no tags: "
-            f"{claims[1].verdict} for decoupled softmax ({_written(difference(DECOUPLED, NONE))}) and "
-            f"{claims[2].verdict} for softmax ({_written(difference(SOFTMAX, NONE))}). Of the retrieved tags on test, "
+            f"{claims[1].verdict} for decoupled softmax ({words(DECOUPLED, NONE)}) and "
+            f"{claims[2].verdict} for softmax ({words(SOFTMAX, NONE)}). Of the retrieved tags on test, "
             f"{right[DECOUPLED]} (decoupled softmax) and {right[SOFTMAX]} (softmax) are right; true tags would add "
-            f"{_written(truth)} to those of decoupled softmax. Figures are ROUGE × 100; intervals are over test texts, "
-            f"averaged over {outcomes.seeds} seed(s); a verdict needs the interval over seeds as well. The paper, with "
+            f"{words(TRUTH, DECOUPLED)} to those of decoupled softmax. Figures are ROUGE × 100; "
+            f"intervals are over test texts and seeds (number of seeds: {outcomes.seeds}). The paper, with "
             "Llama-2-7B on Wikipedia articles, has ROUGE-L 12.36 without tags, 13.71 with InfoNCE's and 13.87 with "
             "decoupled softmax's, from one run and without intervals. Encoders read lemmas alone; tags of training "
             "prompts come from encoders that were not trained on those nouns."
         ),
-        title="Definitions written with and without retrieved tags: 95 % intervals over test texts",
+        title="Definitions written with and without retrieved tags: 95 % intervals over seeds and test texts",
         panels=[
             Dots(
                 {row: Value(means[row][name]["mean"], means[row][name]["interval"]) for row in ROWS}, x=f"{name} × 100"
@@ -175,9 +178,3 @@ def _scores(output: Path, row: str, seeds: list[int]) -> dict[str, NDArray[np.fl
         except (OSError, ValueError) as problem:
             raise BadFile(file, f"cannot be read ({problem}); remove {output}/runs, and it is made again") from None
     return {name: np.array([[record[name] for record in some] for some in records]) for name in MEASURES}
-
-
-def _written(figures: Figures) -> str:
-    low, high = figures["interval"]
-    sign = "+" if "interval_over_seeds" in figures else ""
-    return f"{figures['mean']:{sign}.2f} ({low:{sign}.2f} to {high:{sign}.2f})"

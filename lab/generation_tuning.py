@@ -18,7 +18,7 @@ from lab.generation_model import Example, Writer
 from umpteen.errors import Diverged, Stopped
 from umpteen.files.progress import Advance
 from umpteen.parallel.children import stop_request
-from umpteen.training.checkpoint import TrainState, load_best, load_checkpoint, save_best, save_checkpoint
+from umpteen.training.checkpoint import Checkpoints, TrainState
 from umpteen.training.optimizer import learning_rate_factor, make_optimizer, set_learning_rate
 
 
@@ -49,8 +49,8 @@ def fine_tune(
     """
     model = writer.model
     optimizer = make_optimizer([(model, budget.learning_rate)], weight_decay=0.01, betas=(0.9, 0.999), epsilon=1e-8)
-    data = _fingerprint(train)
-    state = load_checkpoint(workspace, model, optimizer, recipe=recipe, data=data) or TrainState()
+    checkpoints = Checkpoints(workspace, model, optimizer, recipe, _fingerprint(train))
+    state = checkpoints.load() or TrainState()
     per_epoch = -(-len(train) // budget.batch_size)
     steps = budget.epochs * per_epoch
     order: list[NDArray[np.int64]] = []
@@ -65,12 +65,12 @@ def fine_tune(
             state.step += 1
             progress(state.step, steps)
             if state.step % per_epoch == 0:
-                _validate(writer, validation, budget, state, workspace)
+                _validate(writer, validation, budget, state, checkpoints)
             if state.step % per_epoch == 0 or stop.signal:
-                save_checkpoint(workspace, state, model, optimizer, recipe=recipe, data=data)
+                checkpoints.save(state)
             if stop.signal:
                 raise Stopped(f"stopped and saved after step {state.step:,}", signal=stop.signal)
-    load_best(workspace, state.best_sha256 or "", model)
+    checkpoints.load_best(state.best_sha256 or "")
     return state
 
 
@@ -89,14 +89,14 @@ def _step(writer: Writer, optimizer: AdamW, batch: Sequence[Example], seed: int)
 
 
 def _validate(
-    writer: Writer, validation: Sequence[Example], budget: Budget, state: TrainState, workspace: Path
+    writer: Writer, validation: Sequence[Example], budget: Budget, state: TrainState, checkpoints: Checkpoints
 ) -> None:
     """Notes the loss; the lowest so far leaves its weights in the workspace."""
     value = validation_loss(writer, validation, budget.batch_size)
     state.evaluations.append({"step": state.step, "loss": round(value, 4)})
     if state.best_value is None or value < state.best_value:
         state.best_value, state.best_step, state.evaluations_since_best = value, state.step, 0
-        state.best_sha256 = save_best(workspace, writer.model)
+        state.best_sha256 = checkpoints.save_best()
     else:
         state.evaluations_since_best += 1
         state.stopped_early = state.evaluations_since_best >= budget.patience

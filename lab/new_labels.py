@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from lab.bm25 import bm25
-from lab.comparison import Outcomes, verdict, written
+from lab.comparison import Outcomes, written
 from lab.cutting import with_labels
 from lab.dots import Dots, Value
 from lab.experiment import Claim, Conclusion, Job, Setup
@@ -24,10 +24,10 @@ from umpteen.config.settings import TransformerTower
 from umpteen.data.dataset import Dataset, Split, open_dataset, write_native
 from umpteen.data.labels import LabelCatalogue
 from umpteen.encoders.encoder import encode_texts
-from umpteen.encoders.towers import Place, Towers, build_encoder
+from umpteen.encoders.towers import Towers
+from umpteen.encoders.transformer import TransformerEncoder
 from umpteen.errors import BadInput
 from umpteen.model.live import TEMPERATURES
-from umpteen.parallel.world import Shard, World
 from umpteen.search.ranking import SPARE, HeadStart, Ranking, contains, top_k
 
 SHARE = 0.1  # of the labels that have a query in test
@@ -159,7 +159,7 @@ def _search(
         return lambda split: bm25(list(labels), list(split.texts), AT, split.filtered.matrix), lambda found: found
     head_start = None
     if variant == UNTRAINED:
-        tower = build_encoder(TransformerTower(max_length=64), Place(0, Shard(World(), 0)))
+        tower = TransformerEncoder.load(TransformerTower().start, max_length=64)
         towers = Towers(tower, tower)
     else:
         folder = bench.setup.output / "data" / f"seed-{seed}"
@@ -194,10 +194,9 @@ def conclude(outcomes: Outcomes) -> Conclusion:
     trained = [variant for variant in outcomes.variants if variant not in (BM25, UNTRAINED)]
     best = outcomes.best(REHEARSED, among=trained)
     claims = [
-        Claim(
+        Claim.of(
             f"a trained dual encoder finds unseen labels by their text better than {rival}",
             "that dual encoders generalise to new labels is said, not measured",
-            verdict(outcomes.difference(best, rival, UNSEEN)["interval"]),
             f"R@{AT} on unseen labels {written(outcomes.mean(best, UNSEEN))} for {best}; "
             f"{written(outcomes.mean(rival, UNSEEN))} for {rival}",
             outcomes.difference(best, rival, UNSEEN),

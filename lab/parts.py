@@ -18,10 +18,12 @@ from lab.experiment import Claim, Conclusion, Job, Setup, claim_better
 from lab.ranker import save
 from lab.training import Design, Workbench, rounded
 from umpteen.data.dataset import open_dataset
+from umpteen.encoders.encoder import encode_tokens, tokens_for
 from umpteen.model.classifier import Classifier
 from umpteen.model.rerank import fit_ranker
 from umpteen.rerank.features import RankerSettings
 from umpteen.rerank.ranker import Ranker
+from umpteen.search.ranking import top_k
 
 BAG, FROZEN, MIX, APART = "bag", "frozen", "bag + frozen", "bag, frozen, scores added"
 TABLE, QUERIES = "bag + frozen + label table", "bag + frozen, label queries"
@@ -68,9 +70,13 @@ def begin(setup: Setup) -> Job:
         classifier, evaluator = Classifier.load(model), trained.evaluator()
         texts = [trained.dataset.train.texts[row] for row in range(min(TIMED, len(trained.dataset.train)))]
         found: dict[str, Any] = {**trained.cost(), "parameters": trained.run.towers.parameter_counts()}
+        split, tower = evaluator.split, classifier.towers.query
+        vectors = encode_tokens(tower, tokens_for(tower, split.texts))
         for name, ranker in {ALONE: None, **_rankers(bench, model)}.items():
-            ranking = evaluator.rank(classifier.towers.query, classifier.vectors, ranker=ranker)
-            found[name] = rounded(evaluator.report(ranking, bootstrap=0).metrics)
+            width = max(*evaluator.at, ranker.settings.candidates if ranker else 1)
+            ranking = top_k(vectors, classifier.vectors, width, excluding=split.filtered.matrix)
+            ranking = ranking if ranker is None else ranker.rerank(split.texts, vectors, ranking)
+            found[name] = rounded(evaluator.report(ranking.head(max(evaluator.at)), bootstrap=0).metrics)
         for name, asked in ((ALONE, Classifier.load(model, ranker=False)), (BOTH, Classifier.load(model))):
             asked.predict(texts[:8])
             began = time.monotonic()

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lab.classifiers import CLASSIFIERS, chosen_classifier, on_validation
-from lab.comparison import Outcomes, over_seeds, verdict
+from lab.comparison import Outcomes
 from lab.dots import Dots, Value
+from lab.estimate import Estimate, verdict
 from lab.experiment import Claim, Conclusion, Job, Setup
 from lab.losses import DECOUPLED, LOSSES
 from lab.training import Trained, Workbench
@@ -71,8 +72,8 @@ def conclude(outcomes: Outcomes) -> Conclusion:
     """Whether the gain grows with similarity, on the tail and on all labels."""
     classifier = chosen_classifier(outcomes)
     found = {"tail": gains(outcomes, classifier, tail=True), "all": gains(outcomes, classifier, tail=False)}
-    steps = {name: over_seeds((values[:, -1] - values[:, 0]).tolist()) for name, values in found.items()}
-    means = {name: [over_seeds(column.tolist()) for column in values.T] for name, values in found.items()}
+    steps = {name: Estimate.of(values[:, -1] - values[:, 0]).figures() for name, values in found.items()}
+    means = {name: [Estimate.of(column).figures() for column in values.T] for name, values in found.items()}
     words = {n: ", ".join(f"{b} {m['mean']:+.0f} %" for b, m in zip(BINS, means[n], strict=True)) for n in found}
     tail = Claim(
         f"on tail labels (≤ {TAIL} training queries) the gain over the classifier is larger for similar labels",

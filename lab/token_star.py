@@ -8,9 +8,11 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
-from lab.comparison import Outcomes, over_seeds, verdict, written
+from lab.comparison import Outcomes, written
+from lab.estimate import verdict
 from lab.experiment import Claim, Conclusion, Job, Setup, chosen
 from lab.token_star_data import Sizes, make_dataset, whole_words
 from lab.training import Steps
@@ -69,7 +71,7 @@ def begin(setup: Setup) -> Job:
 def conclude(outcomes: Outcomes, *, encoder: str) -> Conclusion:
     """The verdict on the claim from all runs: means, their intervals over seeds, and a paragraph for people."""
     means = {variant: outcomes.mean(variant, "final", within=(0, 100)) for variant in OBJECTIVES}
-    difference = outcomes.difference(OURS, THEIRS, "final")
+    difference = outcomes.difference(OURS, THEIRS, "final").figures()
     decided = verdict(difference["interval"])
     peaks = {variant: _peak(outcomes.values(variant, "course")) for variant in OBJECTIVES}
     epochs = [point["epoch"] for point in outcomes[0]["course"]]
@@ -110,7 +112,7 @@ def conclude(outcomes: Outcomes, *, encoder: str) -> Conclusion:
 def _peak(courses: list[list[dict[str, float]]]) -> dict[str, float]:
     """Where the mean over seeds was highest, the first time."""
     means = [
-        (over_seeds([point["P@1"] for point in points])["mean"], points[0]["epoch"])
+        (round(float(np.mean([point["P@1"] for point in points])), 3), points[0]["epoch"])
         for points in zip(*courses, strict=True)
     ]
     value, epoch = max(means, key=lambda mean: mean[0])

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lab.comparison import BY_QUERY
 from lab.cutting import cut
 from lab.experiment import Setup, chosen
 from umpteen.config import recipes
@@ -26,6 +27,7 @@ from umpteen.training.build import Run, build_evaluator, build_run
 from umpteen.training.checkpoint import TrainState
 
 DEFAULT_DATA = "wordnet-nouns"
+KEPT_BY_QUERY = ("P@1", "P@5", "nDCG@5", "R@10", "R@100")
 
 
 @dataclass(frozen=True)
@@ -92,10 +94,16 @@ class Trained:
         budget = self.config.training.token_budget
         return evaluator.rank(self.run.towers.query, self.label_vectors(), token_budget=budget)
 
-    def metrics(self) -> dict[str, float]:
-        """The metrics on test, in percent."""
+    def metrics(self) -> dict[str, Any]:
+        """The metrics on test, in percent, those that are means over queries also query by query."""
         evaluator = self.evaluator()
-        return rounded(evaluator.report(self.rank(evaluator), bootstrap=0).metrics)
+        report = evaluator.report(self.rank(evaluator), bootstrap=0)
+        by_query = {
+            name: (100 * report.terms[name].achieved).round(2).tolist()
+            for name in KEPT_BY_QUERY
+            if name in report.terms
+        }
+        return {**rounded(report.metrics), BY_QUERY: by_query}
 
     def label_counts(self) -> NDArray[np.int64]:
         """How many training queries each label has, those held out for validation included."""

@@ -12,7 +12,6 @@ NOT_PYTHON = {
     "config/shipped/*.toml": "the recipes that ship",
     "data/bundled/wordnet-nouns/*": "the bundled dataset: labels, train, test, where it comes from, WordNet's licence",
     "model/card.md": "the template of a model's README.md",
-    "service/reference.html": "the template of /docs, the list of routes",
     "service/page/*": "the page: HTML, styles, modules of script, no build step",
 }
 START, END = "## The tree\n", "\n```\n"

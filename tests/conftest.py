@@ -35,6 +35,12 @@ MEMORY = Path("/dev/shm")
 if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 4 << 30:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest one comes first, so that no process waits for another at the end."""
+    items.sort(key=lambda item: "test_notebook" not in item.nodeid)
+
+
 # No test judges by a clock.
 settings.register_profile("umpteen", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("umpteen")
@@ -43,6 +49,9 @@ settings.load_profile("umpteen")
 forkserver.set_forkserver_preload(
     [
         "torch._dynamo",  # a second, which torch's optimizers would take in every process
+        "transformers.models.bert.modeling_bert",  # which transformers loads when a model asks for it
+        "umpteen.encoders.frozen",
+        "umpteen.encoders.transformer",
         "umpteen.model.train",
         "umpteen.cli.main",
         "umpteen.service.app",

@@ -48,6 +48,7 @@ def quick_umpteen(folder: Path) -> Iterator[Path]:
 
 def _answer_all(calls: socket.socket) -> None:
     try:
+        import umpteen.encoders.transformer
         import umpteen.model.classifier
         import umpteen.model.train
         import umpteen.service.app  # noqa: F401

@@ -22,7 +22,7 @@ LEVELS = [
     {"evaluation"},
     {"training", "calibration"},
     {"model"},
-    {"service", "compare", "plan", "doctor"},
+    {"service", "compare", "plan", "doctor", "sklearn"},
     {"cli"},
     {"__init__", "__main__"},
 ]

@@ -20,6 +20,7 @@ from benchmarks.__main__ import benchmarks
 from click.testing import CliRunner
 from lab.__main__ import lab
 
+from tiny import tiny_default_model
 from umpteen.cli.main import cli
 from umpteen.config.recipes import checked, names, to_toml, with_overrides
 from umpteen.config.recipes import resolve as resolve_recipe
@@ -247,6 +248,11 @@ def section(page: str, heading: str) -> list[Block]:
 
 def test_the_quickstart_works_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    with tiny_default_model(tmp_path / "default"):
+        follow_the_quickstart()
+
+
+def follow_the_quickstart() -> None:
     files, steps, from_stdin, *_ = section("docs/tutorials/quickstart.md", "Your own data in three minutes")
     subprocess.run(["bash", "-euc", files.text], check=True)
     said = {}

@@ -1,5 +1,6 @@
 """The pages on the product work as written: every command of theirs runs, in order, on a small model at runs/demo."""
 
+import json
 import os
 import re
 import shlex
@@ -9,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from benchmarks.child_service import child_service
@@ -21,7 +23,7 @@ from test_docs import ROOT, SHELL, blocks_of
 from umpteen.config.recipes import resolve
 from umpteen.data.dataset import open_dataset, write_native
 
-PAGES = ["calibrate", "predict", "manage-labels", "choose-an-index", "serve"]
+PAGES = ["calibrate", "predict", "explain", "manage-labels", "choose-an-index", "learn", "serve"]
 ELSEWHERE = re.compile(r"umpteen demo|umpteen index build .*--uri http|python -m benchmarks")  # long, or on a cluster
 
 
@@ -44,6 +46,13 @@ def command(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
+def _answers(printed: str) -> Iterator[dict[str, Any]]:
+    while printed := printed.strip():
+        answer, end = json.JSONDecoder().raw_decode(printed)
+        yield answer
+        printed = printed[end:]
+
+
 class Terminal:
     """A page's blocks one after the other; what serves goes on beside the next ones."""
 
@@ -51,6 +60,7 @@ class Terminal:
         self.folder = folder
         self.environment = {**os.environ, "PATH": f"{command}:{os.environ['PATH']}"}
         self.port = 0
+        self.answers: list[dict[str, Any]] = []  # that curl printed
         self._service = ExitStack()
 
     def run(self, block: str) -> None:
@@ -72,7 +82,13 @@ class Terminal:
             timeout=600,
             check=False,
         )
-        assert done.returncode == 0, f"{script}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+        said = f"{script}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+        assert done.returncode == 0, said
+        if "curl " in script:  # which is content with any answer
+            found = list(_answers(done.stdout))
+            assert len(found) == len(re.findall(r"(?<!\$\()curl ", script)), said  # an assignment prints none
+            assert all("version" in answer or "terms" in answer for answer in found), said
+            self.answers += found
 
     def _serve(self, line: str) -> None:
         self.close()
@@ -94,5 +110,7 @@ def test_a_page_works_as_written(page: str, start: Path, command: Path, tmp_path
         for block in blocks_of(ROOT / "docs" / "how-to" / f"{page}.md"):
             if block.language in SHELL:
                 terminal.run(block.text)
+        if page == "serve":
+            assert terminal.answers[-1]["version"] == 4  # an addition, a renaming, a retirement, and its undoing
     finally:
         terminal.close()

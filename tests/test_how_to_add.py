@@ -17,11 +17,11 @@ from umpteen.data import formats
 from umpteen.data.dataset import open_dataset
 from umpteen.data.formats import native
 from umpteen.doctor.agreement import draw_sample, with_naive_formula
+from umpteen.encoders import encoder as encoder_kinds
 from umpteen.encoders import folder as layout
-from umpteen.encoders import towers as tower_kinds
-from umpteen.encoders.encoder import Encoder
+from umpteen.encoders.encoder import Encoder, Place, class_of
 from umpteen.encoders.static import StaticEncoder
-from umpteen.encoders.towers import EncoderKind, Place, Towers
+from umpteen.encoders.towers import Towers
 from umpteen.errors import BadConfig, BadInput
 from umpteen.model.classifier import Classifier
 from umpteen.model.index import build_index, certificate_of
@@ -29,11 +29,10 @@ from umpteen.objectives import losses, reference
 from umpteen.objectives.losses import ObjectiveKind
 from umpteen.objectives.scores import Scores
 from umpteen.objectives.targets import Pairs, Targets
-from umpteen.parallel.world import Shard, World
-from umpteen.search import kinds as index_kinds
-from umpteen.search.engine import ExactIndex
+from umpteen.search import index as index_kinds
+from umpteen.search.index import ExactIndex
+from umpteen.training import build
 from umpteen.training.build import build_run
-from umpteen.training.negatives import kinds as pool_kinds
 from umpteen.training.negatives.pool import InBatch
 
 QUICK = ("training.steps=2", "evaluation.every_epochs=0")
@@ -89,25 +88,26 @@ class ToyEncoder(StaticEncoder):
         layout.write_settings(folder, {**layout.read_settings(folder), "kind": "toy", "factor": self.factor})
 
     @classmethod
-    def read(cls, folder: Path, stored: dict[str, Any]) -> "ToyEncoder":
-        encoder = super().read(folder, stored)
+    def read(cls, folder: Path, stored: dict[str, Any], beside: Encoder | None) -> "ToyEncoder":
+        encoder = super().read(folder, stored, beside)
         assert isinstance(encoder, ToyEncoder)
         encoder.factor = stored["factor"]
         return encoder
 
+    @classmethod
+    def build(cls, tower: ToyTower, place: Place) -> "ToyEncoder":  # type: ignore[override]
+        encoder = cls.random(tower.start, 8, place.seed)
+        assert isinstance(encoder, ToyEncoder)
+        encoder.factor = tower.factor
+        return encoder
 
-def build_toy(tower: ToyTower, place: Place) -> ToyEncoder:
-    encoder = ToyEncoder.random(tower.start, 8, place.seed)
-    assert isinstance(encoder, ToyEncoder)
-    encoder.factor = tower.factor
-    return encoder
+    def start(self, *given: Any) -> None:
+        pass
 
 
 def test_an_encoder_part_is_a_class_a_row_and_its_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(settings.TOWERS, "toy", ToyTower)
-    monkeypatch.setitem(
-        tower_kinds.KINDS, "toy", EncoderKind(build_toy, lambda folder, own, beside: ToyEncoder.read(folder, own))
-    )
+    monkeypatch.setitem(encoder_kinds.KINDS, "toy", f"{__name__}.ToyEncoder")
     recipe = write_recipe(tmp_path, *QUICK)
     config = resolve(str(recipe), ("encoder.query.kind=toy", "encoder.query.factor=3"))
     run = build_run(config, workspace=None)
@@ -127,7 +127,7 @@ class ToyPool(settings.PoolConfig):
 
 def test_a_pool_is_a_class_a_row_and_its_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(settings.POOLS, "toy", ToyPool)
-    monkeypatch.setitem(pool_kinds.KINDS, "toy", lambda pool, place: InBatch())
+    monkeypatch.setitem(build.POOLS, "toy", lambda pool, place: InBatch())
     run = build_run(resolve(str(write_recipe(tmp_path, *QUICK)), ("pool.name=toy",)), workspace=None)
     assert isinstance(run.step.pool, InBatch)
     run.loop.run()
@@ -138,7 +138,7 @@ class ToyIndex(ExactIndex):
 
 
 def test_an_index_is_a_class_and_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(index_kinds.KINDS, "toy", lambda: ToyIndex)
+    monkeypatch.setitem(index_kinds.KINDS, "toy", f"{__name__}.ToyIndex")
     labels = open_dataset(write_miniature(tmp_path / "data")).labels
     tower = StaticEncoder.random(tiny_tokenizer(tmp_path / "tokenizer"), 16, seed=0)
     Classifier.build(Towers(tower).eval(), labels).save(tmp_path / "model")
@@ -191,12 +191,11 @@ def test_an_unknown_name_is_an_error_that_lists_the_known_ones(seam: str, tmp_pa
 
 def test_every_name_that_a_recipe_may_use_has_its_code() -> None:
     assert set(settings.OBJECTIVES) == set(losses.OBJECTIVES) == set(reference.REFERENCE)
-    assert set(settings.POOLS) == set(pool_kinds.KINDS)
-    assert set(settings.TOWERS) == set(tower_kinds.KINDS)
+    assert set(settings.POOLS) == set(build.POOLS)
+    assert set(settings.TOWERS) == set(encoder_kinds.KINDS)
     with pytest.raises(BadInput, match="exact, faiss-flat"):
         index_kinds.class_of("nobody")
-    place = Place(0, Shard(World(), 0))
     with pytest.raises(BadConfig, match="there is static, frozen, transformer, table"):
-        tower_kinds.build_encoder(settings.TowerConfig(kind="nobody"), place)
+        class_of("nobody")
     with pytest.raises(BadConfig, match="there is softmax"):
         losses.build_objective(settings.ObjectiveConfig(name="nobody"), 3)

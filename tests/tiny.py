@@ -2,8 +2,11 @@
 
 import json
 import string
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
+from unittest import mock
 
 import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
@@ -59,3 +62,16 @@ def tiny_transformer(
             model = DistilBertModel(DistilBertConfig(**shared, **sizes, n_layers=2, n_heads=4))
     model.save_pretrained(folder)
     return str(folder)
+
+
+@contextmanager
+def tiny_default_model(folder: Path) -> Iterator[None]:
+    """Recipes start from a tiny one instead of MiniLM: for tests of what is done with it, not of what it knows."""
+    from umpteen.encoders import folder as files
+
+    start = Path(tiny_transformer(folder))
+    with (
+        mock.patch.object(files, "_package_folder", lambda: start),
+        mock.patch.dict(files.DEFAULT_MODEL_SHA256, clear=True),
+    ):
+        yield

@@ -37,14 +37,15 @@ def minilm_neighbours(train: Split, asked: Split, settings: dict[str, Any], k: i
     """The labels of the nearest training texts by untrained MiniLM."""
     began = time.monotonic()
     known = _frozen(train.texts)
-    memory = Memory(known, _positives(train), settings["neighbours"], settings["temperature"])
+    memory = Memory(known, _positives(train))
     fitted = time.monotonic()
     queries = _frozen(asked.texts)
     parts = []
     every = np.arange(train.relevance.labels, dtype=np.int32)
     for start in range(0, len(asked), _TEXTS_AT_A_TIME):
         some = queries[start : start + _TEXTS_AT_A_TIME]
-        votes = memory.votes(memory.nearest(some), np.tile(every, (len(some), 1)))
+        nearest = memory.nearest(some, settings["neighbours"])
+        votes = memory.votes(nearest, np.tile(every, (len(some), 1)), settings["temperature"])
         ignored = csr_array(asked.filtered.matrix[start : start + len(some)])
         votes[np.repeat(np.arange(len(some)), np.diff(ignored.indptr)), ignored.indices] = -np.inf
         parts.append(best_of(votes, k))

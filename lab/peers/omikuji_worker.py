@@ -53,10 +53,11 @@ def main(folder: Path) -> None:
 
 
 def _write(path: Path, features: Any, relevance: Any) -> None:
-    """The text format of the extreme classification repository."""
+    """The text format of the extreme classification repository; a row without words or labels teaches nothing."""
+    rows = np.flatnonzero((np.diff(features.indptr) > 0) & (np.diff(relevance.indptr) > 0))
     with path.open("w", encoding="utf-8") as file:
-        file.write(f"{features.shape[0]} {features.shape[1]} {relevance.shape[1]}\n")
-        for row in range(features.shape[0]):
+        file.write(f"{len(rows)} {features.shape[1]} {relevance.shape[1]}\n")
+        for row in rows.tolist():
             labels = ",".join(map(str, relevance[row].indices.tolist()))
             here = features[row]
             pairs = sorted(zip(here.indices.tolist(), here.data.tolist(), strict=True))

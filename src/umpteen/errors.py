@@ -27,7 +27,12 @@ class UmpteenError(Exception):
 
 
 class BadInput(UmpteenError):
-    """What was given cannot be used."""
+    """What was given cannot be used; for programs, why as a code, and which of several it was."""
+
+    def __init__(self, message: str = "", *, code: str = "bad_input", place: int | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.place = place
 
 
 class BadFile(BadInput):

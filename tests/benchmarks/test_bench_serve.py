@@ -142,7 +142,7 @@ def test_wrk_sends_the_same_and_its_outcome_is_read(tmp_path: Path, monkeypatch:
 
 
 def test_the_service_is_measured_beside_an_empty_route(tmp_path: Path) -> None:
-    outcome = bench_serve(tiny_model(tmp_path), seconds=1.0, repeats=1, clients=4, minilm_labels=0, texts=20)
+    outcome = bench_serve(tiny_model(tmp_path), seconds=0.3, repeats=1, clients=4, minilm_labels=0, texts=20)
     assert outcome["failed"] == 0 and outcome["requests_per_second"] > 0 and outcome["p99_ms"] > 0
     assert outcome["http_ratio"] == pytest.approx(outcome["requests_per_second"] / outcome["empty_requests_per_second"])
     assert json.loads(json.dumps(outcome)) == outcome
@@ -150,7 +150,7 @@ def test_the_service_is_measured_beside_an_empty_route(tmp_path: Path) -> None:
 
 def test_the_soak_finds_nothing_wrong_with_a_service_that_is_right(tmp_path: Path) -> None:
     model = tiny_model(tmp_path)
-    outcome = bench_soak(0.04, model, clients=3, seconds_between_changes=0.1)
+    outcome = bench_soak(0.02, model, clients=3, seconds_between_changes=0.1)
     assert (outcome["failed"], outcome["wrong_keys"]) == (0, 0), outcome
     assert outcome["changes"] >= 1 and outcome["requests_by_kind"]["text"] > 0 and outcome["labels"] == len(LABELS)
     assert outcome["memory_mb"][0] > 10

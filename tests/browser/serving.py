@@ -49,11 +49,9 @@ def write_model(folder: Path) -> None:
     # As if scores told how often a label is right, but for chance: probabilities of all sizes.
     right = np.random.default_rng(0).random(ranking.scores.shape) < np.clip(ranking.scores, 0, 1)
     held_out = HeldOut(ranking.scores, right, right.sum(axis=1))
-    calibration, _ = fit_calibration(held_out, {"said": f"{len(texts)} texts made for this test"})
+    calibration = fit_calibration(held_out, {"said": f"{len(texts)} texts made for this test"})
     with ModelFolder(folder).adding(CALIBRATION) as part:
         calibration.save(part.folder)
-        picture = '<svg xmlns="http://www.w3.org/2000/svg" width="40" height="40"/>'
-        (part.folder / "reliability.svg").write_text(picture)
 
 
 class Running:

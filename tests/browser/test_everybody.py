@@ -1,12 +1,14 @@
 """The page for everybody: on a phone, by keyboard, in light and dark, read aloud, without motion."""
 
+from typing import Literal
+
 import pytest
 from playwright.sync_api import Page, expect
 
 from browser.serving import TOKEN, Running
 from browser.watching import Watched
 
-VIEWS = ("predict", "labels", "report")
+VIEWS = ("predict", "review", "labels", "report")
 CONTRASTS = """() => {
   const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
   const painted = (colour) => {
@@ -43,8 +45,11 @@ NAMELESS = """() => [...document.querySelectorAll("a, button, input, textarea, [
 def show(page: Page, view: str) -> None:
     page.evaluate(f"location.hash = '#/{view}'")
     expect(page.locator(f"#{view}")).to_be_visible()
-    full = {"predict": "#results li", "labels": "#rows li", "report": "#report-body section"}[view]
-    expect(page.locator(full).first).to_be_visible()
+    full = {"predict": "#results li", "review": "#cards li", "labels": "#rows li", "report": "#report-body section"}
+    if view == "review":
+        page.fill("#lines", "fish in the library\ntax law")
+        page.get_by_role("button", name="Start").click()
+    expect(page.locator(full[view]).first).to_be_visible()
 
 
 @pytest.mark.parametrize("width", [320, 760])
@@ -68,6 +73,17 @@ def test_text_stands_out_and_everything_has_a_name(watched: Watched, shared: Run
         show(page, view)
         assert page.evaluate(CONTRASTS) == [], view
         assert page.evaluate(NAMELESS) == [], view
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_routes_can_be_read_on_a_phone_too(
+    watched: Watched, shared: Running, scheme: Literal["light", "dark"]
+) -> None:
+    page = watched(f"{shared.url}/docs", width=320, height=640, scheme=scheme)
+    for summary in page.locator(".route > summary").all()[1:]:
+        summary.click()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 320
+    assert page.evaluate(CONTRASTS) == [] and page.evaluate(NAMELESS) == []
 
 
 def test_dark_is_the_systems_choice_until_the_toggle_says_otherwise(watched: Watched, shared: Running) -> None:

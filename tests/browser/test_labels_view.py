@@ -2,11 +2,11 @@
 
 import re
 
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 from browser.serving import TOKEN, Running
 from browser.watching import Watched
-from umpteen.model.classifier import compact
+from umpteen.model.writing import compact
 from umpteen.service.settings import ServiceSettings
 
 
@@ -201,6 +201,44 @@ def test_labels_are_searched_and_paged(watched: Watched, shared: Running) -> Non
     page.locator("#search").press_sequentially("library")
     expect(page.locator("#rows .key")).to_have_text(["L3", "evil"])
     expect(page.locator("#place")).to_have_text("1–2 of 2")
+
+
+def test_a_label_that_was_just_added_is_in_view(watched: Watched, service: Running) -> None:
+    page = watched(f"{service.url}/#/labels?search=many")
+    expect(page.locator("#place")).to_have_text("1–50 of 120")
+    page.evaluate(f"sessionStorage.setItem('umpteen.token', '{TOKEN}')")
+    page.fill("#new-text", "dog food network")
+    page.keyboard.press("Enter")
+    expect(page.locator("#rows li").first).to_have_class(re.compile("fresh"))
+    expect(page.locator("#rows .text").first).to_have_text("dog food network")
+    expect(page.locator("#sort")).to_have_value("newest")
+
+
+def test_labels_are_ordered_by_their_training_texts(watched: Watched, shared: Running) -> None:
+    page = watched("about:blank")
+    asked: list[str] = []
+
+    def counted(route: Route) -> None:
+        asked.append(route.request.url)
+        answer = route.fetch()
+        content = answer.json()
+        for place, label in enumerate(content.get("labels", [])):
+            label["texts"] = [1204, 1, None][place % 3]
+        route.fulfill(response=answer, json=content)
+
+    page.route("**/labels?*", counted)
+    page.route("**/labels/texts?key=L1", lambda route: route.fulfill(json={"texts": ["a <b>fish</b>", "trout"]}))
+    page.goto(f"{shared.url}/#/labels")
+    expect(page.locator("#rows .about").nth(0)).to_contain_text("1,204 training texts")
+    expect(page.locator("#rows .about").nth(1)).to_contain_text("1 training text")
+    expect(page.locator("#rows .about").nth(2)).not_to_contain_text("training text")
+    page.get_by_role("button", name="1,204 training texts").first.click()
+    expect(page.locator("#rows .texts li")).to_have_text(["a <b>fish</b>", "trout"])
+    page.get_by_role("button", name="1,204 training texts").first.click()
+    expect(page.locator("#rows .texts")).to_have_count(0)
+    page.select_option("#sort", "newest")
+    expect(page.locator("#rows .key").first).to_have_text("n119")
+    assert asked[-1].endswith("sort=newest")
 
 
 def test_without_a_token_nothing_can_be_changed_and_the_page_says_how(watched: Watched, shared: Running) -> None:

@@ -27,15 +27,23 @@ def test_no_script_parses_markup_or_code(file: Path) -> None:
     assert re.findall(f"{markup}|{code}", file.read_text(encoding="utf-8")) == []
 
 
-def test_the_page_has_no_inline_code_and_all_its_files() -> None:
-    page = (PAGE / "index.html").read_text(encoding="utf-8")
-    assert re.findall(r"<style|\sstyle=|\son[a-z]+=|<script>|javascript:", page) == []
-    named = set(re.findall(r'(?:src|href)="page/([^"]+)"', page))
-    for script in SCRIPTS:
-        named |= set(re.findall(r'from "\./([^"]+)"', script.read_text(encoding="utf-8")))
-    assert named == {file.name for file in FILES} - {"index.html"}
-    preloaded = set(re.findall(r'rel="modulepreload" href="page/([^"]+)"', page))
-    assert preloaded == {script.name for script in SCRIPTS} - {"main.js", "theme.js"}
+def imported(script: str) -> set[str]:
+    """The modules that a module needs, and those that these need."""
+    needed = set(re.findall(r'from "\./([^"]+)"', (PAGE / script).read_text(encoding="utf-8")))
+    return needed.union(*map(imported, needed))
+
+
+@pytest.mark.parametrize(("page", "module"), [("index.html", "main.js"), ("docs.html", "docs.js")])
+def test_a_page_has_no_inline_code_and_loads_its_modules_at_once(page: str, module: str) -> None:
+    text = (PAGE / page).read_text(encoding="utf-8")
+    assert re.findall(r"<style|\sstyle=|\son[a-z]+=|<script>|javascript:", text) == []
+    assert set(re.findall(r'rel="modulepreload" href="page/([^"]+)"', text)) == imported(module)
+
+
+def test_every_file_is_used() -> None:
+    pages = [file for file in FILES if file.suffix == ".html"]
+    named = {name for page in pages for name in re.findall(r'(?:src|href)="page/([^"]+)"', page.read_text("utf-8"))}
+    assert named == {file.name for file in FILES} - {page.name for page in pages}
 
 
 def test_every_command_the_page_shows_exists() -> None:

@@ -2,6 +2,9 @@
 
 import json
 import re
+import shlex
+import subprocess
+import sys
 
 from playwright.sync_api import Page, Route, expect
 
@@ -48,6 +51,61 @@ def test_labels_appear_while_typing(watched: Watched, shared: Running) -> None:
     page.click("#clear")
     expect(page.locator(RESULTS)).to_have_count(0)
     expect(page.locator("#text")).to_be_focused()
+
+
+def test_an_empty_page_tells_what_the_model_knows_and_offers_texts(watched: Watched, shared: Running) -> None:
+    page = watched(shared.url)
+    expect(page.locator("#knows")).to_contain_text("128, as trained")
+    expect(page.locator("#knows")).to_contain_text("100.0 %: the first label is right (P@1)")
+    example = page.locator(".example").first
+    text = example.inner_text()
+    example.click()
+    expect(page.locator("#text")).to_have_value(text)
+    expect(page.locator(f"{RESULTS} .text > span").first).to_have_text(text)
+    expect(page.locator("#empty")).to_be_hidden()
+
+
+def test_how_many_labels_can_be_left_to_the_model(watched: Watched, shared: Running) -> None:
+    page = watched(f"{shared.url}/#/predict?text=fish+food")
+    expect(page.locator(RESULTS)).to_have_count(5)
+    for mode, asked in (("f1", {"rule": "f1"}), ("coverage", {"rule": "coverage"}), ("precision", {"precision": 0.6})):
+        with page.expect_request("**/predict") as sent:
+            page.select_option("#mode", mode)
+        if mode == "precision":
+            with page.expect_request("**/predict") as sent:
+                page.locator("#precision").fill("60")
+        assert sent.value.post_data_json == {"text": "fish food", **asked}
+        expect(page.locator("#k")).to_be_hidden()
+        expect(page.locator("#results")).to_have_attribute("aria-busy", "false")
+    assert int(str(page.locator("#precision").get_attribute("max"))) < 100, "no more than was reached can be asked for"
+    expect(page.locator("#predict-trouble")).to_be_hidden()
+
+
+def test_a_question_is_copied_as_a_program_asks_it(watched: Watched, shared: Running) -> None:
+    page = watched(f"{shared.url}/#/predict?text=fish+%27n%27+%22food%22")
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.get_by_text("Use this in code").click()
+    keys = page.locator(f"{RESULTS} .key").all_inner_texts()
+    found = {}
+    for kind in ("curl", "Python", "JSON answer"):
+        page.get_by_role("button", name=kind).click()
+        page.get_by_role("button", name="Copy").click()
+        expect(page.locator("#notice")).to_contain_text(f"Copied: {kind}")
+        found[kind] = page.evaluate("navigator.clipboard.readText()")
+    assert [label["key"] for label in json.loads(found["JSON answer"])["labels"]] == keys
+    printed = subprocess.run([sys.executable, "-c", found["Python"]], capture_output=True, text=True, check=True)
+    assert [line.split()[0] for line in printed.stdout.splitlines()] == keys
+    asked = shlex.split(found["curl"])
+    assert asked[2] == f"{shared.url}/predict" and json.loads(asked[-1]) == {"text": "fish 'n' \"food\"", "k": 5}
+
+
+def test_on_a_phone_the_answer_stands_above_the_controls(watched: Watched, shared: Running) -> None:
+    page = watched(f"{shared.url}/#/predict?text=fish", width=390, height=844)
+    expect(page.locator(RESULTS)).to_have_count(5)
+    tops = page.evaluate(
+        "['#text', '#results', '#mode'].map((one) => document.querySelector(one).getBoundingClientRect().top)"
+    )
+    assert tops == sorted(tops)
 
 
 def test_bars_are_as_long_as_labels_are_probable(watched: Watched, shared: Running) -> None:

@@ -12,9 +12,10 @@ import umpteen.model.calibrate
 from answers import same_answers, same_numbers
 from miniature import command, flip_a_byte, listing, part_of, refused, trained, write_miniature
 from umpteen.calibration.calibration import Calibration, fit_calibration
-from umpteen.data.dataset import Dataset, open_dataset
+from umpteen.calibration.curves import HeldOut
+from umpteen.data.dataset import Dataset, Split, open_dataset
 from umpteen.errors import BadInput, DamagedModel, NotSaved
-from umpteen.model.calibrate import calibrate, fold_size, scores_of
+from umpteen.model.calibrate import calibrate, fold_size
 from umpteen.model.classifier import Classifier, verify
 from umpteen.model.evaluate import evaluate_model
 from umpteen.model.rerank import fit_ranker
@@ -43,12 +44,6 @@ def final(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
-@pytest.fixture(autouse=True)
-def no_figures(monkeypatch: pytest.MonkeyPatch, held: Path) -> None:
-    """Once was enough, for `held`: drawing takes a second."""
-    monkeypatch.setattr(umpteen.model.calibrate, "draw", lambda *_, **__: [])
-
-
 def copy_of(home: Path, folder: Path) -> Path:
     shutil.copytree(home / "model", folder / "model")
     return folder / "model"
@@ -58,7 +53,7 @@ def test_people_are_told_what_it_was_fitted_on_and_what_it_is_worth(held: Path) 
     said = (held / "said").read_text()
     assert "calibrated on 48 texts of data, held out of training for validation" in said
     assert "on the same texts were chosen: the best step of training" in said
-    for words in ("raw score   ECE 0.", "calibrated  ECE 0.", "log loss", "rule f1:", "rule coverage:"):
+    for words in ("raw   ", "calibrated   ", "ece 0.", "log loss 0.", "rule f1   ", "rule coverage   "):
         assert words in said
 
 
@@ -67,7 +62,7 @@ def test_the_held_out_texts_are_those_of_training_and_nothing_else(held: Path) -
     assert model.calibration is not None
     split = dataset.with_validation(0.4, 0).validation
     assert split is not None
-    expected, _ = fit_calibration(scores_of(model, split, 100), model.calibration.origin)
+    expected = fit_calibration(model.held_out(split), model.calibration.origin)
     same_numbers(expected.curves.to_dict(), model.calibration.curves.to_dict())
     same_numbers(expected.steps, model.calibration.steps)
 
@@ -98,7 +93,7 @@ def test_labels_that_are_not_probable_enough_are_left_out(held: Path) -> None:
     cut = model.predict(TEXTS, 10, min_probability=line)
     assert cut == [[one for one in found if (one.probability or 0) >= line] for found in everything]
     assert model.predict(TEXTS, 10, min_probability=1.0) == [[], [], []]
-    least = model.calibration.threshold_for_precision(0.5)
+    least = model.calibration.line(precision=0.5).least
     assert model.predict(TEXTS, 10, precision=0.5) == model.predict(TEXTS, 10, min_probability=least)
     rule = model.calibration.rules["f1"]
     by_rule = model.predict(TEXTS, rule="f1")
@@ -130,12 +125,7 @@ def test_the_command_line_gives_probabilities_to_people_and_machines(held: Path)
 
 def test_a_calibrated_folder_is_whole_and_says_what_it_was_fitted_on(held: Path) -> None:
     folder = part_of(held / "model", "calibration")
-    assert {path.name for path in folder.iterdir()} == {
-        "calibration.json",
-        "part.json",
-        "reliability.svg",
-        "reliability.png",
-    }
+    assert {path.name for path in folder.iterdir()} == {"calibration.json", "part.json"}
     assert verify(held / "model") == []
     content = json.loads((folder / "calibration.json").read_text())
     assert content["held_out"]["source"] == "validation" and content["held_out"]["texts"] == 48
@@ -170,7 +160,7 @@ def test_evaluate_reports_calibration_error_precisions_and_f1(held: Path) -> Non
     assert found["metrics"]["micro-F1"] == 100 * found["calibration"]["rules"]["f1"]["micro"]
     assert found["metrics"]["macro-F1"] == 100 * found["calibration"]["rules"]["f1"]["macro"]
     people = command("evaluate", held / "model", held / "data").out
-    assert "calibration error 0." in people and "--rule f1:" in people
+    assert "calibration error   0." in people and "--rule f1   " in people
 
 
 def test_evaluate_of_another_model_has_no_calibration(final: Path) -> None:
@@ -243,19 +233,19 @@ def test_each_fold_is_scored_by_a_model_that_was_not_trained_on_it(
     final: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[tuple[set[str], set[str]]] = []
-    real_train, real_scores = umpteen.model.calibrate._train, umpteen.model.calibrate.scores_of
+    real_train, real_scores = umpteen.model.calibrate._train, Classifier.held_out
 
     def watched_train(recipe: object, dataset: Dataset, *rest: object) -> Classifier:
         seen.append((set(dataset.train.texts), set()))
         assert dataset.validation is None and dataset.test is None
         return real_train(recipe, dataset, *rest)  # type: ignore[arg-type]
 
-    def watched_scores(classifier: Classifier, split: object, depth: int) -> object:
-        seen[-1][1].update(split.texts)  # type: ignore[attr-defined]
-        return real_scores(classifier, split, depth)  # type: ignore[arg-type]
+    def watched_scores(classifier: Classifier, split: Split) -> HeldOut:
+        seen[-1][1].update(split.texts)
+        return real_scores(classifier, split)
 
     monkeypatch.setattr(umpteen.model.calibrate, "_train", watched_train)
-    monkeypatch.setattr(umpteen.model.calibrate, "scores_of", watched_scores)
+    monkeypatch.setattr(Classifier, "held_out", watched_scores)
     dataset = open_dataset(final / "data")
     calibrate(copy_of(final, tmp_path), dataset, folds=3)
     assert len(seen) == 3 and all(not trained_on & scored for trained_on, scored in seen)
@@ -279,7 +269,7 @@ def test_the_fused_score_is_what_is_calibrated_and_without_the_ranker_there_is_n
     split = dataset.with_validation(0.4, 0).validation
     assert split is not None and loaded.ranker is not None and loaded.calibration is not None
     assert loaded.calibration.curves.to_dict() == found.curves.to_dict()
-    expected, _ = fit_calibration(scores_of(loaded, split, 100), found.origin)
+    expected = fit_calibration(loaded.held_out(split), found.origin)
     assert expected.curves.to_dict() == found.curves.to_dict()
     assert Classifier.load(model, ranker=False).calibration is None
 

@@ -16,7 +16,7 @@ from umpteen.search.ranking import Ranking
 
 @pytest.fixture(scope="module")
 def calibration() -> Calibration:
-    return fit_calibration(made_held_out(1500), {"said": "made up"})[0]
+    return fit_calibration(made_held_out(1500), {"said": "made up"})
 
 
 def as_ranking(held_out: HeldOut) -> tuple[Ranking, csr_array]:
@@ -50,6 +50,9 @@ def test_probabilities_hold_on_texts_that_took_no_part(calibration: Calibration)
     found = evaluate_calibration(calibration, ranking, truth)
     assert found["ece"] < 0.03 < found["ece_raw"]
     assert list(found["by_depth"]) == ["1", "5", "20"]
+    bins = found["by_depth"]["5"]["calibrated"]["bins"]
+    away = sum(pairs * abs(probability - right) for pairs, probability, right in bins)
+    assert away / sum(pairs for pairs, _, _ in bins) == pytest.approx(found["ece"])
     for wanted in found["precision"]:
         assert wanted["reached"] == pytest.approx(wanted["wanted"], abs=0.04)
     assert [one["wanted"] for one in found["precision"]] == [0.5, 0.7, 0.8, 0.9, 0.95]
@@ -61,7 +64,7 @@ def test_all_that_is_asked_for_holds_for_the_labels_given(calibration: Calibrati
     probabilities = calibration.probabilities(made_held_out(50, seed=3).scores)
     assert calibration.line().given(probabilities).all()
     assert np.array_equal(calibration.line(min_probability=0.4).given(probabilities), probabilities >= 0.4)
-    least = calibration.threshold_for_precision(0.9)
+    least = calibration.line(precision=0.9).least
     both = calibration.line(min_probability=0.4, precision=0.9).given(probabilities)
     assert np.array_equal(both, probabilities >= np.float32(max(0.4, least)))
     rule = calibration.line(rule="f1")
@@ -136,12 +139,13 @@ def test_texts_from_which_nothing_can_be_learnt_are_refused() -> None:
 
 def test_scores_beyond_1_are_read_as_logits() -> None:
     held_out = made_held_out(100)
-    assert fit_calibration(held_out, {})[0].raw == "clipped"
+    assert fit_calibration(held_out, {}).raw == "clipped"
     larger = HeldOut(held_out.scores * 10, held_out.right, held_out.positives)
-    found = fit_calibration(larger, {})[0]
+    found = fit_calibration(larger, {})
     assert found.raw == "sigmoid" and "exp" in found.figures["raw"]
 
 
 def test_six_texts_are_enough_to_get_something_finite() -> None:
-    found, probabilities = fit_calibration(made_held_out(6, labels=4), {})
-    assert np.isfinite(probabilities).all() and np.isfinite(found.figures["ece"])
+    held_out = made_held_out(6, labels=4)
+    found = fit_calibration(held_out, {})
+    assert np.isfinite(found.probabilities(held_out.scores)).all() and np.isfinite(found.figures["ece"])

@@ -23,7 +23,7 @@ from umpteen.calibration.curves import (
 
 
 def ece(probabilities: np.ndarray, right: np.ndarray) -> float:
-    return reliability_of(probabilities, right)[0]["ece"]
+    return float(reliability_of(probabilities, right)["ece"])
 
 
 @pytest.fixture(scope="module")

@@ -128,6 +128,12 @@ def test_a_model_is_not_judged_on_labels_it_does_not_know(folder: Path, tmp_path
     assert outcome.code == 2 and "'new'" in outcome.err and "--from" in outcome.err
 
 
+def test_going_on_warns_of_validation_texts_that_the_model_knows(folder: Path, tmp_path: Path) -> None:
+    given = ("train", folder / "recipe.toml", "--from", folder / "model", "--set", "training.steps=1")
+    told = {seed: command(*given, "--set", f"seed={seed}", "--output", tmp_path / str(seed)).err for seed in (0, 5)}
+    assert "was trained on texts that are validation here" in told[5] and "validation here" not in told[0]
+
+
 def test_a_trained_model_starts_a_run_on_more_labels(tmp_path: Path) -> None:
     few, every = write_miniature(tmp_path / "few", labels=range(6)), write_miniature(tmp_path / "every")
     recipe, first = write_recipe(tmp_path), tmp_path / "first"
@@ -137,7 +143,7 @@ def test_a_trained_model_starts_a_run_on_more_labels(tmp_path: Path) -> None:
     outcome = command("train", recipe, "--output", tmp_path / "more", *options, *tiny_rate)
     assert outcome.code == 0, outcome.err
     more = Classifier.load(tmp_path / "more")
-    assert more.labels.keys == KEYS
+    assert list(more.labels.keys) == KEYS
     # With a learning rate of nothing, the new run is where the old one ended: same towers, new vectors for new labels.
     old, new = (load_file(files_of(path) / "vectors.safetensors")["vectors"] for path in (first, tmp_path / "more"))
     np.testing.assert_allclose(new[:6], old, atol=1e-6)

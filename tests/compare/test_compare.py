@@ -162,17 +162,14 @@ def test_a_recipe_marked_so_gets_a_ranker() -> None:
     from umpteen.training.observer import Silence
 
     quiet = {"notice": print, "observer": Silence(), "progress": lambda *_: None}
-    rows = our_methods(["wordnet-nouns", "yso-titles+ranker"], ranker=True, **quiet)
-    assert [row.name for row in rows] == [
-        "umpteen wordnet-nouns",
-        "umpteen wordnet-nouns+ranker",
-        "umpteen yso-titles+ranker",
-    ]
+    rows = our_methods(["wordnet-nouns", "wordnet-nouns+ranker"], **quiet)
+    assert [row.name for row in rows] == ["umpteen wordnet-nouns", "umpteen wordnet-nouns+ranker"]
     assert rows[0].trials_file == rows[1].trials_file
 
 
 def test_a_ranker_is_weighed_on_validation_and_shares_trials_and_dual_encoder(folder: Path, tmp_path: Path) -> None:
-    found = compare(folder, tmp_path / "out", "--trials", "1", "--peers", "none", "--ranker")
+    ranked = f"{folder / 'recipe.toml'}+ranker"
+    found = compare(folder, tmp_path / "out", "--trials", "1", "--peers", "none", "--recipe", ranked)
     plain, ranked = found["results"]
     assert (plain["method"], ranked["method"]) == ("umpteen recipe", "umpteen recipe+ranker")
     assert ranked["trials"] == plain["trials"] and ranked["parameters"] > plain["parameters"]

@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 
 from umpteen.config import recipes
-from umpteen.config.recipes import checked, read_config, resolve, to_toml, with_overrides
+from umpteen.config.recipes import checked, resolve, to_toml, with_overrides
 from umpteen.config.settings import RunConfig, Section
 from umpteen.errors import BadConfig, BadFile, BadInput
 
@@ -87,7 +87,7 @@ def test_an_override_without_a_value_is_refused() -> None:
 def test_a_recipe_extends_the_one_beside_it(tmp_path: Path) -> None:
     (tmp_path / "under.toml").write_text("seed = 7\n[optimizer]\nlearning_rate = 0.5\nwarmup = 0.2\n")
     (tmp_path / "over.toml").write_text('extends = "under"\n[optimizer]\nlearning_rate = 0.25\n')
-    config = read_config(tmp_path / "over.toml")
+    config = resolve(str(tmp_path / "over.toml"))
     assert (config.seed, config.optimizer.learning_rate, config.optimizer.warmup) == (7, 0.25, 0.2)
 
 
@@ -95,7 +95,7 @@ def test_a_recipe_that_extends_itself_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text('extends = "b"\n')
     (tmp_path / "b.toml").write_text('extends = "a"\n')
     with pytest.raises(BadFile, match="leads back to itself"):
-        read_config(tmp_path / "a.toml")
+        resolve(str(tmp_path / "a.toml"))
 
 
 def test_a_dataset_folder_may_be_called_like_a_number() -> None:
@@ -109,10 +109,10 @@ def test_the_label_tower_takes_over_what_it_does_not_set() -> None:
 
 def test_a_missing_or_broken_recipe_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadFile, match="there is no such recipe"):
-        read_config(tmp_path / "none.toml")
+        resolve(str(tmp_path / "none.toml"))
     (tmp_path / "broken.toml").write_text("seed = = 1")
     with pytest.raises(BadFile, match=r"broken.toml: not a TOML file"):
-        read_config(tmp_path / "broken.toml")
+        resolve(str(tmp_path / "broken.toml"))
 
 
 def test_a_misspelt_recipe_name_is_refused_with_the_nearest_one() -> None:

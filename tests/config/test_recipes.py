@@ -25,14 +25,16 @@ PAPER = {
     "lf-wikipedia-500k": (128, 4e-4, 4096, 0.1, 2048, 1.0),
     "lf-amazontitles-1.3m": (32, 8e-4, 8192, 0.1, 1024, 1.0),
 }
-OBJECTIVES = {
-    "": ("decoupled_softmax", None),
-    "-softmax": ("softmax", None),
-    "-soft-top-5": ("soft_top_k", 5),
-    "-soft-top-100": ("soft_top_k", 100),
-    "-one-vs-all": ("one_vs_all", None),
+VARIANTS = {
+    "": ("decoupled_softmax", None, "all"),
+    "-softmax": ("softmax", None, "all"),
+    "-soft-top-5": ("soft_top_k", 5, "all"),
+    "-soft-top-100": ("soft_top_k", 100, "all"),
+    "-one-vs-all": ("one_vs_all", None, "all"),
+    "-hard-negatives": ("decoupled_softmax", None, "shortlist"),
+    "-cache": ("decoupled_softmax", None, "cache"),
 }
-NAMES = [(dataset, ending) for dataset in PAPER for ending in OBJECTIVES]
+NAMES = [(dataset, ending) for dataset in PAPER for ending in VARIANTS]
 LABELS = [f"{first} {second}" for first, second in itertools.permutations(WORDS, 2)][:110]  # SoftTop-100 needs more
 TRAIN, TEST = 24, 8
 
@@ -97,7 +99,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_paper_s_recipes_are_its_four_datasets_times_its_losses() -> None:
+def test_the_paper_s_recipes_are_its_four_datasets_times_its_losses_and_pools() -> None:
     shipped = {name for name in recipes.names() if name.startswith(("eurlex-4k", "lf-"))}
     assert shipped == {dataset + ending for dataset, ending in NAMES}
 
@@ -118,9 +120,10 @@ def test_a_recipe_holds_the_paper_s_hyper_parameters(dataset: str, ending: str) 
     assert tower.normalise == (objective.temperature != 1)
     assert (tower.kind, tower.start, tower.pooling) == ("transformer", "distilbert-base-uncased", "first")
     assert (config.encoder.towers, config.training.epochs, config.optimizer.weight_decay) == ("shared", 100, 0.01)
-    name, k = OBJECTIVES[ending]
+    name, k, pool = VARIANTS[ending]
     assert objective.name == name and (k is None or (objective.k, objective.alpha) == (k, 2))
     assert objective.positives_per_query is None
+    assert config.pool.name == pool and config.optimizer.clip_norm == 0
 
 
 @pytest.mark.parametrize(("dataset", "ending"), NAMES)

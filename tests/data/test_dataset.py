@@ -1,5 +1,6 @@
 import os
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from threading import Event
 
@@ -9,7 +10,7 @@ from tests.data.folders import opened, write_dexml, write_json_lines, write_nati
 
 from umpteen.data import Dataset, LabelCatalogue, Relevance, Split, Texts, open_dataset
 from umpteen.data.formats import native
-from umpteen.data.prepared import Builder, cache_folder
+from umpteen.data.prepared import Builder, cache_folder, own_cache
 from umpteen.errors import BadInput, NotSaved
 
 
@@ -94,13 +95,13 @@ def test_all_splits_are_views_of_one_whole(tmp_path: Path) -> None:
     dataset = opened(write_dexml(tmp_path / "set"))
     assert dataset.test is not None
     assert dataset.train.texts.whole() is dataset.test.texts.whole()
-    assert np.array_equal(dataset.test.texts.rows_in_whole(), [4, 5])
+    assert np.array_equal(dataset.test.texts.rows, [4, 5])
 
 
 def test_a_second_opening_reads_no_source_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_dexml(tmp_path / "set")
     first = opened(folder)
-    monkeypatch.setattr("umpteen.data.formats.dexml.read", None)
+    monkeypatch.setattr("umpteen.data.formats.xc_repository.read", None)
     assert opened(folder) == first
 
 
@@ -172,6 +173,18 @@ def test_the_cache_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.setenv("UMPTEEN_CACHE", str(tmp_path / "own"))
     assert cache_folder() == tmp_path / "own"
     assert cache_folder(tmp_path / "given") == tmp_path / "given"
+
+
+def test_a_cache_of_its_own_is_that_of_one_thread(tmp_path: Path) -> None:
+    usual = cache_folder()
+    with ThreadPoolExecutor(1) as other, ExitStack() as theirs:
+        with own_cache(tmp_path / "mine"):
+            assert other.submit(cache_folder).result() == usual
+            other.submit(theirs.enter_context, own_cache(tmp_path / "theirs")).result()
+            assert cache_folder() == tmp_path / "mine"
+        assert cache_folder() == usual and other.submit(cache_folder).result() == tmp_path / "theirs"
+        other.submit(theirs.close).result()
+        assert other.submit(cache_folder).result() == usual
 
 
 def test_a_bundled_dataset_is_opened_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

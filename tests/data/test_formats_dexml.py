@@ -19,6 +19,7 @@ from tests.data.folders import (
 )
 
 from umpteen.data import Relevance
+from umpteen.data.dataset import open_dataset
 from umpteen.errors import BadFile
 
 
@@ -110,7 +111,7 @@ def test_an_empty_file_is_named(folder: Path, name: str) -> None:
 @pytest.mark.parametrize("lines", [3, 5])
 def test_texts_and_matrix_must_have_as_many_rows(folder: Path, lines: int) -> None:
     write_lines(folder / "raw" / "trn_X.txt", (MULTILINGUAL * 2)[:lines])
-    with pytest.raises(BadFile, match=rf"Y\.trn\.npz: has 4 rows but .*trn_X\.txt has {lines}"):
+    with pytest.raises(BadFile, match=rf"trn_X\.txt: has {lines} queries but .*Y\.trn\.npz has 4"):
         opened(folder)
 
 
@@ -131,7 +132,7 @@ def test_a_label_row_out_of_range_inside_the_matrix_is_named(folder: Path) -> No
     good = matrix(TRAIN_LABELS)
     good.indices[2] = 7
     save_npz(folder / "Y.trn.npz", good)
-    with pytest.raises(BadFile, match=r"Y\.trn\.npz: row 1 .*0 to 2: label row 7"):
+    with pytest.raises(BadFile, match=r"Y\.trn\.npz, line 2: label row 7 is out of range: .*0 to 2"):
         opened(folder)
 
 
@@ -140,7 +141,7 @@ def test_an_impossible_weight_is_named_with_its_row(folder: Path, weight: float)
     bad = matrix(TRAIN_LABELS)
     bad.data[3] = weight
     save_npz(folder / "Y.trn.npz", bad)
-    with pytest.raises(BadFile, match=r"Y\.trn\.npz: row 2 has a weight"):
+    with pytest.raises(BadFile, match=r"Y\.trn\.npz, line 3: weight"):
         opened(folder)
 
 
@@ -205,3 +206,11 @@ def test_two_filter_files_for_one_split_are_refused(folder: Path) -> None:
     shutil.copy(folder / "filter_labels_test.txt", folder / "tst_filter_labels.txt")
     with pytest.raises(BadFile, match=r"tst_filter_labels\.txt: stands beside filter_labels_test\.txt"):
         opened(folder)
+
+
+def test_texts_beside_the_folder_raw_are_not_taken_for_those_in_it(folder: Path) -> None:
+    before = open_dataset(folder)
+    for name in ("Y.txt", "trn_X.txt", "lbl.raw.txt"):
+        (folder / name).write_text("another text\n")
+    after = open_dataset(folder)
+    assert after.fingerprint == before.fingerprint and list(after.labels.texts) == list(before.labels.texts)

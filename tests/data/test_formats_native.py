@@ -14,6 +14,7 @@ from tests.data.folders import (
 )
 
 from umpteen.data import Dataset
+from umpteen.data.dataset import open_dataset
 from umpteen.errors import BadFile
 
 CSV_LABELS = ["key,text", "a,ant", "b,bee", 'c,"cat, or ""puss"""']
@@ -191,7 +192,7 @@ def test_two_files_for_one_split_are_refused(tmp_path: Path) -> None:
         (["text,labels,weights", "one,a|b,1"], 2, "2 labels but 1 weights"),
         (["text,labels,weight", "one,a,2"], 2, "did you mean 'weights'"),
         (["text,labels,text", "one,a,two"], 1, "names a column twice"),
-        (["query,labels", "one,a"], 2, "has no 'text'; it has 'query', 'labels'"),
+        (["text,note", "one,a"], 1, "has none of the columns that usually hold labels .*; it has 'text', 'note'"),
         (["text,labels", '"long\ncell",a', ",a"], 4, "the query's text is empty"),
     ],
 )
@@ -236,3 +237,13 @@ def test_a_catalogue_too_large_to_compare_gives_no_nearest_key(tmp_path: Path, m
     write_json_lines(folder / "train.jsonl", [{"text": LABEL_TEXTS[0], "labels": ["role"]}])
     with pytest.raises(BadFile, match="'role' is not among the labels; add it there or correct it here"):
         opened(folder)
+
+
+def test_a_query_may_ignore_a_label_that_only_a_later_split_has(tmp_path: Path) -> None:
+    folder = tmp_path / "named"
+    folder.mkdir()
+    (folder / "train.jsonl").write_text('{"text": "one", "labels": ["a"], "ignore": ["b"]}\n')
+    (folder / "test.jsonl").write_text('{"text": "two", "labels": ["b"]}\n')
+    dataset = open_dataset(folder)
+    assert list(dataset.labels.keys) == ["a", "b"]
+    assert dataset.train.filtered.of(0).tolist() == [1] and dataset.train.relevance.of(0).tolist() == [0]

@@ -7,7 +7,7 @@ import pytest
 from folders import write_json_lines, write_text
 
 from umpteen.data import Dataset, open_dataset
-from umpteen.data.formats.columns import with_asked
+from umpteen.data.dataset import with_asked
 from umpteen.errors import BadFile, BadInput
 
 
@@ -161,8 +161,46 @@ def test_columns_of_a_folder_cannot_be_said(tmp_path: Path) -> None:
 
 def test_equal_texts_stand_on_one_side_of_the_validation_split(tmp_path: Path) -> None:
     lines = [f"text {number % 20},a{number % 3}" for number in range(100)]
-    dataset = opened(write_text(tmp_path / "set.csv", "\n".join(["text,labels", *lines]) + "\n"))
+    write_json_lines(tmp_path / "set" / "labels.jsonl", [{"key": f"a{n}", "text": f"a {n}"} for n in range(3)])
+    write_text(tmp_path / "set" / "train.csv", "\n".join(["text,labels", *lines]) + "\n")
+    dataset = opened(tmp_path / "set")  # where labels have a file of their own, rows stay as they are
     parted = dataset.with_validation(0.05, 0)
     assert parted.validation is not None
     assert not set(parted.train.texts) & set(parted.validation.texts)
     assert len(parted.train) + len(parted.validation) == 100
+
+
+def test_rows_of_the_same_text_are_merged_where_the_first_stands(tmp_path: Path) -> None:
+    path = write_text(
+        tmp_path / "long.csv", "text,label\nno sound,audio\nlogs out,login\nno sound,phone\nno sound,audio\n"
+    )
+    dataset = opened(path)
+    assert list(dataset.train.texts) == ["no sound", "logs out"] and labels_of(dataset) == [
+        ["audio", "phone"],
+        ["login"],
+    ]
+    assert "2 rows repeat a text; their labels are merged" in dataset.told
+
+
+def test_merged_rows_without_weights_weigh_1_beside_others(tmp_path: Path) -> None:
+    lines = [{"labels": ["a"]}, {"labels": ["b", "c"], "weights": [0.5, 2]}, {"labels": ["d"], "ignore": ["a"]}]
+    dataset = opened(write_json_lines(tmp_path / "set.jsonl", [{"text": "same", **line} for line in lines]))
+    assert labels_of(dataset) == [["a", "b", "c", "d"]]
+    assert dataset.train.relevance.weights_of(0).tolist() == [1, 0.5, 2, 1] and dataset.train.filtered.of(0) == [0]
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"text": ["a", "list"], "labels": ["x"]}, r"line 3: 'text' is"),
+        ({"text": "same", "labels": ["x"], "ignore": "x"}, r"line 3: 'ignore' is \"x\", not a list"),
+        ({"text": "same", "labels": ["x"], "weights": 3}, r"line 3: 'weights' is 3, not a list"),
+        ({"text": "same", "labels": ["x"], "weights": [1, 2]}, r"line 3: 1 labels but 2 weights"),
+    ],
+)
+def test_a_bad_row_is_named_by_its_line_where_rows_are_merged(
+    tmp_path: Path, row: dict[str, object], said: str
+) -> None:
+    good = {"text": "same", "labels": ["x"]}
+    with pytest.raises(BadFile, match=said):
+        opened(write_json_lines(tmp_path / "set.jsonl", [good, good, row]))

@@ -41,6 +41,11 @@ def test_a_pair_given_twice_keeps_its_greater_weight() -> None:
     assert relevance.graded
 
 
+def test_a_pair_given_twice_is_no_sum_whatever_the_type_of_its_weights() -> None:
+    given = csr_array((np.array([1, 1, 3]), np.array([2, 2, 2]), np.array([0, 2, 3])), shape=(2, LABELS))
+    assert Relevance(given).matrix.data.tolist() == [1, 3]
+
+
 def test_a_weight_of_zero_stays_a_relevant_pair() -> None:
     relevance = Relevance.from_lists([[2], [1, 4]], LABELS, weights=[[0], [1, 0]])
     assert as_lists(relevance.take([1, 0])) == [[1, 4], [2]]

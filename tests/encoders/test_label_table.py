@@ -129,7 +129,9 @@ def test_a_classifier_with_rows_survives_its_folder(fused: bool, tmp_path: Path)
     text = StaticEncoder.random(tmp_path / "start", 8, seed=3, dropout=0.2)
     label = with_rows(text, rows()) if fused else LabelTable(rows(), normalise=False, dropout=0.3)
     catalogue = LabelCatalogue([f"key {row}" for row in ROWS], TEXTS)
-    classifier = Classifier.build(Towers(query, label).eval(), catalogue, rows=ROWS)
+    classifier = Classifier(
+        Towers(query, label).eval(), catalogue, encode_texts(label.eval(), TEXTS, rows=ROWS).float()
+    )
     classifier.save(tmp_path / "model")
     assert verify(tmp_path / "model") == []
     loaded = Classifier.load(tmp_path / "model")

@@ -6,7 +6,7 @@ import pytest
 
 from miniature import command, write_recipe
 from tiny import POSITIONS, tiny_transformer
-from umpteen.config.recipes import read_config
+from umpteen.config.recipes import resolve
 from umpteen.config.settings import EncoderConfig
 from umpteen.data.dataset import Dataset
 from umpteen.data.labels import LabelCatalogue, Relevance, Split
@@ -61,5 +61,5 @@ def test_training_tells_of_cut_tokens_and_the_card_says_how_many(tmp_path: Path)
     assert outcome.code == 0 and "tokens are cut off" in outcome.out + outcome.err
     assert Classifier.load(tmp_path / "model").training["tokens_cut"] > 0.1
     assert "training tokens cut" in (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
-    whole = build_run(read_config(write_recipe(tmp_path, "encoder.query.max_length=auto")), workspace=None)
+    whole = build_run(resolve(str(write_recipe(tmp_path, "encoder.query.max_length=auto"))), workspace=None)
     assert whole.cut < 0.01

@@ -121,14 +121,6 @@ def test_rows_beyond_the_vocabulary_are_dropped_and_missing_rows_refused(source:
         StaticEncoder(tokenizer, torch.ones(tokenizer.vocabulary_size - 1, 2))
 
 
-def test_unusable_token_weights_are_refused(source: str) -> None:
-    encoder = StaticEncoder.random(source, 2, seed=0)
-    with pytest.raises(BadInput, match="token weights"):
-        encoder.set_token_weights(torch.ones(3))
-    with pytest.raises(BadInput, match="NaN"):
-        encoder.set_token_weights(torch.full_like(encoder.token_weights, torch.nan))
-
-
 def test_a_model_without_a_token_table_is_named(source: str) -> None:
     with pytest.raises(BadInput, match="safetensors"):
         StaticEncoder.from_token_table(source)

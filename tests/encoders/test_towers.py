@@ -1,6 +1,7 @@
 """Two towers or one: parameters once, comparable vectors, folders that are whole or refused."""
 
 import json
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ def test_a_shared_tower_is_one_object_listed_once(encoder: StaticEncoder) -> Non
 
 
 def test_separate_towers_start_alike_and_part(encoder: StaticEncoder) -> None:
-    towers = Towers.separate(encoder)
+    towers = Towers(encoder, deepcopy(encoder))
     assert not towers.shared
     assert len(list(towers.parameters())) == 2 * len(list(encoder.parameters()))
     assert isinstance(towers.label, StaticEncoder)

@@ -6,7 +6,7 @@ import pytest
 from evaluation.cases import matrix
 from umpteen.errors import BadInput
 from umpteen.evaluation.baselines import TfidfNeighbours, popularity
-from umpteen.evaluation.metrics import inverse_propensities
+from umpteen.evaluation.report import inverse_propensities
 
 TRAIN = ["red fox in the snow", "grey wolf in the snow", "a red car", "a blue car on the road", "ships at sea"]
 LABELS = [{0, 1}, {0, 2}, {3}, {3, 4}, {5}]
@@ -31,8 +31,8 @@ def test_neighbours_bring_their_labels() -> None:
 
 
 def test_only_the_nearest_neighbours_vote() -> None:
-    known = TfidfNeighbours(TRAIN, matrix(LABELS, 6))
-    assert known.rank(["fox in the snow"], 3, neighbours=1).rows.tolist() == [[0, 1, -1]]
+    known = TfidfNeighbours(TRAIN, matrix(LABELS, 6), neighbours=1)
+    assert known.rank(["fox in the snow"], 3).rows.tolist() == [[0, 1, -1]]
 
 
 def test_neighbours_never_bring_an_excluded_label() -> None:

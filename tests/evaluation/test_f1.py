@@ -6,8 +6,7 @@ from scipy.sparse import csr_array
 from sklearn.metrics import f1_score, precision_score, recall_score
 
 from umpteen.errors import BadInput
-from umpteen.evaluation.metrics import f1_of
-from umpteen.evaluation.report import Report, evaluate
+from umpteen.evaluation.report import Report, evaluate, f1_of
 from umpteen.search.ranking import NO_LABEL, Ranking
 
 
@@ -53,7 +52,7 @@ def test_nothing_given_is_worth_nothing() -> None:
 
 def test_a_truth_of_another_split_is_refused() -> None:
     ranking, given, truth = example(0)
-    with pytest.raises(BadInput, match="23 texts and 17 labels"):
+    with pytest.raises(BadInput, match="23 queries and 17 labels"):
         f1_of(ranking, given, truth[:5])
 
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from evaluation.cases import matrix, random_case, ranked
 from evaluation.naive import inverse_propensity, naive_metrics
 from umpteen.errors import BadInput
-from umpteen.evaluation.metrics import metric_terms
-from umpteen.evaluation.report import Report, evaluate
+from umpteen.evaluation.report import Report, evaluate, metric_terms
 
 KS = [1, 3, 5]
 
@@ -103,7 +102,7 @@ def test_blocks_of_queries_do_not_change_the_terms(monkeypatch: pytest.MonkeyPat
     case = random_case(11, 9, 5, seed=3)
     weights = np.linspace(1, 2, 9)
     whole = metric_terms(case.ranking, matrix(case.truth, 9), weights, KS)
-    monkeypatch.setattr("umpteen.evaluation.metrics._QUERIES_AT_A_TIME", 4)
+    monkeypatch.setattr("umpteen.evaluation.report._QUERIES_AT_A_TIME", 4)
     parts = metric_terms(case.ranking, matrix(case.truth, 9), weights, KS)
     for name, terms in whole.items():
         assert np.array_equal(terms.achieved, parts[name].achieved)

@@ -4,12 +4,16 @@ import numpy as np
 import pytest
 
 from umpteen.errors import BadInput
-from umpteen.evaluation import metrics
-from umpteen.evaluation.metrics import Terms, bootstrap_intervals, paired_difference, paired_differences
+from umpteen.evaluation import report
+from umpteen.evaluation.report import Difference, Terms, bootstrap_intervals, paired_differences
 
 
 def precision(successes: int, queries: int) -> Terms:
     return Terms((np.arange(queries) < successes).astype(np.float64), np.ones(queries))
+
+
+def paired_difference(ours: Terms, theirs: Terms, resamples: int = 1000, seed: int = 0) -> Difference:
+    return paired_differences({"": ours}, {"": theirs}, resamples, seed)[""]
 
 
 def test_the_interval_of_a_share_is_that_of_the_normal_approximation() -> None:
@@ -34,7 +38,7 @@ def test_the_same_seed_gives_the_same_interval_in_any_blocks(monkeypatch: pytest
     terms = {"P@1": precision(30, 100), "R@5": precision(60, 100)}
     first = bootstrap_intervals(terms, seed=7)
     assert bootstrap_intervals(terms, seed=8) != first
-    monkeypatch.setattr(metrics, "_COUNTS_AT_A_TIME", 1700)
+    monkeypatch.setattr(report, "_COUNTS_AT_A_TIME", 1700)
     assert bootstrap_intervals(terms, seed=7) == first
 
 

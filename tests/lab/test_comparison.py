@@ -1,8 +1,10 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
-from lab.comparison import Outcomes, claim_folder, finish_runs, over_seeds, signed, verdict, written
+from lab.comparison import BY_QUERY, Outcomes, claim_folder, finish_runs, signed, written
+from lab.estimate import verdict
 from lab.experiment import claim_best, claim_better
 
 from umpteen.errors import BadFile, BadInput
@@ -45,15 +47,6 @@ def test_a_folder_keeps_to_its_first_settings(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "new" / "settings.json").read_text())["size"] == "tiny"
 
 
-def test_the_interval_is_students_and_stays_within_what_is_possible() -> None:
-    # Three values with a standard deviation of 1: the half-width is 4.3027 / √3.
-    figures = over_seeds([9.0, 10.0, 11.0])
-    assert figures["mean"] == 10
-    assert figures["interval"] == pytest.approx([10 - 2.4841, 10 + 2.4841], abs=1e-3)
-    assert over_seeds([98.0, 99.0, 100.0], within=(0, 100))["interval"][1] == 100
-    assert over_seeds([7.0]) == {"mean": 7.0, "interval": None}
-
-
 @pytest.mark.parametrize(
     ("interval", "expected"),
     [
@@ -88,7 +81,7 @@ def test_differences_are_paired_by_seed() -> None:
     # The seeds differ by 40 points, the variants by 1 or 1.1 within each: only pairing can see it.
     outcomes = outcomes_of(ours=[11.0, 31.1, 51.0], theirs=[10.0, 30.0, 50.0])
     assert outcomes.seeds == 3 and outcomes.variants == ["ours", "theirs"]
-    difference = outcomes.difference("ours", "theirs", "P@1")
+    difference = outcomes.difference("ours", "theirs", "P@1").figures()
     assert difference["mean"] == pytest.approx(1.033, abs=1e-3)
     assert difference["interval"] == pytest.approx([0.890, 1.177], abs=1e-3)
     claim = claim_better(outcomes, "ours is better", "ours", "theirs", "P@1", paper="said")
@@ -99,11 +92,25 @@ def test_differences_are_paired_by_seed() -> None:
     assert claim_better(outcomes, "theirs is better", "theirs", "ours", "P@1", paper="said").verdict == "refuted"
 
 
-def test_the_best_of_all_is_compared_with_its_strongest_rival() -> None:
+def test_the_best_of_all_is_compared_with_every_rival() -> None:
     outcomes = outcomes_of(ours=[50.0, 51.0, 52.0], weak=[10.0, 10.0, 10.0], strong=[51.0, 51.0, 51.0])
     claim = claim_best(outcomes, "ours is the best", "ours", "P@1", paper="said")
-    assert claim.verdict == "undecided" and "for strong" in claim.ours
+    assert claim.verdict == "undecided" and "to strong" in claim.ours and "to weak" in claim.ours
+    assert claim.difference == outcomes.difference("ours", "strong", "P@1").figures()
     assert outcomes.best("P@1", among=["weak", "ours"]) == "ours"
+
+
+def test_where_runs_kept_their_queries_differences_are_paired_by_query_and_other_queries_count() -> None:
+    hard = 100.0 * (np.arange(40) % 2)  # what both variants find, query by query
+    runs = [
+        {"variant": variant, "seed": seed, "P@1": 0.0, BY_QUERY: {"P@1": (hard + gain + 0.1 * seed).tolist()}}
+        for variant, gain in (("ours", 1.0 + np.arange(40) / 40), ("theirs", 0.0))
+        for seed in (0, 1)
+    ]
+    found = Outcomes(runs).difference("ours", "theirs", "P@1")
+    assert found.mean == pytest.approx(1.4875)
+    # The seeds agree to the last digit; only which queries were drawn could have moved the mean.
+    assert found.error == pytest.approx(np.std(np.arange(40) / 40, ddof=1) / np.sqrt(40))
 
 
 def test_intervals_of_percentages_end_at_100() -> None:

@@ -1,9 +1,9 @@
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from contract import assert_contract
 from lab.experiment import Setup, run
 from lab.report import write_report
 
@@ -13,18 +13,10 @@ from umpteen.errors import BadInput
 Finished = Callable[[str], tuple[Path, Any]]
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+# Those that are killed and resumed in a test of their own are held against the contract there.
+@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name not in ("generation", "memorisation")])
 def test_every_experiment_has_a_tiny_size_that_leaves_what_the_contract_says(name: str, finished: Finished) -> None:
-    folder, results = finished(name)
-    assert json.loads((folder / "results.json").read_text()) == json.loads(json.dumps(results))
-    assert results["experiment"] == name and results["size"] == "tiny" and results["seeds"] == 1
-    assert results["claim"] == results["claims"][0]["claim"] and results["verdict"] == results["claims"][0]["verdict"]
-    assert all(claim["verdict"] == "undecided" for claim in results["claims"])  # a single seed decides nothing
-    assert all(claim["paper"] and claim["ours"] for claim in results["claims"])
-    assert "paper" in results["summary"] and results["command"].startswith(f"python -m lab run {name} ")
-    assert results["settings"] and results["results"] and results["runs"]
-    assert (folder / f"{name}.svg").read_text().count("<svg") == 1
-    assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    assert_contract(name, *finished(name))
 
 
 def test_a_killed_run_goes_on_after_the_finished_ones(tmp_path: Path, part_of_nouns: Path) -> None:

@@ -3,10 +3,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from contract import assert_contract
 from lab.experiment import Setup, run
 from lab.generation import begin
 from lab.generation_rows import NONE, ROWS, texts_of
-from lab.generation_scores import difference_over_texts, judged, mean_over_texts, rouge
+from lab.generation_scores import rouge
 
 from lab import generation_rows, generation_scores
 from umpteen.errors import BadInput
@@ -23,18 +24,6 @@ def test_rouge_is_what_one_counts_by_hand() -> None:
 def test_precision_and_recall_are_both_in_the_f_measure() -> None:
     assert rouge(["a b"], ["a b c d e f"])["ROUGE-1"][0] == pytest.approx(100 * 2 * (1 / 3) / (1 / 3 + 1))
     assert all(values[0] == 0 for values in rouge(["a b"], [""]).values())
-
-
-def test_a_verdict_needs_other_texts_and_other_seeds_to_agree() -> None:
-    theirs = np.zeros((2, 50))
-    ours = theirs + np.linspace(0.5, 1.5, 50)
-    assert judged(difference_over_texts(ours, theirs)) == "confirmed"
-    assert judged(difference_over_texts(theirs, ours)) == "refuted"
-    assert judged(difference_over_texts(theirs, theirs)) == "undecided"
-    assert judged(difference_over_texts(ours[:1], theirs[:1])) == "undecided"
-    found = difference_over_texts(np.stack([ours[0] * 3, -ours[0] / 2]), theirs)
-    assert found["interval"][0] > 0 > found["interval_over_seeds"][0] and judged(found) == "undecided"
-    assert mean_over_texts(ours)["mean"] == pytest.approx(1.0)
 
 
 def test_the_tiny_experiment_runs_and_goes_on_with_its_finished_rows(
@@ -59,14 +48,14 @@ def test_the_tiny_experiment_runs_and_goes_on_with_its_finished_rows(
     assert len(scored) == 5  # the first two rows were not made again
     assert [message.endswith("is finished already") for message in heard[:4]] == [True, True, False, False]
     assert [row["variant"] for row in results["results"]] == list(ROWS)
-    assert results["verdict"] in {"confirmed", "refuted", "undecided"} and len(results["claims"]) == 3
+    assert len(results["claims"]) == 3
     for row in ROWS:
         records = [json.loads(line) for line in texts_of(tmp_path / "out", row, 0).read_text().splitlines()]
         assert len(records) == results["settings"]["data"]["test_texts"]
         assert all(("Tags:" in record["prompt"]) <= (row != NONE) for record in records)
         assert not any(record["definition"].casefold() in record["prompt"].casefold() for record in records)
     assert sum("Tags:" in record["prompt"] for record in records) == len(records)  # the true ones are always there
-    assert (tmp_path / "out" / "generation.svg").exists()
+    assert_contract("generation", tmp_path / "out", results)
 
 
 def test_what_cannot_be_run_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

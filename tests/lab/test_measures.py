@@ -9,6 +9,7 @@ import torch
 from lab.bm25 import bm25
 from lab.comparison import Outcomes
 from lab.cutting import cut
+from lab.deciles import contributions_by_pairs, deciles_by_pairs
 from lab.gradients import choose_labels, feedback_of
 from lab.new_labels import hold_out, recall
 from lab.scores import count_scores, precision_recall, separation
@@ -159,3 +160,21 @@ def test_a_cut_keeps_frequent_labels_and_queries_that_have_one() -> None:
     assert part.test is not None and len(part.test) == 2
     assert np.diff(part.train.relevance.matrix.indptr).min() > 0
     assert part.fingerprint == cut(dataset, queries=3, labels=2).fingerprint
+
+
+def test_each_tenth_of_the_pairs_holds_as_many_of_them() -> None:
+    counts = np.array([1, 10, 3, 5, 1])
+    assert deciles_by_pairs(counts).tolist() == [9, 4, 8, 7, 9]  # pairs 1–10 of 20, 11–15, 16–18, 19, 20; rows by count
+    even = np.full(40, 3)
+    assert np.bincount(deciles_by_pairs(even)).tolist() == [4] * 10
+    assert deciles_by_pairs(np.zeros(3, dtype=np.int64)).tolist() == [0, 0, 0]
+
+
+def test_contributions_by_pairs_add_up_to_precision() -> None:
+    truth = dataset_of([[0]], 6, test=[[0, 1, 5], [2], [3, 4]]).test
+    assert truth is not None
+    rows = np.array([[0, 1, 2, 3, 4], [2, 0, 1, 3, 4], [0, 1, 2, 5, 3]], dtype=np.int32)
+    ranking = Ranking(rows, -np.arange(15, dtype=np.float32).reshape(3, 5), 6)
+    found = contributions_by_pairs(ranking, truth, np.array([50, 20, 10, 10, 5, 5]))
+    assert sum(found) == pytest.approx(100 * 4 / 15, abs=1e-3)  # of 15 answers, 0, 1, 2 and 3 are right
+    assert found[4] == found[6] == found[7] == found[8] == pytest.approx(100 / 15, abs=1e-3)

@@ -1,8 +1,8 @@
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from contract import assert_contract
 from lab.comparison import Outcomes
 from lab.experiment import Setup, run
 from lab.memorisation import BATCH, DESIGNS, HARD, POOLS, RANDOM, Course, Variant, begin, conclude, recipe
@@ -74,7 +74,7 @@ def test_the_tiny_experiment_runs_and_resumes(tmp_path: Path, monkeypatch: pytes
     assert batch["labels_in_play"]["mean"] <= 32 < random["labels_in_play"]["mean"]
     assert 32 < hard["labels_in_play"]["mean"] <= 160
     assert all(0 <= row["P@1"]["mean"] <= 100 for row in by_variant.values())
-    assert json.loads((tmp_path / "out" / "results.json").read_text()) == json.loads(json.dumps(results))
+    assert_contract("memorisation", tmp_path / "out", results)
     assert not any((tmp_path / "out" / "work").iterdir())
 
 

@@ -133,4 +133,5 @@ def draw(folder: Path, heard: list[str]) -> list[Path]:
         "ours": figures.Curve([0, 1, 2], [[0.0, 50.0, 100.0], [0.0, 60.0, 90.0]]),
         "theirs": figures.Curve([0, 2], [0.0, 20.0]),
     }
-    return figures.draw_curves(folder / "figure", curves, title="a title", x="epoch", y="P@1 (%)", notice=heard.append)
+    panel = figures.Lines(curves, x="epoch", y="P@1 (%)", whole_x=True)
+    return figures.draw(folder / "figure", [panel], title="a title", notice=heard.append)

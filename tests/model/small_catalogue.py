@@ -5,8 +5,14 @@ from contextlib import closing
 from pathlib import Path
 
 from umpteen.model.folder import MANIFEST, ModelFolder
+from umpteen.model.labels import LabelEntry, LiveLabels
 
 LABELS = {"f": "fish", "t": "tax law", "l": "library", "ключ": "図書館 — book", "d": "dog and tree"}
+
+
+def entries(labels: LiveLabels, search: str = "", *, retired: bool = True) -> list[LabelEntry]:
+    """All there is to say about the labels."""
+    return [labels.entry(row) for row in labels.find_rows(search, retired=retired)]
 
 
 def database(model: Path) -> Path:

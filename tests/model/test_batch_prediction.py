@@ -1,5 +1,6 @@
 """Files of texts are answered whole, at constant memory, and the same after a kill."""
 
+import csv
 import gzip
 import json
 import os
@@ -367,7 +368,7 @@ def test_files_that_cannot_be_read_are_refused_by_name(home: Path, classifier: C
         with pytest.raises(BadInput, match=problem):
             predict_file(classifier, tmp_path / name, output, Wanted(skip_bad=True), overwrite=True)
     source = write(tmp_path / "t.jsonl")
-    for bad, problem in {"out.csv": "end it in .jsonl", "": "end it in .jsonl"}.items():
+    for bad, problem in {"out.txt": "end it in .jsonl", "": "end it in .jsonl"}.items():
         refused(command("predict", home / "model", "--input", source, "--output", tmp_path / bad), problem)
     (tmp_path / "folder.jsonl").mkdir()
     with pytest.raises(BadInput, match="is a folder"):
@@ -375,6 +376,26 @@ def test_files_that_cannot_be_read_are_refused_by_name(home: Path, classifier: C
     with pytest.raises(BadInput, match="--id-field is for"):
         predict_file(classifier, source, tmp_path / "out.npz", Wanted(id_field="id"))
     assert not output.exists()
+
+
+def test_a_table_has_a_row_for_each_text(classifier: Classifier, tmp_path: Path) -> None:
+    predict_file(classifier, write(tmp_path / "t.csv"), tmp_path / "out.csv", Wanted(k=2, id_field="id"))
+    with (tmp_path / "out.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["id"] for row in rows] == [f"n-{n}" for n in range(23)]
+    answers = classifier.predict(TEXTS, 2)
+    assert [row["labels"].split("|") for row in rows] == [[one.key for one in found] for found in answers]
+    scores = [[float(score) for score in row["scores"].split("|")] for row in rows]
+    assert scores == [[pytest.approx(one.score, rel=1e-4) for one in found] for found in answers]
+
+
+def test_what_failed_before_its_first_row_is_not_in_the_way(classifier: Classifier, tmp_path: Path) -> None:
+    source = write(tmp_path / "t.csv")
+    with pytest.raises(BadInput, match="has no column 'body_text'"):
+        predict_file(classifier, source, tmp_path / "out.csv", Wanted(field="body_text"))
+    assert {path.name for path in tmp_path.iterdir()} == {"t.csv"}
+    predict_file(classifier, source, tmp_path / "out.csv", Wanted(k=1))
+    assert (tmp_path / "out.csv").exists()
 
 
 def test_options_that_go_together_are_asked_for_together(home: Path, tmp_path: Path) -> None:

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import torch
 from scipy.sparse import csr_array
-from small_catalogue import LABELS
+from small_catalogue import LABELS, entries
 
 from answers import same_answers
 from umpteen.data.labels import LabelCatalogue
+from umpteen.encoders.encoder import encode_texts
 from umpteen.encoders.parts import PartsEncoder
 from umpteen.encoders.rows import RowTable
 from umpteen.encoders.static import StaticEncoder
@@ -24,8 +25,9 @@ from umpteen.model import catalogue as catalogue_module
 from umpteen.model import classifier as classifier_module
 from umpteen.model.catalogue import Encoded, open_labels
 from umpteen.model.changes import Add, Locked, Rename, Retire
-from umpteen.model.classifier import Classifier, compact, verify
+from umpteen.model.classifier import Classifier, verify
 from umpteen.model.folder import MANIFEST, ModelFolder
+from umpteen.model.writing import compact
 
 TEXTS = ["the fish trade", "a tax in law", "library network", "food for a dog"]
 
@@ -87,7 +89,11 @@ def test_undo_gives_back_labels_and_vectors_to_the_bit(model: Path) -> None:
     def state(one: Classifier) -> tuple[object, ...]:
         ranking = one.rank(TEXTS, 4)
         assert torch.isfinite(one.vectors).all()
-        return one.labels.page(), ranking.rows.tolist(), one.vectors[torch.from_numpy(one.labels.active)].tolist()
+        return (
+            entries(one.labels, retired=False),
+            ranking.rows.tolist(),
+            one.vectors[torch.from_numpy(one.labels.active)].tolist(),
+        )
 
     states = [state(classifier)]
     for changes in (
@@ -127,7 +133,11 @@ def test_a_classifier_without_a_folder_changes_in_memory(model: Path, tmp_path: 
     assert len(classifier.history()) == 3
     classifier.save(tmp_path / "saved")
     saved = Classifier.load(tmp_path / "saved")
-    assert saved.version == 3 and saved.labels == classifier.labels and saved.labels.origin(5) == "added"
+    assert (
+        saved.version == 3
+        and entries(saved.labels) == entries(classifier.labels)
+        and saved.labels.entry(5).origin == "added"
+    )
     np.testing.assert_array_equal(saved.rank(TEXTS, 6).rows, classifier.rank(TEXTS, 6).rows)
     np.testing.assert_allclose(saved.rank(TEXTS, 6).scores, classifier.rank(TEXTS, 6).scores, atol=1e-6)
 
@@ -236,7 +246,7 @@ def test_a_model_in_use_goes_on_without_its_folder(model: Path, tmp_path: Path) 
             np.testing.assert_allclose(found.scores, before.scores, atol=1e-6)
         other.save(tmp_path / "copy")
         copy = Classifier.load(tmp_path / "copy")
-        assert copy.labels == one.labels and torch.equal(copy.vectors, vectors)
+        assert entries(copy.labels) == entries(one.labels) and torch.equal(copy.vectors, vectors)
         copy.change_labels([Add("n", "network of food"), Add("l", "library")])
         assert best(copy, "network of food") == "n" and best(copy, "library") == "l"
 
@@ -263,7 +273,8 @@ def test_a_label_table_has_no_vector_for_a_new_text_but_can_retire(model: Path, 
     table = Classifier.load(tmp_path / "table")
     with pytest.raises(BadInput, match="label table, which has no vector for a text"):
         table.add_labels({"n": "new"})
-    assert table.retire_labels(["f"]) == 1 and table.undo() == 2 and table.labels.origin(0) == "trained"
+    assert table.retire_labels(["f"]) == 1 and table.undo() == 2 and table.labels.entry(0).origin == "trained"
+    assert len(table.index.labels.changed) == 0  # its own vector of the base: nothing to keep
     same_answers(table.predict(["fish"], k=5), first.predict(["fish"], k=5))
 
 
@@ -275,14 +286,15 @@ def test_a_new_label_of_a_fused_tower_has_no_residual_and_an_old_one_takes_its_o
     residual = RowTable(torch.randn(5, 16, generator=torch.Generator().manual_seed(1)))
     parts = {"static": query, "table": LabelTable(residual, normalise=False, optional=True)}
     fused = Towers(query, PartsEncoder(parts, "sum")).eval()
-    Classifier.build(fused, LabelCatalogue(LABELS.keys(), LABELS.values()), rows=np.arange(5)).save(tmp_path / "fused")
+    vectors = encode_texts(fused.label, list(LABELS.values()), rows=np.arange(5)).float()
+    Classifier(fused, LabelCatalogue(LABELS.keys(), LABELS.values()), vectors).save(tmp_path / "fused")
     classifier = Classifier.load(tmp_path / "fused")
     before = classifier.vectors.clone()
     classifier.change_labels([Add("n", "network of food"), Rename("f", "trade")])
     torch.testing.assert_close(classifier.vectors[5], query.encode(["network of food"])[0])
     torch.testing.assert_close(classifier.vectors[0], query.encode(["trade"])[0])
     classifier.rename_labels({"f": "fish"})
-    assert torch.equal(classifier.vectors[:5], before) and classifier.labels.origin(0) == "trained"
+    assert torch.equal(classifier.vectors[:5], before) and classifier.labels.entry(0).origin == "trained"
 
 
 def test_keys_that_come_as_one_string_are_refused(model: Path) -> None:

@@ -23,10 +23,11 @@ from umpteen.errors import BadInput, DamagedModel, InUse
 from umpteen.model import classifier as classifier_module
 from umpteen.model import live as live_model
 from umpteen.model.changes import Add, Retire
-from umpteen.model.classifier import Classifier, compact
+from umpteen.model.classifier import Classifier
 from umpteen.model.folder import CALIBRATION, INDEX, MANIFEST, ModelFolder
 from umpteen.model.index import build_index, remove_index
 from umpteen.model.live import LiveModel
+from umpteen.model.writing import compact
 from umpteen.rerank.features import RankerSettings, TextFeatures
 from umpteen.rerank.ranker import Ranker
 
@@ -60,7 +61,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def calibrate(model: Path) -> None:
     scores = Classifier.load(model).rank(TEXTS, 10).scores
     right = np.random.default_rng(0).random(scores.shape) < np.clip(scores, 0, 1)
-    calibration, _ = fit_calibration(HeldOut(scores, right, right.sum(axis=1)), {"said": "made for this test"})
+    calibration = fit_calibration(HeldOut(scores, right, right.sum(axis=1)), {"said": "made for this test"})
     with ModelFolder(model).adding(CALIBRATION) as part:
         calibration.save(part.folder)
 

@@ -2,20 +2,23 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from small_catalogue import ask, database
+from small_catalogue import ask, database, entries
 
 from answers import same_answers
 from miniature import command, files_of, flip_a_byte, listing, part_of
 from umpteen.errors import BadInput, DamagedModel, NotSaved
 from umpteen.model.catalogue import open_labels
 from umpteen.model.changes import Add, Rename, Retire
-from umpteen.model.classifier import Classifier, compact, verify
+from umpteen.model.classifier import Classifier, verify
 from umpteen.model.folder import INDEX, ModelFolder
 from umpteen.model.index import certificate_of
-from umpteen.search.engine import BOUND
+from umpteen.model.live import LiveModel
+from umpteen.model.writing import compact
+from umpteen.search.index import BOUND
 
 TEXTS = ["the fish trade", "a tax in law", "library network", "food for a dog"]
 
@@ -40,18 +43,18 @@ def test_the_answers_stay_and_the_history_ends(changed: Path) -> None:
     answers, old = before.rank(TEXTS, 6), files_of(changed)
     assert compact(changed) == (2, 2, 6, False)
     after = Classifier.load(changed)
-    assert after.version == 2 and after.history() == [] and after.labels == before.labels
+    assert after.version == 2 and after.history() == [] and entries(after.labels) == entries(before.labels)
     np.testing.assert_array_equal(after.rank(TEXTS, 6).rows, answers.rows)
     np.testing.assert_allclose(after.rank(TEXTS, 6).scores, answers.scores, atol=1e-6)
     assert not old.exists() and len(list(changed.glob("model-*"))) == 2 and verify(changed) == []
     assert (changed / "notes.txt").read_text() == "mine" and after.recipe == "seed = 1\n"
-    assert [after.labels.origin(row) for row in range(7)] == [
+    assert [after.labels.entry(row).origin for row in range(7)] == [
         "renamed", "trained", "trained", "trained", "trained", "added", "added"
     ]  # fmt: skip
     card = (changed / "README.md").read_text()
     assert "# A text classifier over 6 labels" in card and "- labels: 6, in labels.db, and 1 retired ones" in card
     assert files_of(changed).name in card and old.name not in card
-    assert before.refresh() is True and before.labels == after.labels
+    assert before.refresh() is True and entries(before.labels) == entries(after.labels)
 
 
 def test_versions_count_on_afterwards_and_retired_rows_come_back(changed: Path) -> None:
@@ -60,7 +63,7 @@ def test_versions_count_on_afterwards_and_retired_rows_come_back(changed: Path) 
     with pytest.raises(BadInput, match="there are 2 to 2"):
         classifier.undo(0)
     assert classifier.add_labels({"t": "tax law"}) == 3
-    assert classifier.labels.row("t") == 1 and classifier.labels.origin(1) == "trained"
+    assert classifier.labels.row("t") == 1 and classifier.labels.entry(1).origin == "trained"
     assert Classifier.load(changed).predict(["tax law"], k=1)[0][0].key == "t"
     assert classifier.undo() == 4 and "t" not in classifier.labels
     assert compact(changed).versions == 2 and compact(changed).versions == 0
@@ -111,7 +114,7 @@ def test_an_index_of_older_labels_is_dropped_only_on_demand(changed: Path) -> No
     outcome = command("labels", "compact", changed, "--drop-index")
     assert outcome.code == 0 and "2 versions folded" in outcome.out and "its index was of older labels" in outcome.out
     assert not index.exists() and INDEX not in Classifier.load(changed).parts
-    assert Classifier.load(changed).version == 2 and Classifier.load(changed).labels == before
+    assert Classifier.load(changed).version == 2 and entries(Classifier.load(changed).labels) == entries(before)
     assert "nothing to compact" in command("labels", "compact", changed).out
 
 
@@ -144,15 +147,15 @@ def test_parts_of_a_model_that_has_taken_the_place_of_this_one_are_not_taken_for
 def test_labels_that_others_change_before_it_begins_are_folded_in(
     changed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    load = Classifier.load
+    load = LiveModel.load
 
-    def meanwhile(*asked: object, **named: bool) -> Classifier:
-        monkeypatch.setattr(Classifier, "load", load)
-        found = load(*asked, **named)  # type: ignore[arg-type]
+    def meanwhile(*asked: Any, **named: bool) -> LiveModel:
+        monkeypatch.setattr(LiveModel, "load", load)
+        found = load(*asked, **named)
         Classifier.load(changed).add_labels({"late": "a late one"})
         return found
 
-    monkeypatch.setattr(Classifier, "load", meanwhile)
+    monkeypatch.setattr(LiveModel, "load", meanwhile)
     assert compact(changed)[:3] == (3, 3, 7)
     assert "late" in open_labels(changed).labels and open_labels(changed).versions == []
 

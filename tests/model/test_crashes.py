@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 from forked import ends_of, fork
-from small_catalogue import database
+from small_catalogue import database, entries
 
 from umpteen.model.changes import Add, Change, Rename, Retire
-from umpteen.model.classifier import Classifier, compact, verify
+from umpteen.model.classifier import Classifier, verify
 from umpteen.model.folder import INDEX, ModelFolder
+from umpteen.model.writing import compact
 
 CHANGES: list[Change] = [Add("n", "network of food"), Rename("f", "trade"), Retire("t")]
 DIED = 99
@@ -55,7 +56,7 @@ def dying_at(call: int, *, after: bool) -> None:
 
 @pytest.mark.parametrize("after", [False, True])
 def test_a_process_that_dies_leaves_the_old_labels_or_the_new_ones(model: Path, after: bool) -> None:
-    old = Classifier.load(model).labels.page()
+    old = entries(Classifier.load(model).labels, retired=False)
     left, code = [], DIED
     while code == DIED:
         before = Classifier.load(model).version
@@ -70,13 +71,32 @@ def test_a_process_that_dies_leaves_the_old_labels_or_the_new_ones(model: Path, 
         found = Classifier.load(model)
         left.append(found.version - before)
         if found.version == before:
-            assert found.labels.page() == old and code == DIED
+            assert entries(found.labels, retired=False) == old and code == DIED
         else:
             assert [found.labels.text_of(key) for key in "nft"] == ["network of food", "trade", None]
             found.undo()  # the next change works
-            assert found.labels.page() == old
+            assert entries(found.labels, retired=False) == old
     # Many deaths before the version counts, at least one after, and then none.
     assert left == sorted(left) and left.count(0) >= 8 and left.count(1) >= 2
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_process_that_dies_while_it_learns_leaves_all_of_a_lesson_or_nothing(model: Path, after: bool) -> None:
+    texts, left, code = ["fish law", "tax", "library"], [], DIED
+    while code == DIED:
+
+        def learn() -> None:
+            classifier = Classifier.load(model)
+            dying_at(len(left) + 1, after=after)
+            classifier.learn(texts, ["f", "t", "l"])
+
+        (code,) = ends_of(fork(learn))
+        assert code in (0, DIED) and verify(model) == []
+        found = Classifier.load(model)
+        left.append(len(found.examples()))
+        if left[-1]:
+            found.undo_examples()  # the next change works
+    assert left == sorted(left) and set(left) == {0, 3}
 
 
 @pytest.mark.parametrize("after", [False, True])
@@ -85,18 +105,18 @@ def test_a_process_that_dies_while_it_compacts_leaves_the_old_model_or_the_new_o
 ) -> None:
     Classifier.load(model).change_labels(CHANGES)
     labels = Classifier.load(model).labels
-    histories, code = [], DIED
+    histories, code, first = [], DIED, 5 if after else 1  # with both, every fourth point
     while code == DIED:
         copy = Path(shutil.copytree(model, tmp_path / "copy"))
 
         def fold(copy: Path = copy) -> None:
-            dying_at(4 * len(histories) + 1, after=after)
+            dying_at(8 * len(histories) + first, after=after)
             compact(copy)
 
         (code,) = ends_of(fork(fold))
         assert code in (0, DIED) and verify(copy) == []
         found = Classifier.load(copy)
-        assert found.labels == labels and found.version == 1
+        assert entries(found.labels) == entries(labels) and found.version == 1
         histories.append(len(found.history()))
         assert found.add_labels({"m": "more"}) == 2  # the next change works
         compact(copy)

@@ -2,16 +2,21 @@
 
 import csv
 import json
+import math
+import shutil
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from miniature import LABELS, TOPICS, command, refused
-from umpteen.data.dataset import open_dataset
+from tiny import tiny_default_model
+from umpteen.data.dataset import given_dataset, open_dataset
 from umpteen.errors import BadInput
 from umpteen.model.classifier import Classifier
-from umpteen.model.fit import fit, fit_data, sized
+from umpteen.model.fit import _Pace, fit, fit_data, sized
 from umpteen.training.observer import Silence
 
 
@@ -24,6 +29,13 @@ def write_table(path: Path, texts: int) -> Path:
             other = TOPICS[(7 * number) % len(TOPICS)]
             rows.writerow([f"{LABELS[label]} number {number} with {other}", f"{LABELS[label]}|{other}"])
     return path
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """MiniLM itself is fitted in the example of `umpteen.fit`."""
+    with tiny_default_model(tmp_path_factory.mktemp("default")):
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +100,33 @@ def test_a_killed_fit_goes_on_with_what_was_tried(tmp_path: Path) -> None:
     assert (tmp_path / "model.fit" / "trials.jsonl").read_text().startswith(first)  # it was not made again
 
 
+def test_a_model_that_was_changed_while_another_was_fitted_is_kept_aside(
+    fitted: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    model, heard = Path(shutil.copytree(fitted[0] / "model", tmp_path / "model")), list[str]()
+
+    class Teaching(Silence):
+        def notice(self, message: str) -> None:
+            heard.append(message)
+            if message.startswith("n-grams"):
+                Classifier.load(model).learn(["law of fish"], ["fish"])
+
+    asked: dict[str, Any] = {"trials": 1, "recipe": "static", "overwrite": True, "compare": False}
+    fit_data(str(fitted[0] / "tickets.csv"), model, **asked, observer=Teaching())
+    (kept,) = tmp_path.glob("model.kept-*")
+    assert len(Classifier.load(kept).examples()) == 1 and Classifier.load(model).examples() == []
+    assert f"what stood there is kept in {kept}" in heard[-1]
+
+
+def test_stages_of_the_same_name_are_counted_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 10.0, 100.0, 104.0])  # the first report of a stage is not always its beginning
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    pace = _Pace(Silence(), None, math.inf)
+    for done, total in ((0, 8), (8, 8), (2, 4), (4, 4)):
+        pace("reading texts", done, total)
+    assert pace.read == 14
+
+
 def test_settings_of_a_part_do_not_keep_the_other_part_from_being_tried_alone(tmp_path: Path) -> None:
     table = write_table(tmp_path / "tickets.csv", 90)
     heard: list[str] = []
@@ -102,8 +141,30 @@ def test_settings_of_a_part_do_not_keep_the_other_part_from_being_tried_alone(tm
                 raise Killed
 
     with pytest.raises(Killed):
-        fit_data(str(table), tmp_path / "model", trials=3, observer=Listening())
+        fit_data(str(table), tmp_path / "model", trials=4, observer=Listening())
     assert "kind=frozen" in heard[-1]
+
+
+def test_a_language_that_the_encoder_cuts_to_pieces_is_told(tmp_path: Path) -> None:
+    heard: list[str] = []
+
+    class Enough(BaseException):
+        pass
+
+    class Listening(Silence):
+        def notice(self, message: str) -> None:
+            heard.append(message)
+
+        def started(self, step: int, steps: int) -> None:
+            raise Enough
+
+    for number, words in enumerate(("dog and fish", "Xylqx zzwvk qqjxz")):
+        table = tmp_path / f"{number}.csv"
+        table.write_text("text,labels\n" + "".join(f"{words} {row},label {row % 7}\n" for row in range(30)))
+        with pytest.raises(Enough):
+            fit_data(str(table), tmp_path / f"model{number}", trials=1, observer=Listening())
+    (told,) = (message for message in heard if "word pieces a word" in message)
+    assert "may not know this language" in told
 
 
 def test_few_texts_are_trained_in_small_batches(tmp_path: Path) -> None:
@@ -128,7 +189,8 @@ def test_a_file_is_evaluated_and_labels_the_model_lacks_are_left_out(
 
 def test_columns_of_a_frame_are_fitted_and_labels_may_have_texts_of_their_own(tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame({"body": ["law of fish", "tax of trade"] * 10, "tags": [["a"], ["b", "c_d"]] * 10})
+    frame = pandas.DataFrame({"body": [f"{text} {n}" for n in range(10) for text in ("law of fish", "tax of trade")]})
+    frame["tags"] = [["a"], ["b", "c_d"]] * 10
     meanings = {"a": "fishing law", "later": "a label that no text has yet"}
     with pytest.raises(BadInput, match=r"texts\[1\] is missing, empty or no string"):
         fit(["a", None], ["x", "y"])
@@ -138,6 +200,33 @@ def test_columns_of_a_frame_are_fitted_and_labels_may_have_texts_of_their_own(tm
     known = dict(zip(model.labels.keys, model.labels.texts, strict=True))
     assert known == {"a": "fishing law", "b": "b", "c_d": "c d", "later": "a label that no text has yet"}
     assert model.predict(["law of fish"], k=1)[0][0].key == "a" and (tmp_path / "model").exists()
+
+
+def test_a_classifier_evaluates_and_calibrates_itself_as_the_commands_do(
+    fitted: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    other = write_table(tmp_path / "other.csv", 40)
+    with other.open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    texts, labels = [row["body"] for row in rows], [row["tags"].split("|") for row in rows]
+    model = Classifier.load(shutil.copytree(fitted[0] / "model", tmp_path / "model"))
+    told = json.loads(command("evaluate", tmp_path / "model", other, "--json").out)
+    assert model.evaluate(texts, labels).metrics == pytest.approx(told["metrics"])
+    assert model.calibrate(texts, labels).origin["texts"] == 40
+    kept = Classifier.load(tmp_path / "model").calibration
+    assert kept is not None and model.calibration is not None and kept.rules == model.calibration.rules
+    assert model.calibration.origin["source"] == "unseen"
+    for said in ("40 texts, none of which", f"labels {model.labels.count()};", "on validation P@1"):
+        assert said in repr(model)
+    assert "<th>encoder</th>" in model._repr_html_() and "static" in model._repr_html_()
+
+
+def test_rows_of_the_same_text_become_one_with_all_labels() -> None:
+    dataset = given_dataset(["a b", "c", "a b"], ["x", ["y"], ["z", "x"]])
+    assert list(dataset.train.texts) == ["a b", "c"] and dataset.told == (
+        "1 rows repeat a text; their labels are merged",
+    )
+    assert [dataset.labels.keys[row] for row in dataset.train.relevance.of(0)] == ["x", "z"]
 
 
 def test_training_on_data_without_a_recipe_points_here(tmp_path: Path) -> None:

@@ -5,10 +5,13 @@ import random
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,7 +26,7 @@ from umpteen.errors import BadInput, DamagedModel, InUse, NotSaved
 from umpteen.files.storage import can_hold
 from umpteen.model.catalogue import change_labels, open_labels
 from umpteen.model.changes import Part, write_part
-from umpteen.model.classifier import Classifier, compact, verify
+from umpteen.model.classifier import Classifier, verify
 from umpteen.model.folder import ModelFolder
 from umpteen.model.index import (
     Sample,
@@ -35,9 +38,12 @@ from umpteen.model.index import (
     remove_index,
     sync_index,
 )
+from umpteen.model.writing import compact
+from umpteen.search.certificate import queries_per_second
 from umpteen.search.faiss import FaissIndex
-from umpteen.search.kinds import KINDS
-from umpteen.search.milvus import MilvusCollection, MilvusConnection
+from umpteen.search.index import KINDS
+from umpteen.search.milvus import MilvusConnection
+from umpteen.search.milvus_index import MilvusIndex
 
 COUNT = 300
 
@@ -55,6 +61,17 @@ def label_texts(count: int = COUNT) -> dict[str, str]:
 
 
 QUERIES = list(label_texts(40).values())
+
+
+@pytest.fixture(autouse=True, scope="module")
+def impatient() -> Iterator[None]:
+    """Speed is measured with a query or two, and Milvus asked more than twice a second whether its index is ready."""
+    from pymilvus.client import grpc_handler
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("umpteen.model.index.queries_per_second", partial(queries_per_second, seconds=0.0))
+        patch.setattr(grpc_handler, "time", SimpleNamespace(time=time.time, sleep=lambda wait: time.sleep(wait / 50)))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -181,8 +198,7 @@ def test_a_recall_that_cannot_be_reached_changes_nothing(model: Path, monkeypatc
     assert listing(model) == before
 
 
-def test_milvus_that_cannot_be_reached_changes_nothing(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("umpteen.search.milvus._WAITS", (0.01, 0.01, 0.01))
+def test_milvus_that_cannot_be_reached_changes_nothing(model: Path) -> None:
     before = listing(model)
     outcome = command("index", "build", model, "--kind", "milvus", "--uri", "http://127.0.0.1:9")
     refused(outcome, "127.0.0.1:9", "is it running")
@@ -197,7 +213,7 @@ def test_the_command_builds_shows_syncs_and_removes(model: Path, tmp_path: Path)
     assert built["sample"] == "texts of queries.txt" and built["queries"] == 15 and built["k"] == 5
     assert json.loads(command("index", "show", model, "--json").out) == built
     shown = command("index", "show", model).out
-    assert "searches with faiss-hnsw" in shown and "recall@5" in shown and "texts of queries.txt" in shown
+    assert "faiss-hnsw" in shown and "recall interval" in shown and "texts of queries.txt" in shown
     assert command("index", "sync", model).out == "nothing to do\n"
     answer = json.loads(command("predict", model, "fish law", "--json").out)
     assert len(answer["labels"]) == 5
@@ -377,7 +393,7 @@ def test_nothing_is_built_into_an_engine_that_another_process_has_open(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = listing(model)
-    monkeypatch.setattr("umpteen.search.milvus_index.filled", never)
+    monkeypatch.setattr(MilvusIndex, "over", never)
     with open_elsewhere(tmp_path / "elsewhere.db"):
         outcome = command("index", "build", model, "--kind", "milvus", "--uri", tmp_path / "elsewhere.db")
     refused(outcome, "elsewhere.db", "stop that one", "Nothing was changed")
@@ -423,14 +439,14 @@ def test_a_sync_leaves_an_index_alone_that_was_built_meanwhile(
     engine = tmp_path / "elsewhere.db"
     build_index(model, "milvus", recall=0.9, uri=believed(engine, monkeypatch))
     Classifier.load(model, index=False).add_labels({"late": "dog dog library"})
-    mark = MilvusCollection.mark
+    mark = MilvusIndex.mark
 
-    def meanwhile(collection: MilvusCollection, now: Any) -> None:
-        mark(collection, now)
-        collection.connection.close()
+    def meanwhile(index: MilvusIndex, now: Any) -> None:
+        mark(index, now)
+        index.connection.close()
         build_index(model, "exact")
 
-    monkeypatch.setattr(MilvusCollection, "mark", meanwhile)
+    monkeypatch.setattr(MilvusIndex, "mark", meanwhile)
     with pytest.raises(NotSaved, match=r"replaced meanwhile; what stands there now is as it was"):
         sync_index(model)
     assert Classifier.load(model).index.kind == "exact" and verify(model) == []

@@ -26,9 +26,10 @@ from umpteen.files.storage import sha256_of
 from umpteen.model import catalogue as catalogue_module
 from umpteen.model import folder as model_folder
 from umpteen.model import writing as model_writing
-from umpteen.model.classifier import Classifier, compact, verify
+from umpteen.model.classifier import Classifier, verify
 from umpteen.model.folder import INDEX, MANIFEST, ModelFolder, checked_parts
 from umpteen.model.index import build_index, remove_index
+from umpteen.model.writing import compact
 
 LABELS = {"f": "fish", "t": "tax law", "l": "library", "n": "network of food"}
 VECTORS, STRUCTURE = "vectors.safetensors", "index.faiss"
@@ -176,7 +177,10 @@ def test_folders_of_other_formats_are_refused_with_one_line(model: Path, tmp_pat
     (older / "labels.jsonl").write_text("{}")
     content = json.loads((model / MANIFEST).read_text())
     (model / MANIFEST).write_text(json.dumps({**content, "format": 4, "umpteen": "9.9"}))
-    for folder, *named in ((older, "older umpteen", "train it again"), (model, "format 4 found, 3 expected", "9.9")):
+    for folder, *named in (
+        (older, "manifest.json is missing", "no umpteen model"),
+        (model, "format 4 found, 3 expected", "9.9"),
+    ):
         before = listing(folder)
         for asked in (["predict", folder, "fish"], ["verify", folder], ["labels", "add", folder, "k", "text"]):
             outcome = command(*asked)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from forked import on_a_small_disk
-from small_catalogue import LABELS, alter, ask, database, without_database
+from small_catalogue import LABELS, alter, ask, database, entries, without_database
 
 from miniature import listing
 from umpteen.errors import BadInput, DamagedModel, NotSaved
@@ -25,9 +25,7 @@ from umpteen.model.changes import (
     Retire,
     Step,
     Store,
-    Version,
-    append_version,
-    digest_of,
+    versions_of,
 )
 from umpteen.model.classifier import Classifier, verify
 from umpteen.model.folder import ModelFolder
@@ -60,7 +58,7 @@ def test_a_database_at_rest_is_one_file_that_writers_and_readers_can_share(chang
     assert [found.name for found in changed.glob(f"{path.name}*")] == [path.name]
     assert path.read_bytes()[18:20] == b"\2\2"  # SQLite's mark of a write-ahead log
     shutil.copytree(changed, changed.with_name("copy"))
-    assert Classifier.load(changed.with_name("copy")).labels == Classifier.load(changed).labels
+    assert entries(Classifier.load(changed.with_name("copy")).labels) == entries(Classifier.load(changed).labels)
 
 
 def test_the_files_of_the_training_are_never_touched(model: Path) -> None:
@@ -122,7 +120,9 @@ def test_a_history_that_makes_no_sense_is_refused_although_its_digests_are_right
     step: Step, vector: bytes | None, said: str, changed: Path
 ) -> None:
     with ModelFolder(changed).store.changing() as connection:
-        append_version(connection, Version(4, "", "", (step,)), [7], [vector], digest_of(connection, 3) or "")
+        versions = versions_of(ModelFolder(changed).store, 0)
+        versions += versions.unread(connection)
+        versions.record(connection, [(step.do, step.key, 7, step.text)], [vector], "")
     for load in (Classifier.load, open_labels):
         with pytest.raises(DamagedModel, match=rf"model-\w+\.db: is not a history of these labels.*{said}"):
             load(changed)
@@ -131,9 +131,9 @@ def test_a_history_that_makes_no_sense_is_refused_although_its_digests_are_right
 def test_a_row_that_no_label_has_misleads_nobody_who_goes_back_to_an_older_version(changed: Path) -> None:
     alter(database(changed), "UPDATE changes SET row = 99 WHERE key = 'n'")
     labels = open_labels(changed)
-    then = labels.at(2).page()
+    then = entries(labels.at(2), retired=False)
     labels.undo(2)
-    assert labels.labels.page() == then
+    assert entries(labels.labels, retired=False) == then
 
 
 @pytest.mark.parametrize(
@@ -219,22 +219,26 @@ def test_a_history_that_parts_from_the_one_in_use_is_another_one(model: Path, tm
     classifier.add_labels({"n": "network of food"})
     other.rename_labels({"f": "trade"})
     shutil.copyfile(database(copy), database(model))  # an old copy comes back
-    assert classifier.refresh() is True and classifier.labels == other.labels and "n" not in classifier.labels
+    assert (
+        classifier.refresh() is True
+        and entries(classifier.labels) == entries(other.labels)
+        and "n" not in classifier.labels
+    )
 
 
 def test_a_reader_s_snapshot_stays_what_it_was_while_others_write(changed: Path) -> None:
     classifier, store = Classifier.load(changed), ModelFolder(changed).store
     with store.reading() as early:
-        assert [recorded.version.number for recorded in store.versions(early, 0)] == [1, 2, 3]
+        assert [version.number for version in versions_of(store, 0).unread(early)] == [1, 2, 3]
         classifier.retire_labels(["m"])
         with store.reading() as late:
-            assert len(list(store.versions(late, 0))) == 4
+            assert len(versions_of(store, 0).unread(late)) == 4
         classifier.undo(0)
-        assert [recorded.version.number for recorded in store.versions(early, 0)] == [1, 2, 3]
+        assert [version.number for version in versions_of(store, 0).unread(early)] == [1, 2, 3]
         assert not store.nobody_reads_older()
     assert store.nobody_reads_older()
     with store.reading() as connection:
-        assert len(list(store.versions(connection, 0))) == 5
+        assert len(versions_of(store, 0).unread(connection)) == 5
 
 
 def test_what_fails_in_the_middle_leaves_nothing(changed: Path) -> None:
@@ -290,7 +294,7 @@ def test_a_disk_that_fills_up_leaves_the_last_version(model: Path, tmp_path: Pat
             for number in range(10_000):
                 classifier.add_labels({f"key-{number}": "word " * 2000})
         again = Classifier.load(place / "model")
-        assert again.labels == classifier.labels and 0 < again.version < 10_000
+        assert entries(again.labels) == entries(classifier.labels) and 0 < again.version < 10_000
         assert verify(place / "model") == []
 
     on_a_small_disk(place, fill)

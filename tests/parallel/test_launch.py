@@ -169,11 +169,10 @@ def test_stopped_and_killed_it_resumes_on_another_number_of_processes(
 
 
 @needs_proc
-@pytest.mark.parametrize("how", [(*UMPTEEN, "--processes", "2"), TORCHRUN], ids=["umpteen", "torchrun"])
 def test_processes_end_and_save_themselves_when_their_launcher_is_killed(
-    how: Sequence[str], launched: type[Launched], folder: Path
+    launched: type[Launched], folder: Path
 ) -> None:
-    run = launched(how, "--set", "training.steps=1000000")
+    run = launched(UMPTEEN, "--processes", "2", "--set", "training.steps=1000000")
     run.wait_for_steps(2)
     ranks = [run.process(rank) for rank in (0, 1)]
     run.launcher.kill()

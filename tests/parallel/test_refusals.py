@@ -10,7 +10,7 @@ import torch
 from quick import quick_recipe
 
 from miniature import KEYS, LABELS, write_miniature
-from umpteen.config.recipes import read_config
+from umpteen.config.recipes import resolve
 from umpteen.errors import BadInput, InUse, LostProcess
 from umpteen.files.storage import open_workspace
 from umpteen.model.train import WORK, train_in
@@ -28,7 +28,7 @@ def write_two_labels(folder: Path) -> Path:
 
 
 def train_on(world: World, recipe: Path, sources: Sequence[Path]) -> None:
-    config = read_config(recipe)
+    config = resolve(str(recipe))
     source = sources[min(world.rank, len(sources) - 1)]
     config = config.model_copy(update={"data": config.data.model_copy(update={"source": str(source)})})
     train_in(world, config, output=recipe.parent / "model")

@@ -21,4 +21,4 @@ def costs() -> Costs:
 
 
 def work(labels: int = 10, processes: int = 1, evaluated: int = 4) -> Work:
-    return Work(np.full(8, 2), np.full(labels, 2), False, evaluated, processes)
+    return Work(np.full(8, 2), np.full(labels, 2), evaluated, processes)

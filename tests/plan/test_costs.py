@@ -24,7 +24,7 @@ def test_a_line_never_falls_with_the_size_nor_below_nothing() -> None:
 
 def test_the_largest_micro_batch_is_counted_with_its_padding() -> None:
     queries, labels = np.array([4, 3, 3]), np.array([2, 2, 2, 2, 2])
-    assert largest_micro_batch(queries, labels, shared=False, token_budget=8) == 8
-    assert largest_micro_batch(queries, labels, shared=False, token_budget=1) == 4  # one text may exceed it
-    assert largest_micro_batch(queries, labels, shared=True, token_budget=1000) == 4 * 8
-    assert largest_micro_batch(np.array([0]), np.array([0]), shared=True, token_budget=5) == 2  # as if one token
+    assert largest_micro_batch(queries, labels, token_budget=8) == 8
+    assert largest_micro_batch(queries, labels, token_budget=1) == 4  # one text may exceed it
+    assert largest_micro_batch(queries, labels, token_budget=1000) == 4 * 3
+    assert largest_micro_batch(np.array([0, 0]), np.array([0]), token_budget=5) == 2  # as if one token

@@ -9,8 +9,9 @@ import torch
 from miniature import write_recipe
 from umpteen.config.recipes import resolve
 from umpteen.parallel.meter import Meter
-from umpteen.plan.measure import WatchedStep, measure
-from umpteen.training.build import build_run, step_settings
+from umpteen.plan.measure import Marks, measure
+from umpteen.training.build import build_run
+from umpteen.training.step import TrainingStep
 
 
 @pytest.mark.parametrize("towers", ["shared", "separate"])
@@ -33,7 +34,7 @@ def test_a_step_that_is_watched_is_the_step_of_the_run(tmp_path: Path) -> None:
     rows, losses = np.arange(16), []
     for watched in (False, True):
         run = build_run(config, workspace=None)
-        given = (run.towers, run.data, run.objective, run.optimizer, step_settings(config))
-        step = WatchedStep(*given, meter=Meter(torch.device("cpu"))) if watched else run.step
+        given = (run.towers, run.data, run.objective, run.optimizer, config)
+        step = TrainingStep(*given, mark=Marks(Meter(torch.device("cpu")))) if watched else run.step
         losses.append([step(rows, step=number, seed=0).loss for number in range(3)])
     assert losses[0] == losses[1]

@@ -11,7 +11,7 @@ from sklearn.svm import LinearSVC
 
 from umpteen.rerank import fit as fitting
 from umpteen.rerank.features import RankerSettings
-from umpteen.rerank.fit import BlockWeights, Samples, fit_weights
+from umpteen.rerank.fit import Samples, fit_weights
 
 TEXTS, LABELS, FEATURES, CANDIDATES = 60, 23, 40, 9
 SETTINGS = RankerSettings(candidates=CANDIDATES, threshold=0.0, tolerance=1e-9, iterations=100_000, cost=0.7)
@@ -98,7 +98,7 @@ def test_a_killed_fit_goes_on_and_ends_the_same(toy: Toy, tmp_path: Path) -> Non
         killed = Toy(tmp_path / "killed").samples
         solved: list[tuple[int, int]] = []
 
-        def solve(samples: Samples, start: int, stop: int, settings: RankerSettings) -> BlockWeights:
+        def solve(samples: Samples, start: int, stop: int, settings: RankerSettings) -> dict[str, np.ndarray]:
             if len(solved) == 2:
                 raise KeyboardInterrupt
             solved.append((start, stop))

@@ -11,8 +11,9 @@ from scipy.sparse import csr_array
 from miniature import KEYS, command, refused, trained
 from umpteen.data.dataset import open_dataset
 from umpteen.model.changes import Add, Rename, Retire
-from umpteen.model.classifier import Classifier, compact, verify
+from umpteen.model.classifier import Classifier, verify
 from umpteen.model.rerank import fit_ranker
+from umpteen.model.writing import compact
 from umpteen.rerank.features import RankerSettings
 from umpteen.rerank.ranker import LATER, fuse, keep_place
 from umpteen.search.ranking import NO_LABEL, Ranking

@@ -23,18 +23,17 @@ def unit(count: int, seed: int) -> torch.Tensor:
 def memory() -> Memory:
     chance = np.random.default_rng(0)
     relevant = csr_array((chance.random((TEXTS, LABELS)) < 0.25).astype(np.float32))
-    return Memory(unit(TEXTS, 1), Memory.of(unit(TEXTS, 1), relevant).labels, neighbours=5, temperature=0.2)
+    return Memory(unit(TEXTS, 1), Memory.of(unit(TEXTS, 1), relevant).labels)
 
 
-def by_loops(memory: Memory, queries: torch.Tensor, rows: NDArray[np.int32], without: list[int]) -> NDArray[np.float64]:
+def by_loops(memory: Memory, queries: torch.Tensor, rows: NDArray[np.int32]) -> NDArray[np.float64]:
     """Every neighbour, one after the other."""
     votes = np.zeros(rows.shape)
     labels = memory.labels.toarray()
     for query, vector in enumerate(queries.double()):
         scores = (memory.vectors.double() @ vector).numpy()
-        scores[[without[query]] if without[query] >= 0 else []] = -np.inf
-        best = np.argsort(-scores)[: memory.neighbours]
-        weights = np.exp(scores[best] / memory.temperature)
+        best = np.argsort(-scores)[:5]
+        weights = np.exp(scores[best] / 0.2)
         weights /= weights.sum()
         for place, row in enumerate(rows[query]):
             if row != NO_LABEL:
@@ -42,34 +41,28 @@ def by_loops(memory: Memory, queries: torch.Tensor, rows: NDArray[np.int32], wit
     return votes
 
 
-@pytest.mark.parametrize("own", [None, [3, NO_LABEL, 0, 22, 5, 6, NO_LABEL]])
-def test_votes_are_those_of_the_nearest_texts_but_never_of_the_text_itself(
-    own: list[int] | None, memory: Memory
-) -> None:
+def test_votes_are_those_of_the_nearest_texts(memory: Memory) -> None:
     queries = unit(QUERIES, 2)
-    if own is not None:
-        queries = torch.stack([memory.vectors[row] if row >= 0 else queries[at] for at, row in enumerate(own)])
     rows = np.stack([np.random.default_rng(at).permutation(LABELS)[:4] for at in range(QUERIES)]).astype(np.int32)
     rows[2, 1] = NO_LABEL
-    nearest = memory.nearest(queries, None if own is None else np.array(own))
-    votes = memory.votes(nearest, rows)
-    np.testing.assert_allclose(votes, by_loops(memory, queries, rows, own or [NO_LABEL] * QUERIES), atol=1e-5)
+    votes = memory.votes(memory.nearest(queries, 5), rows, 0.2)
+    np.testing.assert_allclose(votes, by_loops(memory, queries, rows), atol=1e-5)
     assert votes.max() <= 1 + 1e-6 and votes[2, 1] == 0
 
 
 def test_a_memory_survives_its_folder_and_knows_nothing_of_later_labels(memory: Memory, tmp_path: Path) -> None:
     memory.save(tmp_path)
-    loaded = Memory.load(tmp_path, LABELS, memory.neighbours, memory.temperature)
+    loaded = Memory.load(tmp_path, LABELS)
     queries, rows = unit(QUERIES, 2), np.tile(np.arange(LABELS, dtype=np.int32), (QUERIES, 1))
-    expected = memory.votes(memory.nearest(queries), rows)
-    np.testing.assert_array_equal(loaded.votes(loaded.nearest(queries), rows), expected)
+    expected = memory.votes(memory.nearest(queries, 5), rows, 0.2)
+    np.testing.assert_array_equal(loaded.votes(loaded.nearest(queries, 5), rows, 0.2), expected)
     more = loaded.with_labels(LABELS + 2)
     wider = np.concatenate([rows, np.full((QUERIES, 1), LABELS + 1, dtype=np.int32)], axis=1)
-    found = more.votes(more.nearest(queries), wider)
+    found = more.votes(more.nearest(queries, 5), wider, 0.2)
     np.testing.assert_array_equal(found[:, :-1], expected)
     assert not found[:, -1].any()
     with pytest.raises(ValueError):
-        Memory.load(tmp_path, 3, 5, 0.2)  # fewer labels than it names
+        Memory.load(tmp_path, 3)  # fewer labels than it names
 
 
 def test_a_label_given_with_weight_nought_gets_no_vote() -> None:

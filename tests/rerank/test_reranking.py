@@ -80,6 +80,9 @@ def test_a_classifier_saved_again_keeps_its_ranker(home: Path) -> None:
     np.testing.assert_array_equal(again.rank(TEXTS, 5).rows, loaded.rank(TEXTS, 5).rows)
     np.testing.assert_allclose(again.rank(TEXTS, 5).scores, loaded.rank(TEXTS, 5).scores, rtol=1e-5, atol=1e-6)
     assert "by hand" in (home / "again" / "README.md").read_text()
+    assert again.ranker is not None and again.ranker.memory is not None and again.ranker.memory.texts is not None
+    kept = list(again.ranker.memory.texts)
+    assert len(kept) == len(again.ranker.memory.vectors) and set(kept) <= set(data_of(home).train.texts)
 
 
 def test_a_flipped_byte_of_the_ranker_is_found(home: Path) -> None:

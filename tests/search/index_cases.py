@@ -7,8 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from umpteen.search.engine import LabelIndex
-from umpteen.search.index import Indexed, LiveVectors, NamedRows
+from umpteen.search.index import Indexed, LabelIndex, LiveVectors, NamedRows
 from umpteen.search.ranking import NO_LABEL, Ranking
 
 DIMENSION = 24
@@ -69,6 +68,16 @@ class Truth:
         return found
 
 
+def changed(labels: LiveVectors, rows: NDArray[np.int64], vectors: Tensor) -> LiveVectors:
+    """These rows, each named once, have these vectors from now on, new rows and known ones."""
+    active = np.zeros(max(len(labels), int(rows.max(initial=-1)) + 1), dtype=np.bool_)
+    active[: len(labels)] = labels.active
+    active[rows] = True
+    now = dict(zip(labels.changed.tolist(), labels.vectors, strict=True))
+    now |= dict(zip(rows.tolist(), vectors, strict=True))
+    return LiveVectors(labels.base, active, np.array(sorted(now)), torch.stack([now[row] for row in sorted(now)]))
+
+
 def add(
     side: LabelIndex | Truth, rows: NDArray[np.int64], vectors: NDArray[np.float32], labels: NamedRows | None = None
 ) -> None:
@@ -76,14 +85,16 @@ def add(
     if isinstance(side, Truth):
         side.put(rows, vectors)
     else:
-        side.tell(over(side.labels.with_rows(rows, torch.from_numpy(vectors)), labels), rows)
+        side.tell(over(changed(side.labels, rows, torch.from_numpy(vectors)), labels), rows)
 
 
 def remove(side: LabelIndex | Truth, rows: NDArray[np.int64], labels: NamedRows | None = None) -> None:
     if isinstance(side, Truth):
         side.drop(rows)
     else:
-        side.tell(over(side.labels.without(rows), labels), rows)
+        active = np.where(np.isin(np.arange(len(side.labels)), rows), False, side.labels.active)
+        now = LiveVectors(side.labels.base, active, side.labels.changed, side.labels.vectors)
+        side.tell(over(now, labels), rows)
 
 
 def recall(found: Ranking, queries: Tensor, truth: Truth) -> float:

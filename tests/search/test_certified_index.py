@@ -9,9 +9,8 @@ import torch
 from search.index_cases import clustered
 from umpteen.errors import BadInput
 from umpteen.search.certificate import Certificate, interval, queries_per_second, recalls, tune
-from umpteen.search.engine import ExactIndex
 from umpteen.search.faiss import FLAT, HNSW, IVFPQ, KINDS, SQ, FaissIndex
-from umpteen.search.index import Effort, LiveVectors, exact_search
+from umpteen.search.index import Effort, ExactIndex, LiveVectors, exact_search
 from umpteen.search.ranking import Ranking
 
 COUNT = 2000

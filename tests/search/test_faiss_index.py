@@ -12,6 +12,7 @@ from search.index_cases import (
     Truth,
     add,
     change,
+    changed,
     clustered,
     over,
     recall,
@@ -100,7 +101,7 @@ def test_rows_that_were_removed_before_it_was_built_are_not_in_it(kind: str, tmp
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_index_built_after_changes_holds_them(kind: str, tmp_path: Path) -> None:
     base = clustered(400, 4)
-    labels = LiveVectors(base).with_rows(np.array([7, 400, 402]), 9 * torch.eye(3, base.shape[1]))
+    labels = changed(LiveVectors(base), np.array([7, 400, 402]), 9 * torch.eye(3, base.shape[1]))
     index = FaissIndex.over(kind, labels, EFFORTS[kind])
     (tmp_path / "index").mkdir()
     opened = reopened(tmp_path / "index", labels, index.save(tmp_path / "index"))

@@ -1,7 +1,6 @@
 """One connection for all threads: its client comes and goes once, and nobody waits for anybody's call."""
 
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier, Event
@@ -16,7 +15,7 @@ from umpteen.search import milvus as milvus_engine
 from umpteen.search.milvus import MilvusAway, MilvusConnection
 
 ADDRESS = "http://milvus.example:19530"
-SOON = 10.0  # seconds; what would never happen has not happened by then
+SOON = 120.0  # seconds; what would never happen has not happened by then
 
 
 class Client:
@@ -117,14 +116,12 @@ def test_who_is_still_at_work_after_the_end_opens_nothing(made: list[Client], tm
 @pytest.mark.parametrize("address", [ADDRESS, "labels.db"])
 def test_an_address_that_is_not_believed_is_not_connected_to(address: str, made: list[Client]) -> None:
     connection = MilvusConnection(address, refused="nobody vouches for it")
-    uses: list[Callable[[], Any]] = [lambda: connection.call(lambda client: client), connection.connect]
-    for use in uses:
-        with pytest.raises(MilvusAway, match=f"{address}: nobody vouches for it"):
-            use()
+    with pytest.raises(MilvusAway, match=f"{address}: nobody vouches for it"):
+        connection.call(lambda client: client)
     connection.close()
     assert made == []
 
 
 def test_an_engine_whose_folder_is_not_there_is_away(tmp_path: Path) -> None:
     with pytest.raises(MilvusAway, match=r"nowhere.labels\.db"):
-        MilvusConnection(str(tmp_path / "nowhere" / "labels.db")).connect()
+        MilvusConnection(str(tmp_path / "nowhere" / "labels.db")).call(lambda client: client)

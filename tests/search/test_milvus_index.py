@@ -1,13 +1,10 @@
 """Labels in Milvus, embedded or behind an address: right answers, keys and versions kept, absences survived."""
 
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event, Thread
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,12 +23,14 @@ from search.index_cases import (
     scores_are_inner_products,
     with_twins,
 )
-from umpteen.errors import BadInput, InUse
+from umpteen.errors import InUse
+from umpteen.parallel.world import World
 from umpteen.search import milvus as milvus_connection
 from umpteen.search.certificate import tune
 from umpteen.search.index import Effort, LiveVectors, NamedRows
-from umpteen.search.milvus import AUTO, HNSW, IVF_FLAT, MilvusAway, MilvusCollection, MilvusConnection
-from umpteen.search.milvus_index import MilvusIndex, filled
+from umpteen.search.milvus import MilvusAway, MilvusConnection
+from umpteen.search.milvus_index import HNSW, IVF_FLAT, MilvusIndex
+from worlds import run_world
 
 COUNT = 600
 NOTHING = np.arange(0)
@@ -39,14 +38,13 @@ NOBODY = "http://127.0.0.1:9"  # the discard port, where nobody listens
 
 
 def built(connection: MilvusConnection, base: torch.Tensor, labels: NamedRows | None = None) -> MilvusIndex:
-    now = over(LiveVectors(base), labels)
-    return MilvusIndex(filled(connection, "labels", now, lambda done, total: None), now, Effort(1, 1, 1), NOTHING)
+    return MilvusIndex.over(connection, "labels", over(LiveVectors(base), labels), lambda done, total: None)
 
 
 def opened(connection: MilvusConnection, base: torch.Tensor, settings: dict[str, Any]) -> MilvusIndex:
     """The index that was built of these vectors, of which none has changed since."""
-    collection = MilvusCollection(connection, settings["collection"], settings["structure"])
-    return MilvusIndex(collection, over(LiveVectors(base)), Effort.from_dict(settings["effort"]), NOTHING)
+    now, effort = over(LiveVectors(base)), Effort(**settings["effort"])
+    return MilvusIndex(connection, settings["collection"], settings["structure"], now, effort, NOTHING)
 
 
 @pytest.fixture
@@ -56,9 +54,13 @@ def connection(tmp_path: Path) -> Iterator[MilvusConnection]:
     opened.close()
 
 
+def reached(client: Any) -> object:
+    return client.list_collections()
+
+
 def entities(index: MilvusIndex, expression: str) -> list[dict[str, object]]:
     fields = ["row", "key", "version", "retired"]
-    found = index.collection.query(expression, fields)
+    found = index.query(expression, fields)
     return [{name: one[name] for name in fields} for one in found]
 
 
@@ -69,7 +71,7 @@ def test_it_finds_what_a_full_sort_finds_before_and_after_changes(
     base = with_twins(clustered(COUNT, 1, lengths=lengths))
     queries = clustered(40, 2)
     index = built(connection, base)
-    assert index.collection.structure == structure
+    assert index.structure == structure
     tuned = tune(index, queries, 10, 0.95)
     assert tuned.recalls.mean() >= 0.95
     index.effort = index.efforts(10)[-1]  # all of it: how the engine divides its lists is chance
@@ -86,7 +88,7 @@ def test_it_finds_what_a_full_sort_finds_before_and_after_changes(
         assert recall(found, queries, truth) >= 0.95
         scores_are_inner_products(found, queries, truth)
         again.catch_up()
-    assert again.waiting() == 0 and again.collection.version() == 4
+    assert again.waiting() == 0 and again.version() == 4
     again.close()
 
 
@@ -102,7 +104,8 @@ def test_milvus_holds_keys_versions_and_who_is_retired(connection: MilvusConnect
         {"row": 7, "key": "key-7", "version": 4, "retired": True},
         {"row": 40, "key": "key-40", "version": 4, "retired": False},
     ]
-    assert 7 not in index.collection.search(base[7:8], 41, 64, filtered=True)
+    unaware = LiveVectors(base, np.arange(40) != 8)  # so it is Milvus that leaves row 7 out
+    assert 7 not in index.candidates(base[7:8], Effort(10, 64, 41), unaware)
     add(index, np.array([7]), base[7:8].numpy(), Keys(5))
     assert index.search(base[7:8], 1).rows.tolist() == [[7]]
 
@@ -121,15 +124,15 @@ def test_what_a_crash_left_unmarked_is_written_again(
         later = opened(connection, base, settings)
         add(later, np.array([0, 40]), new, Keys(4))
         with monkeypatch.context() as patch:
-            patch.setattr(MilvusCollection, interrupted, crashing)
+            patch.setattr(MilvusIndex, interrupted, crashing)
             with pytest.raises(KeyboardInterrupt):
                 later.catch_up()
-        assert later.waiting() == 2 and later.collection.version() == 3
+        assert later.waiting() == 2 and later.version() == 3
 
     after = opened(connection, base, settings)
     add(after, np.array([0, 40]), new, Keys(4))
     after.catch_up()
-    assert after.collection.version() == 4 and after.waiting() == 0
+    assert after.version() == 4 and after.waiting() == 0
     assert [one["row"] for one in entities(after, "row in [0, 40]")] == [0, 40]
     assert after.search(torch.from_numpy(new), 1).rows.tolist() == [[0], [40]]
 
@@ -140,78 +143,56 @@ def test_the_marker_never_names_a_version_whose_rows_are_not_there(
     base = clustered(40, 5)
     index = opened(connection, base, built(connection, base).save(tmp_path))
     add(index, np.array([1]), base[3:4].numpy(), Keys(4))
-    write = MilvusCollection.write
+    write = MilvusIndex.write
 
-    def meanwhile(collection: MilvusCollection, *given: Any) -> None:
+    def meanwhile(written: MilvusIndex, *given: Any) -> None:
         """Another version comes while one is written."""
-        monkeypatch.setattr(MilvusCollection, "write", write)
+        monkeypatch.setattr(MilvusIndex, "write", write)
         add(index, np.array([0, 40]), clustered(2, 6).numpy(), Keys(5))
-        write(collection, *given)
+        write(written, *given)
 
     def caught_up() -> tuple[int | None, int, int]:
         index.catch_up()
-        return index.collection.version(), index.waiting(), len(entities(index, "row >= 0 and version > 3"))
+        return index.version(), index.waiting(), len(entities(index, "row >= 0 and version > 3"))
 
-    monkeypatch.setattr(MilvusCollection, "write", meanwhile)
+    monkeypatch.setattr(MilvusIndex, "write", meanwhile)
     assert caught_up() == (4, 2, 1)
     assert caught_up() == (5, 0, 3)
 
 
-def test_a_collection_that_never_was_complete_is_written_whole(connection: MilvusConnection) -> None:
-    labels = LiveVectors(clustered(40, 7))
-    collection = MilvusCollection.create(connection, "labels", labels.dimension, HNSW, 1)
-    assert collection.version() is None
-    index = MilvusIndex(collection, over(labels, Keys(2)), Effort(1, 16, 10), NOTHING)
-    index.catch_up()
-    assert collection.version() == 2 and len(entities(index, "row >= 0")) == 40
-
-
-def test_an_embedded_engine_without_the_structure_takes_what_it_has(
+def test_a_collection_that_never_was_complete_is_written_whole(
     connection: MilvusConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    call = MilvusConnection.call
-
-    def older(*_: object) -> None:
-        monkeypatch.setattr(MilvusConnection, "call", call)
-        raise MilvusAway("local mode only support FLAT AUTOINDEX")
-
-    monkeypatch.setattr(MilvusConnection, "call", older)
-    collection = MilvusCollection.create(connection, "labels", 24, HNSW, 1)
-    assert collection.structure == AUTO
-    index = MilvusIndex(collection, over(LiveVectors(clustered(40, 8))), Effort(1, 0, 10), NOTHING)
+    base = clustered(40, 7)
+    with monkeypatch.context() as patch:
+        for step in ("write", "mark"):
+            patch.setattr(MilvusIndex, step, lambda *_: None)
+        index = built(connection, base, Keys(2))
+    assert index.version() is None
     index.catch_up()
-    assert index.efforts(10) == [Effort(10, 0, 16)]
-    assert tune(index, clustered(10, 9), 10, 0.9).effort == Effort(10, 0, 16)
+    assert index.version() == 2 and len(entities(index, "row >= 0")) == 40
+
+
+def in_another_process(_: World, uri: str) -> None:
+    MilvusConnection(uri).call(reached)
 
 
 def test_the_embedded_engine_belongs_to_one_process(connection: MilvusConnection) -> None:
-    connection.connect()
-    program = (
-        "import sys; from umpteen.search.milvus import *\n"
-        "try: MilvusConnection(sys.argv[1]).connect()\n"
-        "except InUse as error: print(error)"
-    )
-    other = subprocess.run([sys.executable, "-c", program, connection.uri], capture_output=True, text=True, check=True)
-    assert "belongs to one process" in other.stdout and "single worker" in other.stdout
-    assert other.stderr == ""
+    connection.call(reached)
+    with pytest.raises(InUse, match=r"belongs to one process.*single worker"):
+        run_world(1, in_another_process, connection.uri)
     again = MilvusConnection(connection.uri)  # the same process may
-    again.connect()
+    again.call(reached)
     again.close()
-    connection.connect()
+    connection.call(reached)
 
 
-def test_who_cannot_be_reached_is_named_after_patient_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
-    waits: list[float] = []
-    # Only theirs: threads that other tests have left behind sleep by the same clock.
-    monkeypatch.setattr(milvus_connection, "time", SimpleNamespace(sleep=waits.append, monotonic=time.monotonic))
+def test_who_cannot_be_reached_is_named() -> None:
     with pytest.raises(MilvusAway, match=r"127\.0\.0\.1:9.*is it running.*UMPTEEN_MILVUS_TOKEN"):
-        MilvusConnection(NOBODY, timeout=1).connect(attempts=4)
-    assert waits == [0.5, 1.0, 2.0]
-    with pytest.raises(BadInput, match="127"):
         built(MilvusConnection(NOBODY, timeout=1), clustered(9, 1))
 
 
-def eventually(claim: Callable[[], bool], seconds: float = 15) -> bool:
+def eventually(claim: Callable[[], bool], seconds: float = 120) -> bool:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if claim():
@@ -268,11 +249,11 @@ def test_exact_search_answers_while_milvus_is_away_and_milvus_when_it_is_back(
     assert index.away is not None and f"127.0.0.1:{server.port}" in index.away
     change(index, truth, labels=Keys(4))
     assert index.search(queries, 10).rows.tolist() == truth.search(queries, 10)
-    assert index.waiting() > 0
+    assert eventually(lambda: index.waiting() > 0)  # not while it tries in vain to tell Milvus
 
     server.start()
     assert eventually(lambda: index.away is None and index.waiting() == 0)
-    assert index.collection.version() == 4
+    assert index.version() == 4
     seen: list[object] = []
     with monkeypatch.context() as patch:
         patch.setattr("umpteen.search.milvus_index.exact_search", lambda *asked: seen.append(asked))
@@ -301,11 +282,11 @@ def test_an_index_can_be_closed_while_its_thread_starts(tmp_path: Path, monkeypa
             super().start()
 
     monkeypatch.setattr("umpteen.search.milvus_index.Thread", Slow)
-    collection = MilvusCollection(MilvusConnection(NOBODY, timeout=1), "labels", HNSW)
-    index = MilvusIndex(collection, over(LiveVectors(clustered(40, 1))), Effort(1, 16, 10), NOTHING)
+    settings = {"collection": "labels", "structure": HNSW, "effort": Effort(1, 16, 10)._asdict()}
+    index = opened(MilvusConnection(NOBODY, timeout=1), clustered(40, 1), settings)
     with ThreadPoolExecutor(1) as thread:
         searching = thread.submit(index.search, clustered(1, 2), 3)
-        assert begun.wait(15)
+        assert begun.wait(120)
         index.close()
         assert searching.result().width == 3
     assert index._keeper is not None and not index._keeper.is_alive()
@@ -329,7 +310,7 @@ def test_a_second_process_is_told_and_not_answered_from_elsewhere(
         raise InUse("another one has it open")
 
     monkeypatch.setattr("umpteen.search.milvus.own", in_use)
-    collection = MilvusCollection(connection, "labels", HNSW)
-    index = MilvusIndex(collection, over(LiveVectors(clustered(40, 1))), Effort(1, 16, 10), NOTHING)
+    settings = {"collection": "labels", "structure": HNSW, "effort": Effort(1, 16, 10)._asdict()}
+    index = opened(connection, clustered(40, 1), settings)
     with pytest.raises(InUse):
         index.search(clustered(1, 2), 3)

@@ -2,14 +2,22 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import torch
+from scipy.sparse import csr_array
 from service_cases import AUTHORISED, EDITABLE, LABELS, Running, error_of, in_service
 from starlette.testclient import TestClient
 
 from miniature import part_of
+from umpteen.model.classifier import Classifier
 from umpteen.model.folder import ModelFolder
+from umpteen.rerank.memory import Memory
+from umpteen.rerank.ranker import LATER
 from umpteen.service.settings import Limits, ServiceSettings
 
 
@@ -18,7 +26,7 @@ def test_labels_are_listed_searched_and_paged(model: Path) -> None:
         whole = (await service.client.get("/labels")).json()
         assert [label["key"] for label in whole["labels"]] == list(LABELS)
         assert (whole["version"], whole["total"]) == (0, 5)
-        assert whole["labels"][0] == {"key": "L1", "text": "fish", "origin": "trained", "retired": False}
+        assert whole["labels"][0] == {"key": "L1", "text": "fish", "origin": "trained", "retired": False, "texts": None}
         found = (await service.client.get("/labels", params={"search": "LaW"})).json()
         assert [label["key"] for label in found["labels"]] == ["L2"] and found["total"] == 1
         paged = (await service.client.get("/labels", params={"start": 3, "count": 1})).json()
@@ -31,8 +39,37 @@ def test_labels_are_listed_searched_and_paged(model: Path) -> None:
     in_service(model, ask, EDITABLE)
 
 
+def test_labels_are_ordered_by_age_and_by_their_training_texts(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def ask(service: Running) -> None:
+        async def listed(**query: str | int) -> list[tuple[str, int | None]]:
+            answer = (await service.client.get("/labels", params=query)).json()
+            return [(label["key"], label["texts"]) for label in answer["labels"]]
+
+        assert [key for key, _ in await listed(sort="newest", count=2)] == ["L5", "ключ"]
+        assert await listed(sort="rare", count=1) == [("L1", None)]  # nobody counted: in their own order
+        counted = SimpleNamespace(texts=np.array([3, 0, 9, LATER, 9]))
+        monkeypatch.setattr(Classifier, "listed", (service.service.classifier.labels, counted))
+        expected = [("L3", 9), ("L5", 9), ("L1", 3), ("L2", 0), ("ключ", None)]
+        assert await listed(sort="frequent") == expected
+        assert await listed(sort="frequent", start=1, count=2) == expected[1:3]
+        memory = Memory(torch.zeros(4, 2), csr_array(np.eye(4, 5)[[0, 2, 0, 3]]), texts=None)
+        monkeypatch.setattr(counted, "memory", memory, raising=False)
+        assert (await service.client.get("/labels/texts", params={"key": "L1"})).json() == {"texts": []}
+        kept = replace(memory, texts=["a trout", "a book", "a cod", "a library"])
+        monkeypatch.setattr(counted, "memory", kept)
+        assert (await service.client.get("/labels/texts?key=L1&count=9")).json() == {"texts": ["a trout", "a cod"]}
+        assert (await service.client.get("/labels/texts?key=ключ")).json() == {"texts": []}  # it was renamed since
+        assert error_of(await service.client.get("/labels/texts?key=nobody")) == (404, "unknown_key")
+        assert await listed(sort="rare", search="l") == [("L2", 0), ("L1", 3), ("L3", 9), ("L5", 9)]
+        counted.texts = np.array([3])  # of a ranker that has yet to hear of the labels that came
+        assert await listed() == [("L1", 3), *((key, None) for key in list(LABELS)[1:])]
+        assert await listed(sort="frequent") == await listed()
+
+    in_service(model, ask, ServiceSettings(refresh=60))
+
+
 @pytest.mark.parametrize(
-    "query", ["start=-1", "count=0", "count=501", "start=a", "retired=maybe", "search=" + "a" * 1001]
+    "query", ["sort=best", "start=-1", "count=0", "count=501", "start=a", "retired=maybe", "search=" + "a" * 1001]
 )
 def test_lists_that_make_no_sense_are_refused(client: TestClient, query: str) -> None:
     answer = client.get(f"/labels?{query}")
@@ -60,50 +97,20 @@ def with_part(model: Path, name: str, **files: str) -> Path:
     return part_of(model, name)
 
 
-def test_the_report_shows_what_the_parts_in_use_hold_and_nothing_else(model: Path) -> None:
-    with_part(model, "index", certificate__json='{"kind": "exact", "recall": 0.99}', curve__svg="<svg/>")
-    (model / "figures").mkdir()
-    (model / "figures" / "curve.png").write_text("not of any part")
-    (part_of(model, "index") / "late.svg").write_text("<svg>nobody listed it</svg>")
+def test_the_report_shows_the_certificate_of_the_index_in_use_as_long_as_it_is_a_file(model: Path) -> None:
+    certificate = {"kind": "exact", "recall": 0.99}
+    folder = with_part(model, "index", certificate__json=json.dumps(certificate))
 
     async def ask(service: Running) -> None:
         report = (await service.client.get("/report")).json()
         assert report["report"] is None and report["calibration"] is None
-        certificate = {"kind": "exact", "recall": 0.99}
         assert report["certificate"] == certificate
         assert (await service.client.get("/model")).json()["index"]["certificate"] == certificate
-        (figure,) = report["figures"]
-        picture = await service.client.get(figure["url"])
-        assert picture.headers["Content-Type"] == "image/svg+xml" and picture.text == "<svg/>"
-        assert "default-src 'none'" in picture.headers["Content-Security-Policy"]
-        for name in ("curve.png", "late.svg"):
-            assert error_of(await service.client.get(f"/report/figures/{name}")) == (404, "unknown_figure")
-
-    in_service(model, ask)
-
-
-def test_a_figure_that_is_a_link_by_now_is_not_followed(model: Path, tmp_path: Path) -> None:
-    secret = tmp_path / "secret"
-    secret.write_text("the label token")
-    folder = with_part(model, "index", certificate__json="{}", curve__svg="<svg/>")
-
-    async def ask(service: Running) -> None:
-        (folder / "curve.svg").unlink()
-        (folder / "curve.svg").symlink_to(secret)
-        answer = await service.client.get("/report/figures/curve.svg")
-        assert error_of(answer) == (404, "unknown_figure") and "token" not in answer.text
-        (folder / "certificate.json").unlink()
+        (folder / "certificate.json").rename(folder / "elsewhere.json")
+        (folder / "certificate.json").symlink_to(folder / "elsewhere.json")
         assert (await service.client.get("/report")).json()["certificate"] is None
 
     in_service(model, ask, ServiceSettings(refresh=60))
-
-
-@pytest.mark.parametrize(
-    "name", ["manifest.json", "..%2Fmanifest.json", "%2e%2e%2f%2e%2e%2fetc%2fpasswd", "calibration.json", "nothing.svg"]
-)
-def test_nothing_but_figures_is_served_as_a_figure(client: TestClient, name: str) -> None:
-    answer = client.get(f"/report/figures/{name}")
-    assert answer.status_code == 404 and error_of(answer)[0] == 404
 
 
 def test_a_service_is_alive_before_it_is_ready(shared_model: Path) -> None:
@@ -185,8 +192,9 @@ def test_the_page_and_the_reference_come_without_anything_from_elsewhere(shared_
         assert "default-src 'self'" in page.headers["Content-Security-Policy"]
         again = await service.client.get("/", headers={"If-None-Match": page.headers["ETag"]})
         assert again.status_code == 304 and again.content == b""
-        reference = (await service.client.get("/docs")).text
-        assert "/predict" in reference and "<script" not in reference and "https://" not in reference
+        reference = await service.client.get("/docs")
+        assert reference.headers["Content-Security-Policy"] == page.headers["Content-Security-Policy"]
+        assert "openapi.json" in reference.text and "https://" not in reference.text
         for name in ("nothing.js", "..%2Fapp.py", "%2e%2e/app.py", ""):
             assert error_of(await service.client.get(f"/page/{name}"))[0] == 404
 

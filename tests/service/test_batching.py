@@ -115,7 +115,7 @@ def test_short_work_is_done_at_once_and_long_work_in_the_thread(watched: Watched
     async def ask(service: Running) -> None:
         for short_texts, thread in ((10, "MainThread"), (0, "inference_0")):
             kept = service.service
-            kept.batcher.measured = (kept.classifier.towers, kept.classifier.index, short_texts)
+            kept.batcher.measured = (kept.batcher._served, short_texts)
             watched.calls.clear()
             assert await service.keys("fish", k=1) == ["L1"]
             assert [name for _, name in watched.calls] == [thread]

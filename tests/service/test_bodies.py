@@ -3,9 +3,10 @@
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from service_cases import AUTHORISED, TOKEN, Running, error_of, in_service
+from service_cases import AUTHORISED, PATIENCE, TOKEN, Running, error_of, in_service
 
 from umpteen.service.settings import Limits, ServiceSettings
 
@@ -65,7 +66,7 @@ def test_a_body_in_parts_is_put_together(shared_model: Path) -> None:
 def test_a_body_that_does_not_come_is_not_waited_for(shared_model: Path) -> None:
     async def slow() -> AsyncIterator[bytes]:
         yield b'{"text": '
-        await asyncio.sleep(30)
+        await asyncio.sleep(PATIENCE)
         yield b'"fish"}'
 
     async def ask(service: Running) -> None:
@@ -73,3 +74,26 @@ def test_a_body_that_does_not_come_is_not_waited_for(shared_model: Path) -> None
         assert error_of(answer) == (408, "slow_body")
 
     in_service(shared_model, ask, ServiceSettings(body_timeout=0.1))
+
+
+@pytest.mark.parametrize("begun", [b"", b"{}"])
+def test_a_body_whose_sender_goes_away_undoes_nothing(model: Path, begun: bytes) -> None:
+    async def ask(service: Running) -> None:
+        new = {"labels": [{"key": "new", "text": "a new one"}]}
+        assert (await service.client.post("/labels", json=new, headers=AUTHORISED)).json() == {"version": 1}
+        messages: list[Any] = [{"type": "http.request", "body": begun, "more_body": True}, {"type": "http.disconnect"}]
+        sent: list[Any] = []
+
+        async def receive() -> Any:
+            return messages.pop(0) if len(messages) > 1 else messages[0]
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        headers = [(b"authorization", AUTHORISED["Authorization"].encode()), (b"content-length", b"17")]
+        scope = {"type": "http", "http_version": "1.1", "method": "POST", "scheme": "http", "query_string": b""}
+        await service.app({**scope, "path": "/labels/undo", "headers": headers}, receive, send)
+        assert sent[0]["status"] == 499
+        assert (await service.client.get("/labels")).json()["version"] == 1
+
+    in_service(model, ask, SMALL)

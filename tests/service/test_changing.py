@@ -94,8 +94,8 @@ def test_a_change_that_has_to_be_tried_again_encodes_its_texts_once(
 def test_changes_that_wait_for_their_turn_are_limited_and_nothing_else_is(model: Path) -> None:
     async def ask(service: Running) -> None:
         release, began = threading.Event(), threading.Event()
-        works = asyncio.ensure_future(service.service.change(lambda _: began.set() or release.wait(10)))
-        await asyncio.to_thread(began.wait, 5)
+        works = asyncio.ensure_future(service.service.change(lambda _: began.set() or release.wait(PATIENCE)))
+        await asyncio.to_thread(began.wait, PATIENCE)
         late = await adding(service, "late")  # and keeps its place, as it may still be made
         assert error_of(late) == (504, "timeout")
         assert error_of(await adding(service, "other")) == (429, "too_busy")
@@ -119,11 +119,11 @@ def test_changes_that_wait_for_their_turn_are_limited_and_nothing_else_is(model:
 def test_changes_that_wait_for_another_process_are_limited(model: Path) -> None:
     async def ask(service: Running) -> None:
         with ModelFolder(model).changing():
-            waits = adding(service, "one")
-            await service.keys("fish")  # its turn came after that of the change, which waits by now
+            waiting = [adding(service, key) for key in ("one", "two")]
+            await service.keys("fish")  # its turn came after that of the changes, which wait by now
             refused = await adding(service, "other")
         assert error_of(refused) == (429, "too_busy") and refused.headers["Retry-After"] == "1"
-        assert (await waits).json() == {"version": 1}
-        assert (await adding(service, "other")).json() == {"version": 2}
+        assert sorted([(await change).json()["version"] for change in waiting]) == [1, 2]
+        assert (await adding(service, "other")).json() == {"version": 3}
 
     in_service(model, ask, ServiceSettings(token=TOKEN, refresh=60, limits=Limits(waiting_changes=1)))

@@ -15,7 +15,7 @@ from service_cases import PATIENCE
 
 from umpteen.model.classifier import Classifier
 from umpteen.service.app import create_app
-from umpteen.service.metrics import Log
+from umpteen.service.metrics import Metrics
 from umpteen.service.server import OpenConnections, configured, listening_socket
 from umpteen.service.settings import Limits, ServiceSettings
 
@@ -165,10 +165,8 @@ def test_what_is_not_http_is_refused_in_the_form_of_every_error(shared_model: Pa
         assert caller.refused() == (400, "malformed_http")
 
 
-def test_when_all_places_are_taken_the_longest_silent_makes_room_and_the_log_tells(
-    shared_model: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    settings = ServiceSettings(limits=Limits(connections=3), body_timeout=PATIENCE, access_log=True)
+def test_when_all_places_are_taken_the_longest_silent_makes_room_and_is_counted(shared_model: Path) -> None:
+    settings = ServiceSettings(limits=Limits(connections=3), body_timeout=PATIENCE)
     with service_on_a_port(shared_model, settings) as connect:
         first, second, third = (connect() for _ in range(3))
         assert [caller.ask() for caller in (second, first, third)] == [200] * 3
@@ -177,12 +175,13 @@ def test_when_all_places_are_taken_the_longest_silent_makes_room_and_the_log_tel
         assert first.ask() == 200
         for _ in range(20):
             connect()
-        assert connect().ask() == 200
+        last = connect()
+        assert last.ask() == 200
         assert first.answer() == third.answer() == (0, None)
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    closed = [line for line in lines if line["event"] == "connections_closed"]
-    assert closed[0]["most"] == 3 and closed[0]["made_room"] == 1
-    assert len(closed) < 10
+        last.send(b"GET /metrics HTTP/1.1\r\nHost: service\r\nConnection: close\r\n\r\n")
+        told = last._stream.read().decode().splitlines()
+        (closed,) = [line for line in told if line.startswith('umpteen_connections_closed_total{why="made_room"}')]
+        assert float(closed.split()[1]) >= 20
 
 
 def test_requests_under_way_keep_their_places_and_newcomers_are_told_to_come_back(shared_model: Path) -> None:
@@ -204,7 +203,7 @@ def test_requests_under_way_keep_their_places_and_newcomers_are_told_to_come_bac
 )
 def test_connections_leave_files_for_the_model(monkeypatch: pytest.MonkeyPatch, files: int, most: int) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (files, files))
-    assert OpenConnections(ServiceSettings(), Log(on=False)).most == most
+    assert OpenConnections(ServiceSettings(), Metrics()).most == most
 
 
 def test_answers_are_whole_whatever_they_consist_of(shared_model: Path) -> None:

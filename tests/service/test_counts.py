@@ -1,10 +1,17 @@
 """Counts of several workers: together whichever is asked, and no worker's are lost with it."""
 
 import asyncio
+import os
+from contextlib import ExitStack
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from umpteen.service.metrics import Counts, Exchange, Metrics
+from umpteen.service.metrics import Counts, Exchange, Metrics, together
+from umpteen.service.run import _Worker
 
 
 def told(metrics: Metrics) -> list[str]:
@@ -18,9 +25,9 @@ class Watched:
         self.counts: list[Counts] = [{} for _ in range(workers)]
 
     def exchange(self, place: int) -> Exchange:
-        def exchange(counts: Counts) -> list[Counts]:
+        def exchange(counts: Counts) -> Counts:
             self.counts[place] = counts
-            return [other for at, other in enumerate(self.counts) if at != place]
+            return together(other for at, other in enumerate(self.counts) if at != place)
 
         return exchange
 
@@ -75,13 +82,41 @@ def test_a_worker_goes_on_from_the_counts_of_the_one_whose_place_it_takes() -> N
 
 
 def test_a_worker_that_nobody_watches_any_more_tells_what_it_last_heard() -> None:
-    def ended(_: Counts) -> list[Counts]:
+    def ended(_: Counts) -> Counts:
         raise EOFError
 
     metrics = Metrics(ended, workers=2)
     metrics.batch(1, 0.1)
     asyncio.run(metrics.tell())
     assert "umpteen_batch_texts_count 1.0" in told(metrics)
+
+
+def test_what_many_workers_counted_has_room_in_the_pipe_of_one_that_is_stopped() -> None:
+    watched = Watched(1)
+    worker = Metrics(watched.exchange(0))
+    for route in range(20):
+        for status in (200, 404, 422, 429, 503):
+            worker.request("POST", f"/a/route/of/the/service/{route}", status, 0.25)
+    worker.tell_now()
+    workers: list[_Worker] = []
+    theirs: list[Connection] = []
+
+    class Process:
+        def __init__(self, args: tuple[Any, ...], **_: object) -> None:
+            theirs.append(Connection(os.dup(args[-1].fileno())))
+
+        def start(self) -> None: ...
+
+    with ExitStack() as stack:
+        for _ in range(20):
+            workers.append(_Worker(SimpleNamespace(Pipe=Pipe, Process=Process), None, workers))  # type: ignore[arg-type]
+            stack.enter_context(workers[-1].news)
+            stack.enter_context(theirs[-1])
+            os.set_blocking(workers[-1].news.fileno(), False)  # what has no room is an error, which ends the worker
+        for place, end in enumerate(theirs):
+            end.send(watched.counts[0])
+            assert workers[place].lives()  # nobody reads what it is told
+        assert theirs[-1].recv() == {key: 19 * value for key, value in watched.counts[0].items()}
 
 
 def test_counts_need_no_room_in_the_temporary_folder(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from httpx import Response
-from service_cases import AUTHORISED, EDITABLE, LABELS, TOKEN, Running, error_of, in_service
+from service_cases import AUTHORISED, EDITABLE, LABELS, PATIENCE, TOKEN, Running, error_of, in_service
 from starlette.testclient import TestClient
 
-from umpteen.model import catalogue as live_catalogue
+from umpteen.model.changes import History
 from umpteen.model.classifier import Classifier
 from umpteen.service.settings import Limits, ServiceSettings
 
@@ -165,14 +165,14 @@ def test_trained_keys_with_slashes_and_blanks_can_be_reached(tmp_path: Path, mod
 def test_a_disk_that_takes_nothing_is_told_and_nothing_changes(
     code: str, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(*_: object) -> str:
+    def fails(*_: object) -> None:
         problem = sqlite3.OperationalError("the disk takes nothing")
         problem.sqlite_errorcode = getattr(sqlite3, code)
         raise problem
 
     async def ask(service: Running) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(live_catalogue, "append_version", fails)
+            patch.setattr(History, "record", fails)
             answer = await change(service, "POST", "/labels", ADD)
         assert error_of(answer) == (503, "not_saved") and "the disk takes nothing" in answer.text
         assert "new" not in await service.keys("food network", k=100)
@@ -184,7 +184,7 @@ def test_a_disk_that_takes_nothing_is_told_and_nothing_changes(
 def test_a_change_that_takes_too_long_is_told_and_may_still_come(model: Path) -> None:
     async def ask(service: Running) -> None:
         release = threading.Event()
-        holding = asyncio.ensure_future(service.service.batcher.alone(lambda: release.wait(10)))
+        holding = asyncio.ensure_future(service.service.batcher.alone(lambda: release.wait(PATIENCE)))
         answer = await change(service, "POST", "/labels", ADD)
         assert error_of(answer) == (504, "timeout") and "/labels/history" in answer.text
         release.set()

@@ -2,13 +2,12 @@
 
 import asyncio
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from httpx import Response
-from service_cases import Running, error_of, in_service
+from service_cases import PATIENCE, Running, error_of, in_service, until
 
 from umpteen.model import labels as stored
 from umpteen.model.classifier import Classifier
@@ -24,7 +23,13 @@ class Slow:
         self.release = threading.Event()
         self.began = self.ended = 0
         monkeypatch.setattr(LiveLabels, "find_rows", self.find_rows)
-        monkeypatch.setattr(Classifier, "history", lambda *_: self.release.wait(6) and [])
+        monkeypatch.setattr(Classifier, "history", self.history)
+
+    def history(self, *_: object) -> list[object]:
+        self.began += 1
+        self.release.wait(PATIENCE)
+        self.ended += 1
+        return []
 
     def find_rows(self, *_: object, **__: object) -> Iterator[int]:
         self.began += 1
@@ -50,10 +55,12 @@ def asking(service: Running, path: str) -> "asyncio.Task[Response]":
 def test_a_search_too_many_is_told_to_come_back(shared_model: Path, slow: Slow, path: str) -> None:
     async def ask(service: Running) -> None:
         waiting = [asking(service, path) for _ in range(THREADS + 3)]
-        await asyncio.sleep(0.05)
+        await until(lambda: service.service.waiting["searches of labels"] == THREADS + 3)
         refused = await service.client.get(path)
         assert error_of(refused) == (429, "too_busy") and refused.headers["Retry-After"] == "1"
         assert "3 searches" in refused.json()["error"]["reason"]
+        for sort in ("newest", "rare"):
+            assert error_of(await service.client.get("/labels", params={"sort": sort})) == (429, "too_busy")
         assert (await service.client.get("/labels")).status_code == 200  # browsing is no search
         slow.release.set()
         assert [answer.status_code for answer in await asyncio.gather(*waiting)] == [200] * (THREADS + 3)
@@ -66,11 +73,7 @@ def test_a_search_that_takes_too_long_is_told_so_and_given_up(shared_model: Path
     async def ask(service: Running) -> None:
         late = await asyncio.gather(*(asking(service, "/labels?search=fish") for _ in range(THREADS + 1)))
         assert [error_of(answer) for answer in late] == [(504, "timeout")] * (THREADS + 1)
-        for _ in range(200):
-            if slow.ended == slow.began:
-                break
-            await asyncio.sleep(0.01)
-        assert slow.ended == slow.began >= THREADS, "nobody waits for them, but they go on"
+        await until(lambda: slow.ended == slow.began >= THREADS)  # nobody waits for them, so they do not go on
         assert error_of(await service.client.get("/labels/history")) == (504, "timeout")
 
     in_service(shared_model, ask, ServiceSettings(timeout=0.2))
@@ -99,12 +102,21 @@ def test_a_search_that_finds_nothing_is_given_up_too(
 
 
 def test_the_end_of_a_service_waits_for_no_search(shared_model: Path, slow: Slow) -> None:
-    async def ask(service: Running) -> float:
+    async def ask(service: Running) -> None:
         for _ in range(40):  # more than asyncio's own threads, which the end needs
             asking(service, "/labels/history")
-        await asyncio.sleep(0.05)
+        await until(lambda: slow.began == THREADS and service.service.waiting["searches of labels"] == 40)
         assert (await service.ask("fish")).status_code == 200
-        return time.perf_counter()
 
-    ended = in_service(shared_model, ask, ServiceSettings(limits=Limits(waiting_searches=100)))
-    assert time.perf_counter() - ended < 5
+    in_service(shared_model, ask, ServiceSettings(limits=Limits(waiting_searches=100)))
+    assert slow.ended == 0  # they are still at it
+
+
+def test_a_service_ends_however_often_it_looks_for_changes(shared_model: Path) -> None:
+    classifier = Classifier.load(shared_model)
+
+    async def wait(service: Running) -> None:
+        await asyncio.sleep(0.02)
+
+    for _ in range(25):  # one of the first few never ended when a look could miss its cancellation
+        in_service(classifier, wait, ServiceSettings(refresh=0.0005))

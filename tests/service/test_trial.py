@@ -1,110 +1,80 @@
-"""Before anybody asks, the service finds out whether answers are short, and whether threads help."""
+"""Before anybody asks, the service finds out whether answers are short."""
 
 import asyncio
-import time
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 import pytest
 import torch
-from service_cases import PATIENCE, Running, in_service, until
+from service_cases import AUTHORISED, PATIENCE, TOKEN, Running, in_service, until
 
 from umpteen.data.labels import LabelCatalogue
 from umpteen.model.classifier import Classifier
-from umpteen.search.engine import ExactIndex
-from umpteen.search.index import LiveVectors
+from umpteen.rerank.memory import Corrections
+from umpteen.search.index import ExactIndex, LiveVectors
 from umpteen.search.ranking import Ranking
-from umpteen.service.batching import SHORT
-from umpteen.service.schemas import Refusal, too_busy
-from umpteen.service.service import MANY, Seconds, Service, Trial
+from umpteen.service.batching import MANY
+from umpteen.service.service import Service
 from umpteen.service.settings import ServiceSettings
 
-Result = TypeVar("Result")
 
+class Timed(Classifier):
+    """A classifier on a machine whose processor's seconds follow from the texts; notes torch's threads."""
 
-async def at_once(work: Callable[[], Result]) -> Result:
-    return work()
+    first, more = 0.0, 0.0
+    spent = 0.0
+    threads: set[int]
 
-
-class Timed(Trial):
-    """A trial on a machine whose seconds follow from texts and threads."""
-
-    def __init__(self, classifier: Classifier, first: float, more: float, speed_up: float = 1.0) -> None:
-        super().__init__(classifier, at_once)
-        self._first, self._more, self._speed_up = first, more, speed_up
-        self.spent = 0.0
-
-    def _seconds(self, texts: int) -> Seconds:
-        seconds = (self._first + (texts - 1) * self._more) / (self._speed_up if torch.get_num_threads() > 1 else 1)
-        self.spent += 1.1 * seconds
-        return Seconds(seconds, 1.1 * seconds)
+    def rank(self, texts: Sequence[str], k: int, *args: Any, **named: Any) -> Ranking:
+        self.spent += self.first + (len(texts) - 1) * self.more
+        self.threads.add(torch.get_num_threads())
+        return super().rank(texts, k, *args, **named)
 
 
 @pytest.fixture
-def same_threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
+def timed(shared_model: Path, monkeypatch: pytest.MonkeyPatch) -> Timed:
+    classifier = Timed.load(shared_model)
+    assert isinstance(classifier, Timed)
+    classifier.threads = set()
+    monkeypatch.setattr("umpteen.service.batching.time.thread_time", lambda: classifier.spent)
+    return classifier
 
 
-@pytest.mark.usefixtures("same_threads")
-def test_short_work_is_as_many_texts_as_a_small_and_a_larger_batch_say(shared_model: Path) -> None:
-    classifier = Classifier.load(shared_model)
-    assert asyncio.run(Timed(classifier, 0.002, 0.001).texts_within(0.0199, 1)) == 1 + 17  # the first takes 2.2 ms
-    assert asyncio.run(Timed(classifier, 0.5, 0.1).texts_within(0.01, 1)) == 0
-    assert asyncio.run(Timed(classifier, 0.001, 0.0).texts_within(0.01, 1)) > 100
-
-
-@pytest.mark.usefixtures("same_threads")
-@pytest.mark.parametrize(("speed_up", "threads"), [(1.9, 2), (1.0, 1), (0.3, 1)])
-def test_threads_are_used_where_they_help(shared_model: Path, speed_up: float, threads: int) -> None:
-    trial = Timed(Classifier.load(shared_model), 0.02, 0.01, speed_up)
-    assert asyncio.run(trial.choose_threads(2)) == threads
-
-
-@pytest.mark.usefixtures("same_threads")
-@pytest.mark.parametrize("a_text", [0.0001, 0.0005, 0.002, 0.008, 0.02, 0.05, 0.09, 0.2, 0.4])
-def test_a_trial_is_over_in_three_seconds_however_slow_a_text_is(shared_model: Path, a_text: float) -> None:
-    trial = Timed(Classifier.load(shared_model), a_text, a_text)
-
-    async def whole() -> int:
-        await trial.texts_within(SHORT, 1)
-        return await trial.choose_threads(2)
-
-    assert asyncio.run(whole()) == 1 and trial.spent <= 3
-
-
-def test_texts_are_answered_while_another_index_is_measured(shared_model: Path) -> None:
+@pytest.mark.parametrize(
+    ("first", "more", "texts"), [(0.002, 0.0002, 32), (0.002, 0.001, 0), (0.5, 0.1, 0), (0.001, 0.0, 160)]
+)
+def test_short_work_is_as_many_texts_as_a_batch_says(timed: Timed, first: float, more: float, texts: int) -> None:
     async def ask(service: Running) -> None:
-        kept: Service = service.service
-        slow(kept.classifier, 0.02)
-        measuring = asyncio.create_task(kept.measure())
-        answered = 0
-        while not measuring.done():
-            assert await service.keys("fish", k=1) == ["L1"]
-            answered += 1
-        await measuring
-        assert answered > 1 and kept.batcher.short_texts == 0
+        assert service.service.batcher.short_texts == texts
+        timed.threads.clear()
+        await service.service.batcher.alone(lambda: timed.rank(["fish"], 1))
 
-    in_service(shared_model, ask, ServiceSettings(timeout=PATIENCE))
+    timed.first, timed.more = first, more
+    in_service(timed, ask, ServiceSettings(threads=2))
+    assert timed.spent <= 4 * first + 3 * (first + MANY * more) and timed.threads == {2}
 
 
-def slow(classifier: Classifier, a_text: float) -> None:
-    """Each text takes so many seconds from now on."""
-    rank = classifier.rank
+def test_only_work_in_the_inference_thread_is_divided_among_threads(
+    timed: Timed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def ask(service: Running) -> None:
+        assert timed.threads == {1} and torch.get_num_threads() == 1
+        assert await service.service.batcher.alone(torch.get_num_threads) == 3
+        monkeypatch.setattr(service.service.batcher, "measured", None)
+        timed.threads.clear()
+        await service.keys("fish")
+        assert timed.threads == {3}
 
-    def slowly(texts: Sequence[str], k: int) -> Ranking:
-        time.sleep(a_text * len(texts))
-        return rank(texts, k)
-
-    classifier.rank = slowly  # type: ignore[method-assign,assignment]
+    monkeypatch.setattr("umpteen.service.batching.cores", lambda: 7)
+    in_service(timed, ask, ServiceSettings(workers=2, refresh=60))
 
 
 @pytest.fixture
 def all_work_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow this machine is."""
-    monkeypatch.setattr("umpteen.service.service.SHORT", PATIENCE)
+    monkeypatch.setattr("umpteen.service.batching.SHORT", PATIENCE)
 
 
 @pytest.mark.usefixtures("all_work_is_short")
@@ -129,23 +99,6 @@ def test_a_trial_that_fails_is_made_again(shared_model: Path, monkeypatch: pytes
 
 
 @pytest.mark.usefixtures("all_work_is_short")
-def test_a_trial_that_is_refused_is_made_again(shared_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def ask(service: Running) -> None:
-        kept: Service = service.service
-        with monkeypatch.context() as patch:
-            patch.setattr(kept.batcher, "alone", refuse)
-            monkeypatch.setattr(Classifier, "index", ExactIndex(LiveVectors(kept.classifier.vectors)))
-            with pytest.raises(Refusal):
-                await kept.measure()
-        await until(lambda: kept.batcher.is_measured and kept.batcher.short_texts >= MANY)
-
-    async def refuse(work: Callable[[], object]) -> None:
-        raise too_busy("16 label changes wait already")
-
-    in_service(shared_model, ask, ServiceSettings(refresh=0.02))
-
-
-@pytest.mark.usefixtures("all_work_is_short")
 def test_short_work_is_answered_at_once_and_one_behind_a_network_never(shared_model: Path) -> None:
     async def texts_at_once(service: Running) -> int:
         return service.service.batcher.short_texts
@@ -154,6 +107,34 @@ def test_short_work_is_answered_at_once_and_one_behind_a_network_never(shared_mo
     remote = Classifier.load(shared_model)
     remote.index.kind = "milvus"  # type: ignore[misc]
     assert in_service(remote, texts_at_once) == 0
+
+
+@pytest.mark.usefixtures("all_work_is_short")
+def test_many_examples_are_made_ready_in_the_inference_thread_and_measured(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: set[str] = set()
+    make = Corrections.of
+
+    def noted(*given: Any) -> Corrections:
+        threads.add(threading.current_thread().name)
+        return make(*given)
+
+    async def ask(service: Running) -> None:
+        kept, content = service.service, {"examples": [{"text": text, "labels": ["L2"]} for text in ("cod", "trout")]}
+        before = kept.batcher.measured
+        assert (await service.client.post("/examples", json=content, headers=AUTHORISED)).status_code == 200
+        assert (await service.keys("trout"))[0] == "L2"
+        await until(lambda: kept.batcher.is_measured and kept.batcher.measured is not before)
+        other = Classifier.load(model)
+        other.learn(["tax"], ["L1"])
+        await until(lambda: kept.batcher.examples == 3)
+        assert (await service.keys("tax"))[0] == "L1"
+
+    monkeypatch.setattr(Corrections, "of", noted)
+    monkeypatch.setattr("umpteen.service.batching.FEW_EXAMPLES", 1)
+    in_service(model, ask, ServiceSettings(refresh=0.02, token=TOKEN))
+    assert {name.partition("_")[0] for name in threads} == {"inference"}
 
 
 def test_another_model_in_the_folder_is_served_and_measured_again(model: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -145,49 +145,64 @@ def test_two_workers_see_changes_count_together_and_are_replaced(
         os.kill(other, signal.SIGKILL)  # whose counts somebody else has just told
         ask_until(lambda: len(workers()) == 3)
         until(all_counted)
+        assert [ended["worker"] for ended in lines_of(log, "worker_ended")] == [other]
         service.process.kill()  # nobody watches the workers any more, so they end by themselves
         until(lambda: not answers(service))
 
 
-def test_a_worker_that_dies_is_told_by_its_signal_and_replaced_even_if_it_is_the_only_one(
-    model: Path, tmp_path: Path
-) -> None:
-    log = tmp_path / "log.jsonl"
-    with umpteen_serve(model, log=log) as service:
-        assert keys_of(service, "fish")[0] == "L1"
-        (worker,) = workers_of(log)
-        os.kill(worker, signal.SIGBUS)  # as when a file that is mapped becomes shorter
-        assert keys_of(service, "fish")[0] == "L1"  # having waited for the next
-        (ended,) = lines_of(log, "worker_ended")
-        assert (ended["worker"], ended["reason"]) == (worker, "SIGBUS")
-        assert len(workers_of(log)) == 2
+@pytest.fixture(scope="module")
+def single(shared_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ChildService, Path]]:
+    """A service with one worker, which may open few files, and its log."""
+    log = tmp_path_factory.mktemp("single") / "log.jsonl"
+    serve = [sys.executable, "-m", "umpteen", "serve", str(shared_model), "--port", "0"]
+    with child_service(["sh", "-c", 'ulimit -n 256; exec "$@"', "sh", *serve], log=log) as service:
+        yield service, log
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the fork server cannot be found here")
-def test_a_killed_fork_server_takes_nothing_with_it(model: Path, tmp_path: Path) -> None:
-    log = tmp_path / "log.jsonl"
-    with umpteen_serve(model, log=log) as service:
-        os.kill(fork_server_of(service), signal.SIGKILL)
-        time.sleep(1)  # more than it takes to notice; nothing is to happen, so nothing can be waited for
-        assert keys_of(service, "fish")[0] == "L1" and len(workers_of(log)) == 1
-        os.kill(workers_of(log)[0], signal.SIGKILL)
-        assert keys_of(service, "fish")[0] == "L1"
-        assert "fork server" in lines_of(log, "worker_ended")[0]["reason"]
-        os.kill(fork_server_of(service), signal.SIGKILL)
-        service.process.send_signal(signal.SIGTERM)
-        assert service.process.wait(PATIENCE) == 0 and not answers(service)
-
-
-def test_silent_connections_keep_nobody_out_however_few_files_may_be_open(model: Path, tmp_path: Path) -> None:
-    log = tmp_path / "log.jsonl"
-    serve = [sys.executable, "-m", "umpteen", "serve", str(model), "--port", "0"]
+def test_silent_connections_keep_nobody_out_however_few_files_may_be_open(single: tuple[ChildService, Path]) -> None:
+    service, _ = single
     with ExitStack() as stack:
-        service = stack.enter_context(child_service(["sh", "-c", 'ulimit -n 256; exec "$@"', "sh", *serve], log=log))
         for _ in range(300):
             stack.enter_context(socket.create_connection(("127.0.0.1", service.port), timeout=PATIENCE))
         for _ in range(10):
             assert keys_of(service, "fish")[0] == "L1"
-        assert lines_of(log, "connections_closed")[0]["made_room"]
+        with urlopen(f"http://127.0.0.1:{service.port}/metrics", timeout=PATIENCE) as told:
+            assert 'umpteen_connections_closed_total{why="made_room"}' in told.read().decode()
+
+
+def test_a_worker_that_dies_is_told_by_its_signal_and_replaced_even_if_it_is_the_only_one(
+    single: tuple[ChildService, Path],
+) -> None:
+    service, log = single
+    assert keys_of(service, "fish")[0] == "L1"
+    *_, worker = before = workers_of(log)
+    os.kill(worker, signal.SIGBUS)  # as when a file that is mapped becomes shorter
+    assert keys_of(service, "fish")[0] == "L1"  # having waited for the next
+    (ended,) = lines_of(log, "worker_ended")
+    assert (ended["worker"], ended["reason"]) == (worker, "SIGBUS")
+    assert len(workers_of(log)) == len(before) + 1
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the fork server cannot be found here")
+def test_a_killed_fork_server_takes_nothing_with_it(shared_model: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    with umpteen_serve(shared_model, "--workers", "2", log=log) as service:
+        before = workers_of(log)
+        os.kill(fork_server_of(service), signal.SIGKILL)
+        asked = 0
+        while len({line["process"] for line in lines_of(log, "request") if line["route"] == "/predict"}) < 2:
+            assert keys_of(service, "fish")[0] == "L1"
+            asked += 1
+        counted = f'umpteen_requests_total{{method="POST",route="/predict",status="200"}} {asked}.0'
+        until(lambda: counted in metrics_of(service))  # who watches has exchanged counts since, having looked at both
+        assert workers_of(log) == before and lines_of(log, "worker_ended") == []
+        os.kill(before[-1], signal.SIGKILL)
+        until(lambda: len(workers_of(log)) == 3)
+        (ended,) = lines_of(log, "worker_ended")
+        assert ended["worker"] == before[-1] and "fork server" in ended["reason"]
+        os.kill(fork_server_of(service), signal.SIGKILL)
+        service.process.send_signal(signal.SIGTERM)
+        assert service.process.wait(PATIENCE) == 0 and not answers(service)
 
 
 def test_several_workers_end_together(model: Path) -> None:

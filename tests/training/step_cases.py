@@ -11,6 +11,7 @@ from torch.nn.functional import normalize
 
 import reference
 from reference import Problem
+from umpteen.config.settings import RunConfig
 from umpteen.data.labels import Relevance, draw_positives
 from umpteen.data.texts import Texts
 from umpteen.data.tokens import TokenTable
@@ -26,7 +27,7 @@ from umpteen.objectives import decoupled_softmax, one_vs_all, soft_top_k, softma
 from umpteen.parallel.world import Shard, World
 from umpteen.training.inputs import TrainingData
 from umpteen.training.optimizer import make_optimizer
-from umpteen.training.step import StepSettings, TrainingStep
+from umpteen.training.step import TrainingStep
 
 # Two queries alike, one that is also a label, two labels alike, one query without labels.
 QUERIES = [
@@ -133,14 +134,12 @@ def make_step(
         ),
         objective,
         make_optimizer([(towers, rate)], weight_decay=decay, betas=(0.9, 0.99), epsilon=epsilon),
-        StepSettings(
-            temperature=0.5,
-            reduction=reduction,
-            positives_per_query=positives,
-            token_budget=budget,
-            tile=tile,
-            clip_norm=clip_norm,
-            replay_fraction=replay_fraction,
+        RunConfig.model_validate(
+            {
+                "objective": {"temperature": 0.5, "reduction": reduction, "positives_per_query": positives},
+                "training": {"token_budget": budget, "tile": tile, "replay_fraction": replay_fraction},
+                "optimizer": {"clip_norm": clip_norm},
+            }
         ),
         **more,
     )

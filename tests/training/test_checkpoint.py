@@ -16,8 +16,7 @@ from umpteen.files.storage import sha256_of
 from umpteen.model.classifier import verify
 from umpteen.model.train import train
 from umpteen.objectives.losses import OBJECTIVES, decoupled_softmax
-from umpteen.training import loop
-from umpteen.training.checkpoint import TrainState, best_file
+from umpteen.training.checkpoint import Checkpoints, TrainState, best_file
 from umpteen.training.observer import MetricsLog, Silence
 
 
@@ -56,14 +55,14 @@ def test_a_kill_between_better_weights_and_their_checkpoint_leaves_those_of_the_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = write_recipe(tmp_path, "evaluation.every_steps=1", "training.checkpoint_minutes=0")
-    real, written = loop.save_checkpoint, Path(tmp_path, "model.training")
+    real, written = Checkpoints.save, Path(tmp_path, "model.training")
 
-    def dies_after_better_weights(run: Path | None, state: TrainState, *rest: Any, **more: Any) -> None:
+    def dies_after_better_weights(own: Checkpoints, state: TrainState, *rest: Any) -> None:
         if state.step > 1 and state.best_step == state.step:
             raise Enough
-        real(run, state, *rest, **more)
+        real(own, state, *rest)
 
-    monkeypatch.setattr(loop, "save_checkpoint", dies_after_better_weights)
+    monkeypatch.setattr(Checkpoints, "save", dies_after_better_weights)
     with pytest.raises(Enough):
         train(recipe, output=tmp_path / "model")
     state = json.loads((written / "checkpoint" / "state.json").read_text())["state"]

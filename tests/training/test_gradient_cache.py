@@ -42,12 +42,11 @@ def test_replayed_gradients_equal_those_of_the_full_graph_with_dropout_on(
     table = TokenTable.of(encoder.tokenizer(TEXTS), encoder.tokenizer.vocabulary_size)
     pull = torch.randn(len(TEXTS), encoder.dimension, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
 
-    cached = CachedVectors(encoder, table.lengths, table.batch, budget=budget, seed=11)
+    cached = CachedVectors(encoder, table, budget=budget, seed=11)
     leaf = cached.vectors.detach().requires_grad_()
     (leaf * pull).sin().sum().backward()
     assert leaf.grad is not None
-    cached.add_gradients(slice(0, len(TEXTS)), leaf.grad)
-    cached.replay()
+    cached.replay(None, leaf.grad)
     ours = parameter_gradients(encoder)
 
     # The judge: every micro-batch in one graph, its dropout drawn from the same seeds.
@@ -70,11 +69,12 @@ def test_replayed_gradients_equal_those_of_the_full_graph_with_dropout_on(
 def test_gradients_of_one_text_used_twice_add_up(tmp_path: Path) -> None:
     encoder = make("static", tmp_path)
     table = TokenTable.of(encoder.tokenizer(TEXTS[:2]), encoder.tokenizer.vocabulary_size)
-    cached = CachedVectors(encoder, table.lengths, table.batch, budget=1, seed=0)
     ones = torch.ones(3, encoder.dimension, dtype=torch.float64)
-    cached.add_gradients(np.array([1, 0, 1]), ones)
-    cached.add_gradients(slice(1, 2), ones[:1])
-    assert cached._gradients_at(np.array([1, 0]))[:, 0].tolist() == [3.0, 1.0]
+    CachedVectors(encoder, table, budget=1, seed=0).replay(np.array([1, 0, 1]), ones)
+    twice = parameter_gradients(encoder)
+    CachedVectors(encoder, table, budget=1, seed=0).replay(None, torch.stack([ones[0], 2 * ones[1]]))
+    for ours, theirs in zip(twice, parameter_gradients(encoder), strict=True):
+        torch.testing.assert_close(ours, theirs)
 
 
 def test_seeding_a_micro_batch_leaves_the_outer_random_numbers_alone() -> None:

@@ -1,8 +1,8 @@
 """Pools of competing labels: each draw is what its definition says, and the step over a pool is the naive formula."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ from torch import Tensor
 
 import reference
 from tiny import tiny_transformer
+from umpteen.config.settings import ShortlistPool
 from umpteen.data.labels import Relevance
 from umpteen.encoders.encoder import encode_tokens
 from umpteen.encoders.towers import Towers
@@ -38,8 +39,8 @@ from umpteen.objectives.targets import Pairs
 from umpteen.parallel.world import Shard, World
 from umpteen.training.inputs import TrainingData
 from umpteen.training.negatives.cache import VectorCache
-from umpteen.training.negatives.pool import Batch, Draw, InBatch, Pool, Stateless, Uniform, draw_unknown
-from umpteen.training.negatives.shortlist import Shortlist, ShortlistSettings, sample_per_row
+from umpteen.training.negatives.pool import Batch, Draw, InBatch, Pool, Uniform, draw_unknown
+from umpteen.training.negatives.shortlist import Shortlist, sample_per_row
 from worlds import run_world
 
 ROWS = np.array([0, 2, 3, 5, 6])
@@ -64,8 +65,8 @@ def data_for(towers: Towers) -> TrainingData:
 
 
 def shortlist(towers: Towers, world: World, **changes: Any) -> Shortlist:
-    settings = replace(ShortlistSettings(width=4, per_query=2, every=3, first=0, margin=None), **changes)
-    return Shortlist(towers, data_for(towers), Shard(world, len(LABELS)), settings)
+    settings = ShortlistPool(**{"shortlist": 4, "negatives": 2, "refresh_epochs": 3, **changes})
+    return Shortlist(towers, data_for(towers), Shard(world, len(LABELS)), settings, batches_per_epoch=1)
 
 
 def cache(towers: Towers, world: World, objective: Callable[..., Tensor], per_query: int = 1) -> VectorCache:
@@ -87,7 +88,7 @@ def known(row: int) -> set[int]:
     return {*RELEVANT[row], *FILTERED[row]}
 
 
-class Fixed(Stateless):
+class Fixed(Pool):
     """The pulled labels, some others, and pairs kept out: whatever a test asks for."""
 
     def __init__(self, others: list[int], kept_out: list[tuple[int, int]]) -> None:
@@ -99,8 +100,8 @@ class Fixed(Stateless):
         return Draw(np.union1d(batch.pulled, self._others), Pairs(query, label))
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
-@pytest.mark.parametrize("names", TOWERS)
+# Every kind of towers and every objective, not every pair, which test_step.py has: a pool sees vectors and targets.
+@pytest.mark.parametrize(("names", "objective"), list(zip(TOWERS, cycle(OBJECTIVES), strict=False)))
 @pytest.mark.parametrize("positives", [None, 1])
 def test_a_step_over_a_pool_is_the_naive_formula_over_its_labels(
     start: str, names: str, objective: str, positives: int | None
@@ -191,7 +192,7 @@ def test_a_shortlist_holds_the_best_labels_not_known_to_be_right_and_each_query_
 
 def test_labels_that_beat_the_best_positive_by_the_margin_are_kept_out(start: str) -> None:
     towers = make_towers("static static", start)
-    pool = shortlist(towers, World(), margin=0.1, per_query=4)
+    pool = shortlist(towers, World(), margin=0.1, negatives=4)
     pool.prepare(0)
     data = data_for(towers)
     vectors = encode_tokens(towers.query, data.queries), encode_tokens(towers.label, data.labels)
@@ -210,7 +211,7 @@ def test_labels_that_beat_the_best_positive_by_the_margin_are_kept_out(start: st
 
 def test_a_shortlist_waits_for_its_first_step_and_is_refreshed_on_time(start: str) -> None:
     towers = make_towers("static static", start)
-    pool = shortlist(towers, World(), first=2, every=3)
+    pool = shortlist(towers, World(), from_epoch=2, refresh_epochs=3)
     staleness = []
     for step in range(8):
         pool.prepare(step)
@@ -287,7 +288,7 @@ def test_a_query_without_a_negative_in_the_pool_is_told_of_once_and_counted(star
 
 def test_the_step_reports_the_size_of_its_pool_and_how_stale_it_is(start: str) -> None:
     towers = make_towers("static static", start)
-    step = make_step(towers, OBJECTIVES["softmax"][0], relevance(), pool=shortlist(towers, World(), every=9))
+    step = make_step(towers, OBJECTIVES["softmax"][0], relevance(), pool=shortlist(towers, World(), refresh_epochs=9))
     outcomes = [step(ROWS, step=number, seed=0).pool for number in range(3)]
     assert [outcome["staleness"] for outcome in outcomes] == [0, 1, 2]
     assert all(7 <= outcome["pool"] <= len(LABELS) for outcome in outcomes)
@@ -310,13 +311,13 @@ MANY = ["softmax", "decoupled_softmax", "soft_top_positives", "one_vs_all"]
 def trained_with_pools(
     world: World, start: str, cases: list[tuple[str, str]]
 ) -> list[tuple[list[float], dict[str, Tensor]]]:
-    """Losses and weights after 8 steps with some pools and objectives."""
+    """Losses and weights after 5 steps, with a shortlist that is refreshed once, with some pools and objectives."""
     found = []
     for name, objective in cases:
         towers = make_towers("static static" if objective == "softmax" else "static shared", start)
         pool = make_pool(name, towers, world, OBJECTIVES[objective][0])
         step = make_step(towers, OBJECTIVES[objective][0], relevance(), rate=0.01, epsilon=1e-5, world=world, pool=pool)
-        losses = [step(ROWS[number % 2 :], step=number, seed=3).loss for number in range(8)]
+        losses = [step(ROWS[number % 2 :], step=number, seed=3).loss for number in range(5)]
         found.append((losses, {key: weight.detach() for key, weight in towers.named_parameters()}))
     return found
 

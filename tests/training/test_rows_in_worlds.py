@@ -12,7 +12,7 @@ from tiny import tiny_transformer
 from umpteen.data.labels import EpochSampler, Relevance
 from umpteen.encoders.rows import row_tables
 from umpteen.parallel.world import World
-from umpteen.training.checkpoint import TrainState, load_checkpoint, save_checkpoint, weights_of
+from umpteen.training.checkpoint import Checkpoints, TrainState, weights_of
 from umpteen.training.negatives.pool import Uniform
 from worlds import run_world
 
@@ -54,15 +54,15 @@ def trained(
     (rows,) = row_tables(towers).values()
     assert len(rows.weight) == len(rows.shard) <= -(-len(LABELS) // world.size)
     optimizer = step._optimizer
-    own_workspace = workspace if world.is_first else None
-    resumed = load_checkpoint(own_workspace, towers, optimizer, recipe={}, data="", world=world)
+    checkpoints = Checkpoints(workspace if world.is_first else None, towers, optimizer, {}, "", world)
+    resumed = checkpoints.load()
     sampler = EpochSampler(relevance, 5, seed=0, keep_unlabelled=True)
     losses = [
         step(sampler.rows(*divmod(number, sampler.batches_per_epoch)), step=number, seed=3).loss
         for number in range(resumed.step if resumed else 0, steps)
     ]
     if workspace is not None:
-        save_checkpoint(own_workspace, TrainState(step=steps), towers, optimizer, recipe={}, data="")
+        checkpoints.save(TrainState(step=steps))
     return losses, weights_of(towers)
 
 

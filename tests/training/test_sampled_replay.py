@@ -69,9 +69,8 @@ def test_over_every_subset_of_6_labels_the_replayed_gradient_is_exact_in_the_mea
 
     def replayed(rows: np.ndarray, gradient: torch.Tensor) -> torch.Tensor:
         encoder.zero_grad()
-        cached = CachedVectors(encoder, table.lengths, table.batch, budget=4, seed=0)
-        cached.add_gradients(rows, gradient)
-        assert cached.replay() == len(rows)
+        cached = CachedVectors(encoder, table, budget=4, seed=0)
+        assert cached.replay(rows, gradient) == len(rows)
         return torch.zeros_like(encoder.table) if encoder.table.grad is None else encoder.table.grad.clone()
 
     exact = replayed(np.arange(6), at_vectors)
@@ -119,7 +118,7 @@ def test_over_all_systematic_samples_the_steps_gradient_is_exact_in_the_mean(
     for low, high in pairwise(edges):
         starts.append((low + high) / 2)
         outcome = step.gradients(rows, step=STEP, seed=SEED)
-        assert outcome.thinned is not None and 0.3 < outcome.thinned.fraction < 0.5 and outcome.thinned.noise > 0
+        assert 0.3 < outcome.replay["replayed"] < 0.5 and outcome.replay["replay_noise"] > 0
         for name, gradient in gradients(towers).items():
             mean[name] += (high - low) * gradient
     for name, gradient in exact.items():
@@ -128,9 +127,9 @@ def test_over_all_systematic_samples_the_steps_gradient_is_exact_in_the_mean(
 
 def test_a_fraction_of_1_is_the_exact_gradient_without_noise() -> None:
     at_vectors = torch.randn(5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    rows, gradient, thinned = thin(at_vectors, 1.0, Shard(World(), 5), 0.3)
+    rows, gradient, report = thin(at_vectors, 1.0, Shard(World(), 5), 0.3)
     assert rows.tolist() == [0, 1, 2, 3, 4] and torch.equal(gradient, at_vectors)
-    assert thinned == (1.0, 0.0)
+    assert report == {"replayed": 1.0, "replay_noise": 0.0}
 
 
 def test_a_sampled_replay_refuses_dropout_which_would_make_it_spare_nothing(start: str) -> None:

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from miniature import command, write_recipe
+from miniature import command, refused, write_recipe
 from umpteen.config.recipes import resolve
 from umpteen.errors import BadConfig
-from umpteen.training.tune import climb, usual_choices, where_it_fits
+from umpteen.training.tune import climb, usual_choices
 
 
 def test_the_usual_choices_lie_around_the_recipe_s_own() -> None:
@@ -24,7 +24,7 @@ def test_the_usual_choices_lie_around_the_recipe_s_own() -> None:
 
 def test_of_towers_with_several_parts_other_mixes_and_a_vector_a_label_are_tried() -> None:
     found = usual_choices(resolve("mixed"))
-    assert found[0] == "encoder.query.kind=sum,concat,frozen"
+    assert found[1:3] == ["encoder.query.kind=sum,concat,frozen", "encoder.label.table=none,{}"]
     for choice in found:
         key, _, values = choice.partition("=")
         for value in values.split(","):
@@ -55,10 +55,10 @@ def test_settings_that_do_not_go_together_cost_no_trial() -> None:
         tried.append(point)
         return 0.0
 
-    climb(["a=1,2,3"], 2, where_it_fits(attempt))
+    climb(["a=1,2,3"], 2, attempt)
     assert tried == [("a=1",), ("a=3",)]
     with pytest.raises(BadConfig, match="not here"):
-        climb(["a=2,1"], 2, where_it_fits(attempt))
+        climb(["a=2,1"], 2, attempt)
 
 
 def test_tuning_without_choices_tries_around_the_recipe(tmp_path: Path) -> None:
@@ -67,6 +67,32 @@ def test_tuning_without_choices_tries_around_the_recipe(tmp_path: Path) -> None:
     assert outcome.code == 0, outcome.err
     lines = (tmp_path / "trials.jsonl").read_text().splitlines()
     assert len(lines) == 2 and "optimizer.learning_rate=0.03" in lines[0] and "objective.temperature=0.05" in lines[0]
+    best = max(map(json.loads, lines), key=lambda trial: trial["metrics"]["nDCG@5"])
+    won = resolve(str(tmp_path / "trials.best.toml"))
+    assert f"objective.temperature={won.objective.temperature}" in best["settings"] and won.training.steps == 1
+
+
+def test_no_recipe_but_its_own_is_replaced_and_the_best_is_of_this_call(tmp_path: Path) -> None:
+    recipe, file = write_recipe(tmp_path, "training.steps=1"), tmp_path / "recipe.jsonl"
+    before, asked = recipe.read_text(), ("--try", "seed=1", "--output", file)
+    better = {
+        "settings": ["seed=9"],
+        "metrics": {"nDCG@5": 100.0},
+        "best_step": 1,
+        "seconds": 0,
+        "identity": "another's",
+    }
+    file.write_text(json.dumps(better) + "\n")
+    for _ in range(2):
+        outcome = command("tune", recipe, *asked, "--json")
+        assert outcome.code == 0, outcome.err
+        assert [trial["settings"] for trial in json.loads(outcome.out)["results"]] == [["seed=1"]]
+    won = tmp_path / "recipe.best.toml"
+    assert recipe.read_text() == before and resolve(str(won)).seed == 1
+    refused(command("tune", won, *asked), "recipe.best.toml", "give another --recipe-out")
+    refused(command("tune", recipe, *asked, "--recipe-out", recipe), "recipe.toml", "give another --recipe-out")
+    won.write_text(before)
+    refused(command("tune", recipe, *asked), "recipe.best.toml", "give another --recipe-out")
 
 
 def test_weights_that_validation_chose_go_with_a_trial_of_concatenated_parts(tmp_path: Path) -> None:

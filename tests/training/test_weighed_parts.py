@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from miniature import trained, write_recipe
-from umpteen.config.recipes import read_config
+from umpteen.config.recipes import resolve
 from umpteen.encoders.frozen import FrozenEncoder
 from umpteen.encoders.parts import PartsEncoder
 from umpteen.model.classifier import Classifier
@@ -16,7 +16,7 @@ from umpteen.training.build import build_run, weigh_parts
 
 
 def test_a_part_that_misleads_loses_its_weight(tmp_path: Path) -> None:
-    run = build_run(read_config(write_recipe(tmp_path, kind="concat")), workspace=None)
+    run = build_run(resolve(str(write_recipe(tmp_path, kind="concat"))), workspace=None)
     run.loop.run()
     for sign, tower in ((8, run.towers.query), (-1, run.towers.label)):
         assert isinstance(tower, PartsEncoder)
@@ -24,11 +24,11 @@ def test_a_part_that_misleads_loses_its_weight(tmp_path: Path) -> None:
         assert isinstance(frozen, FrozenEncoder)
         frozen.map.weight.data = sign * torch.eye(frozen.dimension)  # likes what is unlike, and says so aloud
         frozen.normalise = False
-    assert run.validate is not None
-    before = run.validate()["nDCG@5"]
+    assert run.loop.evaluate is not None
+    before = run.loop.evaluate()["nDCG@5"]
     found = weigh_parts(run, "nDCG@5", World())
     assert found["frozen"] < found["static"]
-    assert run.validate()["nDCG@5"] >= before
+    assert run.loop.evaluate()["nDCG@5"] >= before
     assert run.towers.query.shares == run.towers.label.shares
     assert sum(share.of_score for share in run.towers.query.shares) == pytest.approx(1)
 

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.special import expit
 
-from umpteen.calibration.curves import BINS, CROSS_FOLDS, Bin, HeldOut, TextCurves, choose, cross_fitted, reliability_of
+from umpteen.calibration.curves import BINS, CROSS_FOLDS, HeldOut, TextCurves, choose, cross_fitted, reliability_of
 from umpteen.errors import BadInput, DamagedModel
-from umpteen.evaluation.metrics import F1, f1_of
+from umpteen.evaluation.report import F1, f1_of
 from umpteen.search.ranking import Ranking
 
 FILE = "calibration.json"
@@ -83,10 +83,6 @@ class Calibration:
         """The probability of each label to be right; the last axis is a text's labels, best first; −inf → 0."""
         return self.curves(scores)
 
-    def threshold_for_precision(self, precision: float) -> float:
-        """The probability from which on labels reach this precision; if none does, the best reachable is named."""
-        return threshold_for(self.steps, precision).threshold
-
     def line(
         self, *, min_probability: float | None = None, precision: float | None = None, rule: str | None = None
     ) -> Line:
@@ -95,7 +91,7 @@ class Calibration:
             raise BadInput(f"min_probability is {min_probability}; it must lie between 0 and 1")
         least = [0.0 if min_probability is None else min_probability]
         if precision is not None:
-            least.append(self.threshold_for_precision(precision))
+            least.append(threshold_for(self.steps, precision).threshold)
         if rule is None:
             return Line(max(least))
         if rule not in self.rules:
@@ -143,23 +139,17 @@ def _numbers(content: dict[str, Any]) -> dict[str, Any]:
     return content
 
 
-def reliabilities(
-    held_out: HeldOut, probabilities: NDArray[np.float32], raw: Reading, depth: int
-) -> dict[str, tuple[dict[str, float], list[Bin]]]:
-    """Of the calibrated probabilities and of the raw scores read as such, over the best labels of each text."""
-    there = held_out.real[:, :depth]
-    right, scores = held_out.right[:, :depth][there], held_out.scores[:, :depth][there].astype(np.float64)
-    read = np.clip(scores, 0, 1) if raw == "clipped" else expit(scores)
-    return {"calibrated": reliability_of(probabilities[:, :depth][there], right), "raw": reliability_of(read, right)}
-
-
 def figures_of(held_out: HeldOut, probabilities: NDArray[np.float32], raw: Reading) -> dict[str, Any]:
-    """Calibration error, Brier score and log loss, calibrated and raw, over the best labels of each text."""
+    """Calibration error, Brier score and log loss over the best labels of each text, at several depths: of the
+    calibrated probabilities, and of the raw scores read as such."""
     width = held_out.scores.shape[1]
-    by_depth = {
-        str(depth): {side: figures for side, (figures, _) in reliabilities(held_out, probabilities, raw, depth).items()}
-        for depth in sorted({min(depth, width) for depth in DEPTHS})
-    }
+    by_depth = {}
+    for depth in sorted({min(depth, width) for depth in DEPTHS}):
+        there = held_out.real[:, :depth]
+        right, scores = held_out.right[:, :depth][there], held_out.scores[:, :depth][there].astype(np.float64)
+        read = np.clip(scores, 0, 1) if raw == "clipped" else expit(scores)
+        sides: dict[str, NDArray[Any]] = {"calibrated": probabilities[:, :depth][there], "raw": read}
+        by_depth[str(depth)] = {side: reliability_of(values, right) for side, values in sides.items()}
     headline = by_depth[str(min(HEADLINE, width))]
     return {
         "ece": headline["calibrated"]["ece"],
@@ -175,7 +165,6 @@ def evaluate_calibration(calibration: Calibration, ranking: Ranking, truth: csr_
 
     All texts count, those without right labels, too.
     """
-    held_out = HeldOut.of(ranking, truth)
     probabilities = calibration.probabilities(ranking.scores)
 
     def worth(line: Line) -> F1:
@@ -186,20 +175,18 @@ def evaluate_calibration(calibration: Calibration, ranking: Ranking, truth: csr_
         if wanted <= calibration.steps[-1].precision:  # else it is more than the model can
             line = calibration.line(precision=wanted)
             found = worth(line)
+            reached = {"reached": found.precision, "recall": found.recall}
             given = round(found.labels_per_text * len(ranking))
-            reached = {"reached": found.precision, "given": given, "recall": found.recall}
-            precisions.append({"wanted": wanted, "threshold": line.least, **reached})
+            precisions.append({"wanted": wanted, "threshold": line.least, "given": given, **reached})
     rules = {name: worth(calibration.line(rule=name))._asdict() for name in calibration.rules}
-    figures = figures_of(held_out, probabilities, calibration.raw)
+    figures = figures_of(HeldOut.of(ranking, truth), probabilities, calibration.raw)
     return {**figures, "precision": precisions, "rules": rules, "held_out": calibration.origin}
 
 
-def fit_calibration(
-    held_out: HeldOut, origin: dict[str, Any], *, coverage: float | None = None
-) -> tuple[Calibration, NDArray[np.float32]]:
-    """The calibration with the least log loss, and the probabilities its figures come from.
+def fit_calibration(held_out: HeldOut, origin: dict[str, Any], *, coverage: float | None = None) -> Calibration:
+    """The calibration with the least log loss.
 
-    These are cross-fitted: each text's are given by curves fitted on the texts of other folds.
+    Its figures are cross-fitted: each text's probabilities are given by curves fitted on the texts of other folds.
     """
     pairs, right = int(held_out.real.sum()), int(held_out.right.sum())
     if len(held_out) < 2 or right in (0, pairs):
@@ -216,8 +203,9 @@ def fit_calibration(
     steps, f1 = precision_steps(held_out, probabilities), rule_for_f1(held_out, probabilities)
     rules = {"f1": f1, "coverage": rule_for_coverage(held_out, probabilities, coverage)}
     curves, depth = TextCurves.fit(held_out, choice), held_out.scores.shape[1]
+    origin = {**origin, "texts": len(held_out), "labels_per_text": depth}
     figures = {**figures_of(held_out, probabilities, raw), "log_loss_of_curves": tried}
-    return Calibration(curves, steps, rules, depth, raw, origin, figures), probabilities
+    return Calibration(curves, steps, rules, depth, raw, origin, figures)
 
 
 def precision_steps(held_out: HeldOut, probabilities: NDArray[np.float32]) -> list[PrecisionStep]:

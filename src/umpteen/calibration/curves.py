@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from scipy.sparse import csr_array
 from scipy.special import expit
 
 from umpteen.errors import BadInput
-from umpteen.files.storage import write_atomically
+from umpteen.files.storage import atomic_file
 from umpteen.search.ranking import Ranking, contains
 
 
@@ -56,9 +55,8 @@ class HeldOut:
 
     def save(self, path: Path) -> None:
         """One .npz without pickle, written whole or not at all."""
-        buffer = io.BytesIO()
-        np.savez_compressed(buffer, **vars(self))
-        write_atomically(path, buffer.getvalue())
+        with atomic_file(path) as file:
+            np.savez_compressed(file, **vars(self))
 
     @classmethod
     def load(cls, path: Path) -> HeldOut:
@@ -67,40 +65,26 @@ class HeldOut:
 
 
 BINS = 15
+DEPTH = 100  # labels of a text that are looked at
 _LEAST = 1e-6  # a probability of exactly 0 or 1 that is wrong would cost an infinite log loss
 
 
-class Bin(NamedTuple):
-    """Pairs of a text and a label of like probability."""
-
-    pairs: int
-    probability: float  # their mean
-    right: float  # the share that is right
-
-
-def reliability_of(probabilities: NDArray[np.floating], right: NDArray[np.bool_]) -> tuple[dict[str, float], list[Bin]]:
+def reliability_of(probabilities: NDArray[np.floating], right: NDArray[np.bool_]) -> dict[str, Any]:
     """How far the probabilities of some pairs are from what happens, and their bins of equally many pairs.
 
-    ECE is the mean distance between a bin's probability and its share of right pairs, weighed by its pairs. The arrays
-    may have any shape, and must not be empty.
+    A bin is its pairs, their mean probability, and the share of them that is right; ECE is the mean distance between
+    the latter two, weighed by the pairs. The arrays may have any shape, and must not be empty.
     """
     values, truth = probabilities.ravel().astype(np.float64), right.ravel()
-
-    def bins(parts: Sequence[NDArray[np.int64]]) -> tuple[list[Bin], float]:
-        found = [Bin(len(at), float(values[at].mean()), float(truth[at].mean())) for at in parts if len(at)]
-        return found, sum(one.pairs * abs(one.probability - one.right) for one in found) / len(values)
-
-    of_equal_mass, ece = bins(np.array_split(np.argsort(values, kind="stable"), BINS))
-    place = np.minimum((values * BINS).astype(np.int64), BINS - 1)
-    _, ece_equal_width = bins([np.flatnonzero(place == number) for number in range(BINS)])
-    figures = {
-        "ece": ece,
-        "ece_equal_width": ece_equal_width,
+    parts = np.array_split(np.argsort(values, kind="stable"), BINS)
+    bins = [[len(at), float(values[at].mean()), float(truth[at].mean())] for at in parts if len(at)]
+    return {
+        "ece": sum(pairs * abs(probability - share) for pairs, probability, share in bins) / len(values),
         "brier": float(np.square(values - truth).mean()),
         "log_loss": log_loss(values, truth),
         "pairs": len(values),
+        "bins": bins,  # the page draws them
     }
-    return figures, of_equal_mass
 
 
 def log_loss(probabilities: NDArray[np.floating], right: NDArray[np.bool_]) -> float:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from umpteen.cli.main import DATA, JSON, PATH, Watch, cli, option, say, say_json, settings
+from umpteen.cli.main import DATA, JSON, PATH, Watch, cli, option, say, settings, tell
 
 
 @cli.group()
@@ -46,11 +46,7 @@ def describe(source: str, as_json: bool) -> None:
 
     with Watch(quiet=as_json) as watch:
         described = look(watch.open_dataset(source))
-    if as_json:
-        say_json(described)
-    else:
-        for line in lines_of(described):
-            say(line)
+    tell(as_json, described, *lines_of(described))
 
 
 @data.command()

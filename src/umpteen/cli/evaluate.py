@@ -14,7 +14,6 @@ from umpteen.cli.main import (
     PATH,
     SHOWN,
     Watch,
-    best_in_bold,
     cli,
     figures,
     option,
@@ -23,6 +22,7 @@ from umpteen.cli.main import (
     show_differences,
     show_metrics,
     show_table,
+    tell,
 )
 
 if TYPE_CHECKING:
@@ -32,11 +32,7 @@ if TYPE_CHECKING:
 @cli.command()
 @click.argument("models", type=PATH, nargs=-1, required=True, metavar="MODEL...")
 @DATA
-@click.option(
-    "--split",
-    type=click.Choice(["test", "validation", "train"]),
-    help="Of a folder.  [default: test; all of a file]",
-)
+@click.option("--split", type=click.Choice(["test", "validation", "train"]), help="[default: test; all of a file]")
 @click.option("--at", multiple=True, type=int, help="A k for P@k and the others; repeat.  [default: 1 3 5 10 100]")
 @click.option("--propensity", nargs=2, type=float, help="A and B of PSP and PSnDCG.  [default: the recipe's, 0.55 1.5]")
 @click.option("--as-published", is_flag=True, help="Keep queries without positives in the means, as pyxclib does.")
@@ -121,7 +117,9 @@ def _tell(
         for name, value in decile.items():
             cell = f"{value:.2f}" if isinstance(value, float) else str(value)
             columns.setdefault(name.replace("_", " "), []).append(cell)
-    show_table(columns, title="by label frequency (decile 1: the most frequent labels)")
+    show_table(
+        columns, title="by label frequency (decile 1: the most frequent labels): contributions, which add up to P@k"
+    )
     if groups := list(by_origin.values()):
         metrics = [group["metrics"] for group in groups]
         sizes = {size: [f"{group[size]:,}" for group in groups] for size in ("labels", "queries")}
@@ -131,22 +129,10 @@ def _tell(
     left_out = f"; {report.queries_left_out:,} without positives left out" if report.queries_left_out else ""
     constants = ", ".join(f"{name} {value}" for name, value in report.propensity.items())
     say(f"{where}: {report.queries:,} queries{left_out}; propensity {constants}")
-    if report.calibration is not None:
-        _tell_calibration(report.calibration)
-
-
-def _tell_calibration(found: dict[str, Any]) -> None:
-    """What a calibrated model's probabilities were worth on a split."""
-    say(f"calibration error {found['ece']:.4f}, of the raw score {found['ece_raw']:.4f}, over {found['over']}")
-    for one in found["precision"]:
-        if one["wanted"] == 0.9:
-            right = f"{100 * one['reached']:.1f} % of them right, {100 * one['recall']:.1f} % of the right ones"
-            say(f"--precision 0.9: {one['given']:,} labels given, {right}")
-    for name, rule in found["rules"].items():
-        say(
-            f"--rule {name}: {rule['labels_per_text']:.1f} labels a text, micro F1 {100 * rule['micro']:.1f}, macro F1 "
-            f"{100 * rule['macro']:.1f}, precision {100 * rule['precision']:.1f}, recall {100 * rule['recall']:.1f}"
-        )
+    if found := report.calibration:
+        errors = {"calibration error": found["ece"], "of the raw score": found["ece_raw"], "over": found["over"]}
+        precisions = {f"--precision {one['wanted']:g}": one for one in found["precision"]}
+        tell(False, errors | precisions | {f"--rule {name}": rule for name, rule in found["rules"].items()})
 
 
 PEERS = (
@@ -163,20 +149,16 @@ PEERS = (
     multiple=True,
     help="Ours: a recipe's name or file, NAME+ranker with a ranker; repeat.  [default: those of the data, or of any]",
 )
-@click.option("--ranker", is_flag=True, help="Also each recipe with a ranker on top.")
 @option("--peers", default="popularity,tfidf-knn,xr-linear", help=f"Out of {PEERS}; or none.")
 @option("--trials", type=click.IntRange(1), default=4, help="Settings tried a method.")
 @option("--metric", default="nDCG@5", help="Chooses the settings, on validation.")
 @option("--validation", type=click.FloatRange(0, 1, True, True), default=0.1, help="Of train.")
 @option("--seed", type=click.IntRange(0), default=0, help="Of the split, the draws, training.")
-@click.option(
-    "--output", type=PATH, help="Keeps trials, models, results.json, index.html.  [default: runs/compare/DATASET]"
-)
+@click.option("--output", type=PATH, help="Folder of trials, models, results.  [default: runs/compare/DATASET]")
 @JSON
 def compare(
     source: str,
     recipes: tuple[str, ...],
-    ranker: bool,
     peers: str,
     trials: int,
     output: Path | None,
@@ -186,7 +168,7 @@ def compare(
     """Compare recipes with popularity, tf-idf neighbours and PECOS on DATA; the same command goes on when stopped."""
     from umpteen.compare.comparison import compare as run
     from umpteen.compare.comparison import make_task
-    from umpteen.compare.methods import available_peers, our_methods
+    from umpteen.compare.methods import our_methods, their_methods
     from umpteen.compare.page import short_number, shown_metrics
     from umpteen.config.recipes import names, resolve
 
@@ -197,12 +179,10 @@ def compare(
         first = resolve(chosen[0].removesuffix("+ranker"), (), source).evaluation
         propensity = (first.propensity_a, first.propensity_b)
         task = make_task(source, dataset, propensity=propensity, **asked)
-        ours = our_methods(chosen, ranker=ranker, notice=watch.notice, observer=watch, progress=watch)
-        theirs, skipped = available_peers(wanted, watch.notice)
+        ours = our_methods(chosen, notice=watch.notice, observer=watch, progress=watch)
         folder = output or Path("runs/compare") / dataset.name
-        outcome = run(
-            task, [*theirs, *ours], trials=trials, output=folder, notice=watch.notice, progress=watch, skipped=skipped
-        )
+        methods = [*their_methods(wanted), *ours]
+        outcome = run(task, methods, trials=trials, output=folder, notice=watch.notice, progress=watch)
     if as_json:
         say_json(outcome)
         return
@@ -210,7 +190,7 @@ def compare(
     metrics = [result["metrics"] for result in results]
     columns = {
         "": [result["method"] for result in results],
-        **{metric: best_in_bold(metrics, metric) for metric in shown_metrics(outcome)},
+        **{metric: figures(metrics, metric) for metric in shown_metrics(outcome)},
         "train s": [f"{result['train_seconds']:.1f}" for result in results],
         "parameters": [short_number(result["parameters"]) for result in results],
     }
@@ -272,14 +252,9 @@ def negatives(model: Path, source: str, split: str, top: int, output: Path | Non
     texts = [f"{label['text']}  [{label['key']}]" for label in labels]
     show_table({"label": texts, **counts}, title="Labels most often suspected of missing")
     less = f" less {asked['margin']:g}" if asked["margin"] else ""
-    say(
-        f"{summary['suspects']:,} of {summary['mined']:,} mined negatives ({summary['suspect_percent']} %) score above "
-        f"their query's best positive{less}; {summary['queries_with_suspects']:,} of {summary['queries']:,} queries "
-        "have one"
-    )
+    say(f"suspects are mined negatives that score above their query's best positive{less}")
+    tell(False, summary)
     if output is not None:
         say(f"all of them, with their texts: {output}")
     elif summary["suspects"]:
-        say(
-            "--output FILE.jsonl lists them all; pool.margin keeps them out of training (docs/explanation/negatives.md)"
-        )
+        say("--output FILE.jsonl lists them; pool.margin keeps them out of training (docs/explanation/negatives.md)")

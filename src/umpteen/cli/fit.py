@@ -18,29 +18,28 @@ from umpteen.cli.main import DATA, JSON, PATH, Watch, cli, option, say, say_json
 @click.option("--labels", help="Of a file: the column of labels.  [default: made out, and told]")
 @click.option("--separator", help="What stands between several labels in one cell.  [default: made out, and told]")
 @option("--seed", type=click.IntRange(0), default=0, help="Of the split and of training.")
+@click.option("--from", "teacher", type=PATH, help="A model whose examples (umpteen learn) are trained on, too.")
 @click.option("--output", type=PATH, help="Model folder to make.  [default: runs/NAME, after the data]")
 @click.option("--overwrite", is_flag=True, help="Replace the model that is there, at the end.")
 @click.option("--recipe-out", type=PATH, help="Also write the recipe that was chosen.")
 @JSON
 def fit(
-    source: str,
-    text: str | None,
-    labels: str | None,
-    separator: str | None,
-    output: Path | None,
-    recipe_out: Path | None,
-    as_json: bool,
-    **asked: Any,
+    source: str, teacher: Path | None, output: Path | None, recipe_out: Path | None, as_json: bool, **asked: Any
 ) -> None:
     """Find the best model for DATA: try settings on validation, fit the best on all of train, rank, calibrate."""
     from umpteen.config.recipes import to_toml
-    from umpteen.data.formats.columns import with_asked
+    from umpteen.data.dataset import with_asked
     from umpteen.files.storage import write_atomically
+    from umpteen.model.correcting import with_examples
     from umpteen.model.fit import fit_data
 
-    source = with_asked(source, {"text": text, "labels": labels, "separator": separator})
+    source = with_asked(source, {name: asked.pop(name) for name in ("text", "labels", "separator")})
     with Watch(quiet=as_json) as watch:
-        place = output or Path("runs", watch.open_dataset(source).name)
+        dataset = watch.open_dataset(source)
+        place = output or Path("runs", dataset.name)
+        if teacher is not None:
+            source, count = with_examples(dataset, teacher, place)
+            watch.notice(f"{count:,} texts that {teacher} has learnt are in train; the data with them is {source}")
         found = fit_data(source, place, **asked, observer=watch, progress=watch)
     if recipe_out is not None:
         write_atomically(recipe_out, to_toml(found.recipe))

@@ -1,13 +1,14 @@
 """`umpteen labels`: the verbs that look at a model's labels, and those that change them."""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from umpteen.cli.main import JSON, MODEL, PATH, Watch, cli, option, say, say_json
+from umpteen.cli.main import JSON, MODEL, PATH, Watch, cli, option, say, say_json, tell
 
 if TYPE_CHECKING:
     from umpteen.model.catalogue import LiveCatalogue
@@ -18,6 +19,7 @@ FILE = click.argument("file", type=PATH)
 NOTE = click.option("--note", default="", help="A line for the history.")
 _SIGNS = {"add": "+", "revive": "+", "rename": "~", "retire": "-"}
 _COUNTED = ("added", "renamed", "retired")
+SHOWN = 10  # labels that a version is told by
 
 
 @cli.group()
@@ -44,7 +46,7 @@ def list_(model: Path, search: str, origin: str | None, retired: bool, start: in
     labels = open_labels(model).labels
     rows = list(labels.find_rows(search, retired=retired))
     if origin is not None:
-        wanted = labels.origins() == ORIGINS.index(origin)
+        wanted = labels.origins == ORIGINS.index(origin)
         rows = [row for row in rows if wanted[row]]
     total, shown = len(rows), [labels.entry(row) for row in rows[start : start + count]]
     if as_json:
@@ -60,22 +62,13 @@ def list_(model: Path, search: str, origin: str | None, retired: bool, start: in
 
 @labels.command()
 @MODEL
-@click.argument("file", type=PATH, required=False)
 @click.option("--from-version", "first", type=int, help="  [default: the labels in the model's own files]")
 @click.option("--to-version", "last", type=int, help="  [default: now]")
-@click.option("--retire-missing", is_flag=True, help="With FILE: as `import --retire-missing` would.")
 @JSON
-def diff(
-    model: Path, file: Path | None, first: int | None, last: int | None, retire_missing: bool, as_json: bool
-) -> None:
-    """Show what changed between two versions, or what importing FILE would change."""
+def diff(model: Path, first: int | None, last: int | None, as_json: bool) -> None:
+    """Show what changed between two versions; what a file would change, `import --dry-run` shows."""
     from umpteen.model.catalogue import open_labels
 
-    if file is not None:
-        if first is not None or last is not None:
-            raise click.UsageError("give FILE, or versions; FILE is compared with the labels there are now")
-        _show_what_import_would_do(model, file, retire_missing, as_json)
-        return
     catalogue = open_labels(model)
     first = catalogue.start.version if first is None else first
     last = catalogue.labels.version if last is None else last
@@ -83,28 +76,14 @@ def diff(
     _show(catalogue.at(first), steps, {"from_version": first, "to_version": last}, as_json)
 
 
-def _show_what_import_would_do(model: Path, file: Path, retire_missing: bool, as_json: bool) -> None:
-    from umpteen.model.catalogue import open_labels
-    from umpteen.model.changes import steps_of
-    from umpteen.model.label_files import changes_of
-
-    labels = open_labels(model).labels
-    steps = steps_of(changes_of(file, labels, retire_missing=retire_missing), labels)
-    _show(labels, steps, {"from_version": labels.version, "file": str(file)}, as_json)
-
-
 def _show(before: "LiveLabels", steps: "Sequence[Step]", about: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        found = ({**step._asdict(), "before": before.text_of(step.key)} for step in steps)
-        changes = [{name: value for name, value in change.items() if value} for change in found]
-        say_json({**about, "changes": changes})
-        return
-    for step in steps:
-        old = before.text_of(step.key)
+    found = [{**step._asdict(), "before": before.text_of(step.key)} for step in steps]
+    changes = [{name: value for name, value in change.items() if value} for change in found]
+    lines = []
+    for step, old in zip(steps, (change["before"] for change in found), strict=True):
         text = f"{old} → {step.text}" if step.do == "rename" else step.text or old
-        say(f"{_SIGNS[step.do]} {step.key}  {text}")
-    if not steps:
-        say("no difference")
+        lines.append(f"{_SIGNS[step.do]} {step.key}  {text}")
+    tell(as_json, {**about, "changes": changes}, *(lines or ["no difference"]))
 
 
 @labels.command()
@@ -117,14 +96,10 @@ def history(model: Path, count: int, as_json: bool) -> None:
 
     catalogue = open_labels(model)
     shown = catalogue.history()[::-1][:count]
-    if as_json:
-        versions = [line._asdict() for line in shown]
-        say_json({"model": str(model), "version": catalogue.labels.version, "versions": versions})
-        return
-    for line in shown:
-        note = f"  ({line.note})" if line.note else ""
-        say(f"{line.version:>5}  {line.time}  {_counted(line)}{note}")
-    say(f"{catalogue.start.version:>5}  the labels in the model's own files")
+    answer = {"model": str(model), "version": catalogue.labels.version, "versions": [one._asdict() for one in shown]}
+    notes = [f"  ({line.note})" if line.note else "" for line in shown]
+    lines = [f"{one.version:>5}  {one.time}  {_counted(one)}{note}" for one, note in zip(shown, notes, strict=True)]
+    tell(as_json, answer, *lines, f"{catalogue.start.version:>5}  the labels in the model's own files")
 
 
 @labels.command()
@@ -140,52 +115,42 @@ def export(model: Path, file: Path, retired: bool) -> None:
     say(f"{count:,} labels in {file}")
 
 
-def _of_key_and_text(verb: Callable[..., None]) -> click.Command:
-    """A verb for one label, or for all labels of a file."""
-    label = click.argument("label", nargs=-1, metavar="[KEY TEXT]")
-    file = click.option("--from", "file", type=PATH, help="A .jsonl, .csv or .tsv file with `key` and `text`.")
-    return labels.command()(MODEL(label(file(NOTE(JSON(verb))))))
+def _of_labels(arguments: str, columns: str) -> Callable[[Callable[..., None]], click.Command]:
+    """A verb for labels that the command line names, or for all labels of a file."""
+    named = click.argument("named", nargs=-1, metavar=arguments)
+    file = click.option("--from", "file", type=PATH, help=f"A .jsonl, .csv or .tsv file with {columns}.")
+    return lambda verb: labels.command()(MODEL(named(file(NOTE(JSON(verb))))))
 
 
-@_of_key_and_text
+@_of_labels("[KEY TEXT]", "`key` and `text`")
 def add(**given: Any) -> None:
     """Add a label by KEY and TEXT, or all labels of a file; a retired label comes back."""
-    _change_by_key_and_text("add", **given)
+    _change_named("Add", **given)
 
 
-@_of_key_and_text
+@_of_labels("[KEY TEXT]", "`key` and `text`")
 def rename(**given: Any) -> None:
     """Give the label KEY another TEXT, or all labels of a file theirs; keys stay."""
-    _change_by_key_and_text("rename", **given)
+    _change_named("Rename", **given)
 
 
-def _change_by_key_and_text(do: str, label: tuple[str, ...], file: Path | None, **asked: Any) -> None:
-    from umpteen.model.changes import Add, Rename
-    from umpteen.model.label_files import additions, renamings
-
-    _require_one_way(len(label) == (0 if file else 2), "KEY and TEXT")
-    read, change = (additions, Add) if do == "add" else (renamings, Rename)
-    _change(changes=partial(read, file) if file else lambda _: [change(*label)], **asked)
-
-
-@labels.command()
-@MODEL
-@click.argument("keys", nargs=-1, metavar="[KEY]...")
-@click.option("--from", "file", type=PATH, help="A .jsonl, .csv or .tsv file with `key`.")
-@NOTE
-@JSON
-def retire(model: Path, keys: tuple[str, ...], file: Path | None, note: str, as_json: bool) -> None:
+@_of_labels("[KEY]...", "`key`")
+def retire(**given: Any) -> None:
     """Retire labels: nothing finds them any more, until they are added again."""
-    from umpteen.model.changes import Retire
-    from umpteen.model.label_files import retirements
-
-    _require_one_way(bool(keys) == (file is None), "keys")
-    _change(model, partial(retirements, file) if file else lambda _: [Retire(key) for key in keys], note, as_json)
+    _change_named("Retire", **given)
 
 
-def _require_one_way(holds: bool, what: str) -> None:
-    if not holds:
-        raise click.UsageError(f"give {what}, or --from a file of them")
+def _change_named(kind: str, named: tuple[str, ...], file: Path | None, **asked: Any) -> None:
+    from umpteen.model import changes
+    from umpteen.model.label_files import changes_of
+
+    change = getattr(changes, kind)
+    each = [(key,) for key in named] if kind == "Retire" else [named] if len(named) == 2 else []
+    if bool(named) == (file is not None) or (named and not each):
+        raise click.UsageError(f"give {'keys' if kind == 'Retire' else 'KEY and TEXT'}, or --from a file of them")
+    given = [change(*one) for one in each]
+    made = partial(changes_of, file, kind=change) if file else lambda _: given
+    _change(changes=made, many=file is not None, **asked)
 
 
 @labels.command(name="import")
@@ -200,13 +165,16 @@ def import_(model: Path, file: Path, retire_missing: bool, dry_run: bool, note: 
 
     FILE is .jsonl, .csv or .tsv with `key` and `text`; lines with a true `retired` are retired.
     """
+    from umpteen.model.catalogue import open_labels
     from umpteen.model.label_files import changes_of
 
+    changes = partial(changes_of, file, retire_missing=retire_missing)
     if dry_run:
-        _show_what_import_would_do(model, file, retire_missing, as_json)
+        labels = open_labels(model).labels
+        about = {"from_version": labels.version, "file": str(file)}
+        _show(labels, labels.steps_of(changes(labels)), about, as_json)
     else:
-        changes = partial(changes_of, file, retire_missing=retire_missing)
-        _change(model, changes, note or f"import {file.name}", as_json)
+        _change(model, changes, note or f"import {file.name}", as_json, many=True)
 
 
 @labels.command()
@@ -216,9 +184,9 @@ def import_(model: Path, file: Path, retire_missing: bool, dry_run: bool, note: 
 @JSON
 def undo(model: Path, to_version: int | None, note: str, as_json: bool) -> None:
     """Make a new version in which all labels are as they were in an older one."""
-    from umpteen.model.catalogue import undo_labels
+    from umpteen.model.catalogue import with_labels
 
-    _tell(model, undo_labels(model, to_version, note=note), as_json)
+    _tell_change(model, with_labels(model, lambda labels: labels.undo(to_version, note)), as_json, steps=True)
 
 
 @labels.command()
@@ -227,37 +195,41 @@ def undo(model: Path, to_version: int | None, note: str, as_json: bool) -> None:
 @JSON
 def compact(model: Path, drop_index: bool, as_json: bool) -> None:
     """Fold all versions into the model's own files: rows and keys stay, the history ends."""
-    from umpteen.model.classifier import compact as fold
+    from umpteen.model.writing import compact as fold
 
     found = fold(model, drop_index=drop_index)
-    if as_json:
-        say_json({"model": str(model), **found._asdict()})
-    elif found.versions == 0:
-        say(f"{model} has nothing to compact: no label has changed since it was written")
-    else:
-        say(f"{model}: {found.versions:,} versions folded into its files; {found.labels:,} labels")
-        if found.dropped_index:
-            say(f"its index was of older labels and is gone; search is exact until `umpteen index build {model}`")
+    lines = [f"{model}: {found.versions:,} versions folded into its files; {found.labels:,} labels"]
+    if found.versions == 0:
+        lines = [f"{model} has nothing to compact: no label has changed since it was written"]
+    if found.dropped_index:
+        lines.append(f"its index was of older labels and is gone; search is exact until `umpteen index build {model}`")
+    tell(as_json, {"model": str(model), **found._asdict()}, *lines)
 
 
-def _change(model: Path, changes: "Callable[[LiveLabels], Sequence[Change]]", note: str, as_json: bool) -> None:
+def _change(
+    model: Path, changes: "Callable[[LiveLabels], Sequence[Change]]", note: str, as_json: bool, *, many: bool = False
+) -> None:
+    """Only many labels take long enough to be watched."""
     from umpteen.model.catalogue import change_labels
 
-    with Watch(quiet=as_json) as watch:
-        changed = change_labels(model, changes, note=note, progress=partial(watch, "encoding labels"))
-    _tell(model, changed, as_json)
+    with Watch(quiet=as_json) if many else nullcontext() as watch:
+        progress = None if watch is None else partial(watch, "encoding labels")
+        changed = change_labels(model, changes, note=note, progress=progress)
+    _tell_change(model, changed, as_json)
 
 
-def _tell(model: Path, catalogue: "LiveCatalogue", as_json: bool) -> None:
-    """What the command did."""
+def _tell_change(model: Path, catalogue: "LiveCatalogue", as_json: bool, *, steps: bool = False) -> None:
+    """What the command did, label by label if asked for."""
     done, version, count = catalogue.last_change, catalogue.labels.version, catalogue.labels.count()
-    if as_json:
-        counts = {name: getattr(done, name) if done else 0 for name in _COUNTED}
-        say_json({"model": str(model), "version": version, "labels": count, **counts})
-    elif done is None:
-        say(f"nothing to change; {count:,} labels, version {version}")
-    else:
-        say(f"version {version}: {_counted(done)}; {count:,} labels")
+    counts = {name: getattr(done, name) if done else 0 for name in _COUNTED}
+    lines = [f"nothing to change; {count:,} labels, version {version}"]
+    if done is not None:
+        made = catalogue.versions[-1].items if steps else ()
+        lines = [f"version {version}: {_counted(done)}; {count:,} labels"]
+        lines += [f"  {_SIGNS[step.do]} {step.key}" + (f": {step.text}" if step.text else "") for step in made[:SHOWN]]
+        if len(made) > SHOWN:
+            lines.append(f"  and {len(made) - SHOWN:,} more; `umpteen labels diff {model}` has all")
+    tell(as_json, {"model": str(model), "version": version, "labels": count, **counts}, *lines)
 
 
 def _counted(change: object) -> str:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from umpteen.errors import BadInput, LostProcess, Stopped, UmpteenError
+from umpteen.model.changes import visible
 from umpteen.model.watch import Watch as Watch
 from umpteen.model.watch import duration as duration
-from umpteen.model.watch import visible
 from umpteen.parallel.allocator import keep_freed_memory as keep_freed_memory
 from umpteen.version import __version__
 
@@ -50,7 +50,9 @@ def main(command: click.Command = cli, name: str = "umpteen") -> None:
     """Runs a command; an error the user can mend is one line on stderr and exit code 2."""
     keep_freed_memory()
     try:
-        _refuse_other_encodings(sys.argv[1:])
+        for argument in sys.argv[1:]:  # of bytes that are not UTF-8 Python makes surrogates, which nobody can write
+            if any("\ud800" <= character <= "\udfff" for character in argument):
+                raise BadInput(f"the argument '{argument[:200]}' is not UTF-8; convert it, or rename the file")
         command(prog_name=name, standalone_mode=False)
     except click.ClickException as misuse:
         misuse.show(told := io.StringIO())
@@ -75,13 +77,6 @@ def main(command: click.Command = cli, name: str = "umpteen") -> None:
         if not error.told_elsewhere:
             _tell(str(error))
         sys.exit(1 if isinstance(error, LostProcess) else 2)  # a lost process is nobody's mistake
-
-
-def _refuse_other_encodings(arguments: list[str]) -> None:
-    """Python stands in surrogates for bytes that are not UTF-8, and no library below can write them."""
-    for argument in arguments:
-        if any("\ud800" <= character <= "\udfff" for character in argument):
-            raise BadInput(f"the argument '{argument[:200]}' is not UTF-8; convert it, or rename the file")
 
 
 def _tell(error: str) -> None:
@@ -125,6 +120,26 @@ def say_json(answer: Mapping[str, Any]) -> None:
     click.echo(json.dumps(answer, ensure_ascii=False))
 
 
+def tell(as_json: bool, answer: Mapping[str, Any], *lines: str) -> None:
+    """Prints the answer for machines; for people these lines, or else the answer, name by name."""
+    if as_json:
+        say_json(answer)
+        return
+    for line in lines or (f"{name.replace('_', ' '):<20}{shown(value)}" for name, value in answer.items()):
+        say(line)
+
+
+def shown(value: Any) -> str:
+    """Numbers by four digits that count, several values beside each other."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name.replace('_', ' ')} {shown(one)}" for name, one in value.items())
+    if isinstance(value, list | tuple):
+        return " to ".join(map(shown, value))
+    if isinstance(value, float):
+        return f"{value:,.4g}"
+    return f"{value:,}" if isinstance(value, int) else "unknown" if value is None else str(value)
+
+
 SHOWN = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@5", "R@10", "R@100")
 
 
@@ -150,22 +165,18 @@ def show_table(
     console.print(made)
 
 
-def figures(metrics: Iterable[Mapping[str, float]], name: str) -> list[str]:
-    """One metric of each, a dash where it is missing."""
-    return [f"{one[name]:.2f}" if name in one else "–" for one in metrics]
-
-
-def best_in_bold(metrics: Sequence[Mapping[str, float]], name: str) -> list[str]:
-    """One metric of each, the best of them marked."""
-    best = max(one[name] for one in metrics)
-    return [f"[bold]{one[name]:.2f}[/bold]" if one[name] == best else f"{one[name]:.2f}" for one in metrics]
+def figures(metrics: Sequence[Mapping[str, float]], name: str) -> list[str]:
+    """One metric of each, a dash where it is missing, the best of them in bold."""
+    values = [one.get(name) for one in metrics]
+    best = max((value for value in values if value is not None), default=None)
+    return ["–" if one is None else f"[bold]{one:.2f}[/bold]" if one == best else f"{one:.2f}" for one in values]
 
 
 def show_metrics(reports: "Mapping[str, Report]", metrics: Sequence[str] = SHOWN, *, title: str | None = None) -> None:
     """One row per method, one column per metric, the best of each column in bold, with half its 95 % interval."""
 
     def column(metric: str) -> Iterable[str]:
-        values = best_in_bold([report.metrics for report in reports.values()], metric)
+        values = figures([report.metrics for report in reports.values()], metric)
         for value, report in zip(values, reports.values(), strict=True):
             low, high = report.intervals.get(metric, (None, None))
             yield value if low is None or high is None else f"{value} ±{(high - low) / 2:.2f}"

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from umpteen.cli.main import DATA_OF_MODEL, JSON, MODEL, PATH, Watch, cli, option, say, say_json, settings
+from umpteen.cli.main import DATA_OF_MODEL, JSON, MODEL, PATH, Watch, cli, option, say, say_json, settings, tell
 
 if TYPE_CHECKING:
     from umpteen.model.index import Sample
@@ -14,12 +14,7 @@ if TYPE_CHECKING:
 @cli.command()
 @MODEL
 @DATA_OF_MODEL
-@click.option(
-    "--folds",
-    type=click.IntRange(2),
-    help="Train the recipe anew so many times, each time without a small fold, and calibrate on what was left out: for "
-    "models fitted on validation, too.",
-)
+@click.option("--folds", type=click.IntRange(2), help="Train anew so often, each time without a fold; calibrate on it.")
 @click.option("--unseen", is_flag=True, help="The model has seen none of DATA's training texts: calibrate on them.")
 @click.option(
     "--coverage",
@@ -41,31 +36,21 @@ def calibrate(model: Path, source: str, as_json: bool, **asked: Any) -> None:
         found = fit(model, dataset, **asked, observer=watch, progress=watch)
     first = {wanted: next((step for step in found.steps if step.precision >= wanted), None) for wanted in PRECISIONS}
     steps = {wanted: step for wanted, step in first.items() if step is not None}
+    precision = [{"wanted": wanted, **step._asdict()} for wanted, step in steps.items()]
+    rules = {name: rule._asdict() for name, rule in found.rules.items()}
     if as_json:
         about = {"model": str(model), "data": dataset.name, "held_out": found.origin, "figures": found.figures}
-        precision = [{"wanted": wanted, **step._asdict()} for wanted, step in steps.items()]
-        say_json(
-            {**about, "precision": precision, "rules": {name: rule._asdict() for name, rule in found.rules.items()}}
-        )
+        say_json({**about, "precision": precision, "rules": rules})
         return
     say(f"calibrated on {found.origin['said']}")
     if found.origin.get("also_chosen_on_them"):
         say(f"  on the same texts were chosen: {', '.join(found.origin['also_chosen_on_them'])}")
-    say(f"expected calibration error, Brier score and log loss over {found.figures['over']}")
-    say("  (each text's probabilities from curves fitted on other texts):")
+    say(f"over {found.figures['over']}, each text's probabilities from curves fitted on other texts:")
     by_depth = found.figures["by_depth"]
     sides = by_depth["5"] if "5" in by_depth else list(by_depth.values())[-1]
-    for name, side in (("raw score", sides["raw"]), ("calibrated", sides["calibrated"])):
-        say(f"  {name:<11} ECE {side['ece']:.4f}  Brier {side['brier']:.4f}  log loss {side['log_loss']:.4f}")
-    for wanted, step in steps.items():
-        share = f"{100 * step.recall:.1f} % of the right labels"
-        say(f"precision {wanted:g}: probability {step.threshold:.3f} or more, {share}")
-    for name, rule in found.rules.items():
-        say(
-            f"rule {name}: probability {rule.threshold:.3f} or more, {rule.at_most:g} labels at most; "
-            f"{rule.labels_per_text:.1f} a text, micro F1 {100 * rule.micro_f1:.1f}, "
-            f"precision {100 * rule.precision:.1f}, recall {100 * rule.recall:.1f}"
-        )
+    told = {side: {name: sides[side][name] for name in ("ece", "brier", "log_loss")} for side in ("raw", "calibrated")}
+    told |= {f"precision {one['wanted']:g}": one for one in precision}
+    tell(False, told | {f"rule {name}": rule for name, rule in rules.items()})
     say(f"try: umpteen predict {model} 'your text' --precision 0.9")
 
 
@@ -138,12 +123,7 @@ def index() -> None:
 @index.command()
 @MODEL
 @click.option("--kind", type=click.Choice(KINDS), required=True)
-@option(
-    "--recall",
-    type=click.FloatRange(0, 1, True),
-    default=0.99,
-    help="The share of the k best labels that must be found.",
-)
+@option("--recall", type=click.FloatRange(0, 1, True), default=0.99, help="Of the k best labels, the share to find.")
 @click.option("--k", type=click.IntRange(1), help="Of how many labels.  [default: 10, or the ranker's candidates]")
 @QUERIES
 @TYPICAL
@@ -179,10 +159,8 @@ def show(model: Path, as_json: bool) -> None:
     certificate = certificate_of(model)
     if certificate is not None:
         _tell_certificate(model, certificate.to_dict(), as_json)
-    elif as_json:
-        say_json({"model": str(model), "kind": "exact"})
     else:
-        say(f"{model} has no index: it searches exactly")
+        tell(as_json, {"model": str(model), "kind": "exact"}, f"{model} has no index: it searches exactly")
 
 
 @index.command()
@@ -200,10 +178,8 @@ def sync(model: Path, queries: Path | None, source: str | None, sample: int, as_
 
     with Watch(quiet=as_json) as watch:
         rows = sync_index(model, sample=_sample(queries, source, sample, watch), progress=watch)
-    if as_json:
-        say_json({"model": str(model), "rows": rows})
-    else:
-        say(f"{rows:,} labels had changed; the index of {model} holds them now" if rows else "nothing to do")
+    done = f"{rows:,} labels had changed; the index of {model} holds them now" if rows else "nothing to do"
+    tell(as_json, {"model": str(model), "rows": rows}, done)
 
 
 @index.command(name="remove")
@@ -221,33 +197,20 @@ def remove_index(model: Path) -> None:
 def _sample(queries: Path | None, source: str | None, count: int, watch: Watch) -> "Sample | int":
     """The texts that were asked for, or how many of the labels' own."""
     from umpteen.errors import BadInput
-    from umpteen.model.index import of_dataset, of_file
+    from umpteen.model.index import of_file, sample_of
 
     if queries is not None and source is not None:
         raise BadInput("--queries and --data both name the texts to tune on; give one of them")
     if queries is not None:
         return of_file(queries, count)
-    return count if source is None else of_dataset(watch.open_dataset(source), count)
+    if source is None:
+        return count
+    dataset = watch.open_dataset(source)
+    return sample_of(dataset.train.texts, f"training texts of {dataset.name}", count)
 
 
 def _tell_certificate(model: Path, certificate: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        say_json({"model": str(model), **certificate})
-        return
-    low, high = certificate["recall_interval"]
+    tell(as_json, {"model": str(model), **certificate})
     speed = certificate["queries_per_second"]
-    size = {name: "unknown" if size is None else f"{size / 1e6:,.1f} MB" for name, size in certificate["bytes"].items()}
-    lines = {
-        f"recall@{certificate['k']}": f"{certificate['recall']:.4f} ({low:.4f} to {high:.4f}); "
-        f"asked for {certificate['target']:g}",
-        "queries a second": f"{speed['index']:,.0f}; exact {speed['exact']:,.0f} (one thread, one query at a time)",
-        "size": f"{size['index']}; exact {size['exact']}",
-        "effort": ", ".join(f"{name} {value:,}" for name, value in certificate["effort"].items()),
-        "measured on": f"{certificate['queries']:,} queries: {certificate['sample']}",
-        "tuned on": f"{certificate['queries_tuned_on']:,} others",
-        "labels": f"{certificate['labels']:,} × {certificate['dimension']}, version {certificate['catalogue_version']}",
-        "built in": f"{certificate['build_seconds']:,.1f} s",
-    }
-    say(f"{model} searches with {certificate['kind']}")
-    for name, value in lines.items():
-        say(f"  {name:<18}{value}")
+    if speed["index"] < speed["exact"] and not as_json:
+        say(f"it is slower than exact search here; `umpteen index remove {model}` goes back to that", fg="yellow")

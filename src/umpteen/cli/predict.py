@@ -1,14 +1,20 @@
 """`umpteen predict`: labels for texts on the command line, on stdin, or in a file of any length."""
 
 import sys
+from collections.abc import Iterable
 from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from umpteen.cli.main import MODEL, NO_RANKER, PATH, Watch, cli, option, say, say_json
+from umpteen.cli.main import MODEL, NO_RANKER, PATH, Watch, cli, option, say, say_json, tell
+
+if TYPE_CHECKING:
+    from umpteen.model.explain import Explanation
+
+_SHOWN, _SHOWN_TEXTS, _SHOWN_CHARACTERS = 6, 3, 80  # words and n-grams, training texts, and of each of these
 
 
 @cli.command()
@@ -17,15 +23,12 @@ from umpteen.cli.main import MODEL, NO_RANKER, PATH, Watch, cli, option, say, sa
 @click.option("--k", type=int, help="Labels per text.  [default: 5, or the most that --rule gives]")
 @click.option("--min-probability", type=click.FloatRange(0, 1), help="Only labels that are at least so probable.")
 @click.option("--precision", type=click.FloatRange(0, 1), help="Only labels of which this share is right, e.g. 0.9.")
-@click.option(
-    "--rule",
-    type=click.Choice(["f1", "coverage"]),
-    help="As many labels as was best on held-out texts: for F1, or to give most of the right ones.",
-)
+@click.option("--rule", type=click.Choice(["f1", "coverage"]), help="As many labels as was best on held-out texts.")
+@click.option("--explain", is_flag=True, help="Tell why: the words, n-grams and training texts behind each label.")
 @NO_RANKER
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a text.")
 @click.option("--input", "source", type=PATH, help="A .jsonl, .csv, .tsv or .txt file, or .gz.")
-@click.option("--output", type=PATH, help="With --input: a .jsonl file, or a .npz matrix.")
+@click.option("--output", type=PATH, help="With --input: a .jsonl or .csv file, or a .npz matrix.")
 @option("--field", default="text", help="With --input: where a row has its text.")
 @click.option("--id-field", help="With --input: a field to name answers by.  [default: the line's number]")
 @click.option("--skip-bad", is_flag=True, help="With --input: list rows without a text in OUTPUT.bad.jsonl and go on.")
@@ -34,6 +37,7 @@ from umpteen.cli.main import MODEL, NO_RANKER, PATH, Watch, cli, option, say, sa
 def predict(
     model: Path,
     texts: tuple[str, ...],
+    explain: bool,
     no_ranker: bool,
     as_json: bool,
     source: Path | None,
@@ -46,6 +50,8 @@ def predict(
 
     Probabilities, --min-probability, --precision and --rule need a calibrated model (umpteen calibrate).
     """
+    if explain and source is not None:
+        raise click.UsageError("--explain goes with TEXT, or lines of stdin")
     if source is not None and output is not None and not texts:
         _answer_file(model, source, output, asked, no_ranker, as_json, resume=resume, overwrite=overwrite)
     elif source is not None or output is not None:
@@ -53,7 +59,7 @@ def predict(
     elif asked["id_field"] or asked["skip_bad"] or resume or overwrite:
         raise click.UsageError("--id-field, --skip-bad, --resume and --overwrite go with --input and --output")
     else:
-        _answer(model, _given_texts(texts), asked, no_ranker, as_json)
+        _answer(model, _given_texts(texts), asked, no_ranker, as_json, explain)
 
 
 def _given_texts(texts: tuple[str, ...]) -> list[str]:
@@ -70,21 +76,48 @@ def _given_texts(texts: tuple[str, ...]) -> list[str]:
     return given
 
 
-def _answer(model: Path, texts: list[str], asked: dict[str, Any], no_ranker: bool, as_json: bool) -> None:
+def _answer(
+    model: Path, texts: list[str], asked: dict[str, Any], no_ranker: bool, as_json: bool, explain: bool
+) -> None:
     from umpteen.model.classifier import LIMITS, Classifier, answer
 
     limits = {name: asked[name] for name in LIMITS}
-    answers = Classifier.load(model, ranker=not no_ranker).predict(texts, **limits)
-    for text, found in zip(texts, answers, strict=True):
+    classifier = Classifier.load(model, ranker=not no_ranker)
+    for text, found in zip(texts, classifier.predict(texts, **limits), strict=True):
+        explainer = classifier.explainer(text) if explain else None
         if as_json:
-            say_json(answer({"text": text}, found))
+            told = answer({"text": text}, found)
+            if explainer:
+                told["labels"] = [
+                    {**one, "explanation": explainer.explain(one["key"]).to_dict()} for one in told["labels"]
+                ]
+            say_json(told)
             continue
         say(text, bold=True)
         for label in found:
             sure = "" if label.probability is None else f"{100 * label.probability:5.1f} %  "
             say(f"  {label.score:6.3f}  {sure}{label.text}  [{label.key}]")
+            if explainer:
+                _say_why(explainer.explain(label.key))
         if not found:
             say("  no label is as probable as that")
+
+
+def _say_why(why: "Explanation") -> None:
+    """What the score is made of, and the largest of what is behind it."""
+
+    def line(name: str, found: Iterable[tuple[str, float]]) -> None:
+        shown = ", ".join(f"{text} {score:+.3f}" for text, score in found)
+        if shown:
+            say(f"{'':10}{name}: {shown}", dim=True)
+
+    line("score", ((term.name, term.score) for term in why.terms))
+    words = sorted(why.words, key=lambda word: -abs(word.score))
+    line(f"words ({why.method})", ((word.text, word.score) for word in words[:_SHOWN]))
+    line("n-grams", ((repr(ngram.text), ngram.score) for ngram in why.ngrams[:_SHOWN]))
+    for near in why.neighbours[:_SHOWN_TEXTS]:
+        text = "(a text that is not kept)" if near.text is None else f'"{near.text[:_SHOWN_CHARACTERS]}"'
+        line("like", [(f"{text}, similarity {near.similarity:.3f},", near.score)])
 
 
 def _answer_file(
@@ -97,11 +130,10 @@ def _answer_file(
         classifier = Classifier.load(model, ranker=not no_ranker)
         progress = partial(watch, "predicting (bytes)")
         done = predict_file(classifier, source, output, Wanted(**asked), **how, progress=progress)
-    if as_json:
-        about = {} if done is None else {"texts": done.texts, "labels": done.labels, "bad_rows": done.bad}
-        say_json({"output": str(output), "complete": True, **about})
-    elif done is None:
-        say(f"{output} is complete; nothing is left to predict")
+    answer = {"output": str(output), "complete": True}
+    if done is None:
+        tell(as_json, answer, f"{output} is complete; nothing is left to predict")
     else:
         skipped = f"; {done.bad:,} bad rows are listed in {bad_rows_of(output)}" if done.bad else ""
-        say(f"{output}: {done.labels:,} labels for {done.texts:,} texts{skipped}")
+        answer |= {"texts": done.texts, "labels": done.labels, "bad_rows": done.bad}
+        tell(as_json, answer, f"{output}: {done.labels:,} labels for {done.texts:,} texts{skipped}")

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from umpteen.cli.main import F, cli, say
+from umpteen.cli.main import MODEL, PATH, F, cli, option, say
 from umpteen.errors import BadInput
 from umpteen.service.settings import Limits, ServiceSettings, read_token
 
@@ -17,28 +17,22 @@ TOKEN = "UMPTEEN_TOKEN"
 def _option(flag: str, name: str, about: str, **more: Any) -> Callable[[F], F]:
     """A setting or a limit by its name, which has its default there."""
     default = getattr(Limits if hasattr(Limits, name) else ServiceSettings, name)
-    return click.option(flag, name, default=default, show_default=True, help=about, **more)
+    return option(flag, name, default=default, help=about, **more)
 
 
 # Every parameter but four is a setting or a limit, by its name there.
 @cli.command()
-@click.argument("model", type=click.Path(path_type=Path))
+@MODEL
 @_option("--host", "host", "Address to listen on; 0.0.0.0 for all.")
 @_option("--port", "port", "0 takes a free one.", type=click.IntRange(0, 65535))
 @_option("--workers", "workers", "Processes.", type=click.IntRange(1))
 @click.option(
     "--token-file",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help=f"File with the token that changing labels needs; or set {TOKEN}. Without one, labels cannot be changed.",
 )
 @click.option("--cors", multiple=True, metavar="ORIGIN", help="Let browsers call from this origin; repeat.")
-@click.option(
-    "--allowed-host",
-    "allowed_hosts",
-    multiple=True,
-    metavar="NAME",
-    help="Answer to this Host only; repeat.  [default: any]",
-)
+@click.option("--allowed-host", "allowed_hosts", multiple=True, metavar="NAME", help="Only for this Host; repeat.")
 @_option("--timeout", "timeout", "Seconds until an answer.")
 @_option("--shutdown-timeout", "shutdown_timeout", "Seconds for requests taken before the end.")
 @_option("--max-connections", "connections", "Open connections of a worker.")
@@ -50,9 +44,7 @@ def _option(flag: str, name: str, about: str, **more: Any) -> Callable[[F], F]:
 @_option("--batch-texts", "batch_texts", "Texts of several requests encoded together.")
 @click.option("--threads", type=click.IntRange(1), help="Threads of a worker.  [default: by the model]")
 @click.option("--ranker/--no-ranker", default=True, help="Without it the dual encoder answers alone.")
-@click.option(
-    "--log/--no-log", "access_log", default=True, show_default=True, help="One JSON line a request on stdout."
-)
+@option("--log/--no-log", "access_log", default=True, help="One JSON line a request on stdout.")
 @click.option("--log-texts", is_flag=True, help="Texts too, in these lines.")
 @click.option("--open", "open_page", is_flag=True, help="Open the page in a browser.")
 def serve(model: Path, token_file: Path | None, open_page: bool, **asked: Any) -> None:

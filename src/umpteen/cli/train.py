@@ -98,6 +98,9 @@ def _check_launch(processes: int, device: str) -> None:
         say(f"warning: {processes} processes share {cores()} cores, which is slower than as many of each", err=True)
 
 
+TUNED = "# The best that `umpteen tune` found.\n"
+
+
 @cli.command()
 @click.argument("recipe")
 @click.option(
@@ -115,19 +118,34 @@ def _check_launch(processes: int, device: str) -> None:
     help="Try so many, one choice after another from the best so far.  [default: 12; with --try the whole grid]",
 )
 @click.option("--output", type=PATH, required=True, help="A .jsonl file: one line a trial, resumable.")
+@click.option("--recipe-out", type=PATH, help="The recipe that won.  [default: OUTPUT, ending in .best.toml]")
 @JSON
 def tune(
-    recipe: str, source: str | None, overrides: tuple[str, ...], output: Path, as_json: bool, **asked: Any
+    recipe: str,
+    source: str | None,
+    overrides: tuple[str, ...],
+    output: Path,
+    recipe_out: Path | None,
+    as_json: bool,
+    **asked: Any,
 ) -> None:
     """Try settings of RECIPE and rank them by its metric on validation; test data is never scored."""
-    from umpteen.config.recipes import resolve
+    from umpteen.config.recipes import resolve, to_toml
+    from umpteen.files.storage import write_atomically
     from umpteen.training.tune import tune as run
 
-    metric = resolve(recipe, overrides, source).evaluation.metric
+    metric, place = resolve(recipe, overrides, source).evaluation.metric, recipe_out or output.with_suffix(".best.toml")
+    if place.exists() and (
+        place.resolve() == Path(recipe).resolve() or not place.read_bytes().startswith(TUNED.encode())
+    ):
+        raise BadInput(f"{place} is not a recipe that an earlier call wrote; give another --recipe-out")
     with Watch(quiet=as_json) as watch:
         results = run(recipe, output, overrides=overrides, source=source, **asked, notice=watch.notice, progress=watch)
+    won = results[0]
+    best = resolve(recipe, (*won["settings"], *won.get("then", ())), source)
+    write_atomically(place, TUNED + to_toml(best))
     if as_json:
-        say_json({"metric": metric, "results": results})
+        say_json({"metric": metric, "results": results, "recipe": str(place)})
         return
     metrics = [trial["metrics"] for trial in results]
     columns = {
@@ -137,6 +155,7 @@ def tune(
         "s": [str(trial["seconds"]) for trial in results],
     }
     show_table(columns)
+    say(f"the best of them is written to {place}; train it:  umpteen train {place} --output MODEL")
 
 
 @cli.command()
@@ -243,7 +262,7 @@ def curves(runs: tuple[Path, ...], metric: str, clock: str, output: Path | None,
     """Show the validation METRIC of RUNS, finished or under way, through their training."""
     import numpy as np
 
-    from umpteen.evaluation.figures import Curve, draw_curves
+    from umpteen.evaluation.figures import Curve, Lines, draw
 
     unit, against = CLOCKS[clock]
     courses = {
@@ -260,8 +279,8 @@ def curves(runs: tuple[Path, ...], metric: str, clock: str, output: Path | None,
                 say(f"  {against} {place:10,.1f}   {metric} {value:6.2f}")
     if output is not None:
         drawn = {name: Curve(*np.transpose(course)) for name, course in courses.items()}
-        about = {"title": f"{metric} on validation", "x": against, "y": f"{metric} (%)"}
-        draw_curves(output, drawn, notice=partial(say, err=True), **about)
+        panel = Lines(drawn, x=against, y=f"{metric} (%)", whole_x=True)
+        draw(output, [panel], title=f"{metric} on validation", notice=partial(say, err=True))
 
 
 def _evaluations(run: Path, metric: str) -> list[dict[str, Any]]:

@@ -4,7 +4,6 @@ OUTPUT/trials/*.jsonl · results/METHOD.npz · models/ · results.json · index.
 finished method is kept, so the same command goes on where it was stopped.
 """
 
-import io
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,15 +14,15 @@ from zipfile import BadZipFile
 import numpy as np
 import torch
 
-from umpteen.compare.methods import Method, Outcome, Task, Unavailable
+from umpteen.compare.methods import Baseline, Method, Task, Unavailable
 from umpteen.compare.page import write_page
 from umpteen.data.dataset import Dataset
-from umpteen.errors import BadFile, BadInput
-from umpteen.evaluation.metrics import paired_differences
+from umpteen.errors import BadFile, BadInput, Stopped
+from umpteen.evaluation.report import paired_differences
 from umpteen.files.progress import Notice, Progress
-from umpteen.files.storage import write_atomically
+from umpteen.files.storage import atomic_file, write_atomically
 from umpteen.search.ranking import Ranking
-from umpteen.training.tune import Point, Trials, climb, where_it_fits
+from umpteen.training.tune import Point, Trials, climb
 
 
 def make_task(
@@ -48,22 +47,24 @@ def compare(
     output: Path,
     notice: Notice,
     progress: Progress,
-    skipped: Sequence[dict[str, str]] = (),
 ) -> dict[str, Any]:
     """Runs what is not finished yet, and evaluates all methods on test beside each other."""
-    left_out, threads = list(skipped), torch.get_num_threads()
-    finished: dict[str, tuple[dict[str, Any], Ranking]] = {}
-    slow_ones_first = sorted(methods, key=lambda method: not method.is_ours)  # for an honest ETA
-    for done, method in enumerate(slow_ones_first):
+    threads = torch.get_num_threads()
+    rows, left_out = [], []
+    for done, method in enumerate(methods):
         torch.set_num_threads(threads)  # a recipe may have set its own
         progress("comparing", done, len(methods))
         try:
-            finished[method.name] = _finish(task, method, trials, output, notice)
+            if isinstance(method, Baseline):
+                method.install(notice)
+            rows.append((method, *_finish(task, method, trials, output, notice)))
+        except Stopped as stopped:
+            kept = f"stopped; what is done is kept in {output}: the same command goes on"
+            raise Stopped(kept, signal=stopped.signal) from None
         except Unavailable as reason:
             notice(f"{method.name} is left out: {reason}")
             left_out.append({"method": method.name, "reason": str(reason)})
     progress("comparing", len(methods), len(methods))
-    rows = [(method, *finished[method.name]) for method in methods if method.name in finished]
     outcome = _evaluated(task, rows, trials) | {"skipped": left_out}
     write_atomically(output / "results.json", json.dumps(outcome, indent=1) + "\n")
     write_page(output / "index.html", outcome)
@@ -80,7 +81,7 @@ def _finish(task: Task, method: Method, most: int, output: Path, notice: Notice)
         tried.append(trials.run(method.candidate(task, point)))
         return trials.metric_of(tried[-1])
 
-    climb(method.choices(task), most, where_it_fits(attempt))
+    climb(method.choices(task), most, attempt)
     ranked = trials.best_first(tried)
     settings = (*ranked[0]["settings"], *ranked[0].get("then", ()))
     place = output / "results" / f"{method.name.replace(' ', '-')}.npz"
@@ -88,7 +89,11 @@ def _finish(task: Task, method: Method, most: int, output: Path, notice: Notice)
     kept = _read(place, identity)
     if kept is None:
         notice(f"{method.name}: final fit on all of train {' '.join(settings)}".rstrip())
-        kept = _keep(place, identity, method.finish(task, settings, output / "models"))
+        found = method.finish(task, settings, output / "models")
+        about = {name: value for name, value in found._asdict().items() if name != "ranking"}
+        with atomic_file(place) as opened:  # as it is: a sparse matrix would not keep the order of equal scores
+            np.savez(opened, **vars(found.ranking), identity=identity, about=json.dumps(about))
+        kept = about, found.ranking
     about, ranking = kept
     row = {
         **about,
@@ -97,21 +102,6 @@ def _finish(task: Task, method: Method, most: int, output: Path, notice: Notice)
         "trials": [{name: trial[name] for name in ("settings", "metrics", "seconds")} for trial in ranked],
     }
     return row, ranking.head(max(task.evaluator_of_test().at))
-
-
-def _keep(file: Path, identity: str, found: Outcome) -> tuple[dict[str, Any], Ranking]:
-    about = {
-        "train_seconds": round(found.train_seconds, 3),
-        "predict_seconds": round(found.predict_seconds, 3),
-        "parameters": found.parameters,
-        "validation": found.validation,
-    }
-    buffer, ranking = io.BytesIO(), found.ranking
-    # As it is, and not as a sparse matrix: that would not keep the order of equal scores.
-    numbers: dict[str, Any] = {"rows": ranking.rows, "scores": ranking.scores, "labels": ranking.labels}
-    np.savez(buffer, **numbers, identity=identity, about=json.dumps(about))
-    write_atomically(file, buffer.getvalue())
-    return about, ranking
 
 
 def _read(file: Path, identity: str) -> tuple[dict[str, Any], Ranking] | None:
@@ -132,11 +122,11 @@ def _evaluated(task: Task, rows: list[tuple[Method, dict[str, Any], Ranking]], t
     evaluator = task.evaluator_of_test()
     validated = {method.name: row["validation"][task.metric] for method, row, _ in rows if method.is_ours}
     reference = max(validated, key=validated.__getitem__)  # by validation, never by test; of equals the first
-    terms = {method.name: evaluator.terms(ranking) for method, _, ranking in rows}
+    reports = {method.name: evaluator.report(ranking) for method, _, ranking in rows}
     results = []
-    for method, row, ranking in rows:
-        report = evaluator.report(ranking)
-        differences = {} if method.name == reference else paired_differences(terms[method.name], terms[reference])
+    for method, row, _ in rows:
+        report = reports[method.name]
+        differences = {} if method.name == reference else paired_differences(report.terms, reports[reference].terms)
         results.append(
             {
                 "method": method.name,

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import umpteen
-from umpteen.config.recipes import path_of, resolve
+from umpteen.config.recipes import path_of, resolve, with_overrides
 from umpteen.config.settings import RunConfig
 from umpteen.data.dataset import Dataset, Split
 from umpteen.errors import BadInput
@@ -149,12 +149,7 @@ class Baseline(Method):
 
     def _fit(self, task: Task, train: Split, asked: Split, settings: Point, k: int) -> Outcome:
         more = {"labels": task.dataset.labels.texts} if self.reads_labels else {}
-        return self.fit(train, asked, _values(settings), k, **more)
-
-
-def _values(settings: Point) -> dict[str, Any]:
-    pairs = [setting.split("=", 1) for setting in settings]
-    return {key: float(value) if "." in value or "e" in value else int(value) for key, value in pairs}
+        return self.fit(train, asked, with_overrides({}, settings), k, **more)
 
 
 def _popularity(train: Split, asked: Split, settings: dict[str, Any], k: int) -> Outcome:
@@ -167,10 +162,9 @@ def _popularity(train: Split, asked: Split, settings: dict[str, Any], k: int) ->
 def _neighbours(train: Split, asked: Split, settings: dict[str, Any], k: int) -> Outcome:
     began = time.monotonic()
     relevance = train.relevance.without(train.filtered).matrix
-    known = TfidfNeighbours(train.texts, relevance, ngrams=settings["ngrams"])
+    known = TfidfNeighbours(train.texts, relevance, ngrams=settings["ngrams"], neighbours=settings["neighbours"])
     fitted = time.monotonic()
-    excluded = asked.filtered.matrix
-    ranking = known.rank(asked.texts, k, excluding=excluded, neighbours=settings["neighbours"])
+    ranking = known.rank(asked.texts, k, excluding=asked.filtered.matrix)
     return Outcome(ranking, fitted - began, time.monotonic() - fitted, known.parameters)
 
 
@@ -225,13 +219,12 @@ class Ours(Method):
             model, _ = self._fit(task, settings, folder, "train")
             evaluator, weighed = task.evaluator_of_validation(), model.ranker
             assert weighed is not None
-            on_validation = evaluator.rank(model.towers.query, model.vectors, ranker=weighed)
-            validation = evaluator.report(on_validation, bootstrap=0).metrics
+            ranking = model.rank(evaluator.split.texts, max(evaluator.at), evaluator.split.filtered.matrix)
+            validation = evaluator.report(ranking, bootstrap=0).metrics
             self.notice(f"{self.name}: the ranker counts {weighed.weight:g}")
         model, train_seconds = self._fit(task, settings, folder, "train+validation", weighed)
-        evaluator = task.evaluator_of_test()
         began = time.monotonic()
-        ranking = evaluator.rank(model.towers.query, model.vectors, ranker=model.ranker)
+        ranking = model.rank(task.test.texts, max(task.evaluator_of_test().at), task.test.filtered.matrix)
         predict_seconds = time.monotonic() - began
         # Numbers that training sets, those of a shared tower once; label vectors follow from them.
         parameters = sum(weight.numel() for weight in model.towers.parameters())
@@ -286,38 +279,29 @@ class Ours(Method):
         return resolve(self.recipe, (*shared, *settings), task.source)
 
 
-def available_peers(names: Sequence[str], notice: Notice) -> tuple[list[Method], list[dict[str, str]]]:
-    """The peers by name, and those that cannot be had here with the reason."""
-    known = BASELINES | (peers() if set(names) - set(BASELINES) else {})
-    there = list(dict.fromkeys([*known, *PEERS]))
+def their_methods(names: Sequence[str]) -> list[Method]:
+    """The peers by name; one that is only in the repository cannot be had without it."""
+    absent = {name: Baseline(name, (), _popularity, _refuse_absent) for name in PEERS}
+    known = absent | BASELINES | (peers() if set(names) - set(BASELINES) else {})
     for name in names:
-        if name not in there:
-            nearest = difflib.get_close_matches(name, there, n=1)
-            hint = f"did you mean {nearest[0]}?" if nearest else f"there is {', '.join(there)}"
+        if name not in known:
+            nearest = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {nearest[0]}?" if nearest else f"there is {', '.join(known)}"
             raise BadInput(f"--peers {name}: no such method; {hint}")
-    found: list[Method] = []
-    skipped = []
-    for name in dict.fromkeys(names):
-        try:
-            if name not in known:
-                raise Unavailable("it comes with umpteen's repository, not with the package: clone it and run `make`")
-            known[name].install(notice)
-            found.append(known[name])
-        except Unavailable as reason:
-            notice(f"{name} is left out: {reason}")
-            skipped.append({"method": name, "reason": str(reason)})
-    return found, skipped
+    return [known[name] for name in dict.fromkeys(names)]
 
 
-def our_methods(recipes: Sequence[str], *, ranker: bool, **watching: Any) -> list[Method]:
-    """Each recipe, and with a ranker on top where it is marked so or all are."""
+def _refuse_absent(notice: Notice) -> None:
+    raise Unavailable("it comes with umpteen's repository, not with the package: clone it and run `make`")
+
+
+def our_methods(recipes: Sequence[str], **watching: Any) -> list[Method]:
+    """Each recipe, with a ranker on top where it is marked so."""
     methods: dict[str, Ours] = {}
     for recipe in recipes:
         plain = recipe.removesuffix(RANKED)
-        name = path_of(plain).stem
-        for end in [RANKED] if recipe.endswith(RANKED) else ["", RANKED] if ranker else [""]:
-            row = f"{OURS}{name}{end}"
-            one = methods.setdefault(row, Ours(row, plain, **watching))
-            if one.recipe != plain:
-                raise BadInput(f"two recipes are called {name}: {one.recipe} and {plain}; rename one of the files")
+        row = OURS + path_of(plain).stem + recipe.removeprefix(plain)
+        one = methods.setdefault(row, Ours(row, plain, **watching))
+        if one.recipe != plain:
+            raise BadInput(f"two recipes are called {row}: {one.recipe} and {plain}; rename one of the files")
     return list(methods.values())

@@ -9,13 +9,8 @@ from typing import Any, get_args
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from umpteen.config.settings import KINDS, RunConfig, Section
+from umpteen.config.settings import KINDS, RunConfig, Section, merged
 from umpteen.errors import BadConfig, BadFile, BadInput
-
-
-def read_config(path: Path, overrides: tuple[str, ...] = ()) -> RunConfig:
-    """A recipe file, with `key=value` overrides applied on top, as a checked configuration."""
-    return checked(with_overrides(_read_settings(path), overrides), origin=str(path))
 
 
 def _read_settings(path: Path, *extending: Path) -> dict[str, Any]:
@@ -34,30 +29,7 @@ def _read_settings(path: Path, *extending: Path) -> dict[str, Any]:
     under = path.with_name(f"{extended}.toml")
     if under in (path, *extending):
         raise BadFile(path, f'extends = "{extended}" leads back to itself')
-    return _merged(_read_settings(under, path, *extending), settings)
-
-
-def _merged(under: dict[str, Any], over: dict[str, Any], *path: str) -> dict[str, Any]:
-    """Settings on top of others; where another kind is chosen, what only the old one knew falls away."""
-    key, kinds = KINDS.get(".".join(path), ("", {}))
-    chosen = over.get(key)
-    known = kinds.get(chosen) if isinstance(chosen, str) else None
-    both = {name: value for name, value in under.items() if known is None or name in known.model_fields}
-    query = over.get("query")
-    if path == ("encoder",) and isinstance(under.get("label"), dict) and isinstance(query, dict) and "kind" in query:
-        kind = under["label"].get("kind", query["kind"])  # labels have a kind of their own, or the queries'
-        both["label"] = _merged(under["label"], {"kind": kind}, "encoder", "label")
-        if "kind" not in under["label"]:  # it goes on having the queries'
-            del both["label"]["kind"]
-    for name, value in over.items():
-        beneath = both.get(name)
-        if isinstance(value, dict) and isinstance(beneath, dict | None):
-            both[name] = _merged(beneath or {}, value, *path, name)
-        elif value is None and path != ("encoder", "label"):  # as if nobody had said anything about it
-            both.pop(name, None)
-        else:
-            both[name] = value
-    return both
+    return merged(_read_settings(under, path, *extending), settings)
 
 
 def with_overrides(settings: dict[str, Any], overrides: tuple[str, ...]) -> dict[str, Any]:
@@ -69,31 +41,17 @@ def with_overrides(settings: dict[str, Any], overrides: tuple[str, ...]) -> dict
             raise BadConfig(f"--set {override}: write it as key=value, for instance --set optimizer.learning_rate=0.01")
         section = over
         *parents, key = dotted.strip().split(".")
-        for depth, parent in enumerate(parents):
+        for parent in parents:
             section = section.setdefault(parent, {})
-            if not isinstance(section, dict) or not _is_section(settings, parents[: depth + 1]):
+            if not isinstance(section, dict):
                 raise BadConfig(f"--set {override}: {parent} is a value, not a section")
         if not written.strip():
             raise BadConfig(f"--set {override}: there is no value; `{dotted.strip()}=none` takes a setting back")
-        section[key] = _toml_value(written.strip())
-    return _merged(settings, over)
-
-
-def _is_section(settings: Any, path: list[str]) -> bool:
-    for part in path:
-        settings = settings.get(part, {})
-        if not isinstance(settings, dict):
-            return False
-    return True
-
-
-def _toml_value(written: str) -> Any:
-    if written.lower() in {"none", "null"}:
-        return None
-    try:
-        return tomllib.loads(f"value = {written}")["value"]
-    except tomllib.TOMLDecodeError:
-        return written
+        try:
+            section[key] = tomllib.loads(f"value = {written.strip()}")["value"]
+        except tomllib.TOMLDecodeError:
+            section[key] = None if written.strip().lower() in {"none", "null"} else written.strip()
+    return merged(settings, over)
 
 
 def checked(settings: dict[str, Any], *, origin: str) -> RunConfig:
@@ -134,33 +92,25 @@ def _sections_in(field: FieldInfo) -> list[type[Section]]:
     return [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section)]
 
 
-def to_toml(config: RunConfig, *, comments: bool = True) -> str:
+def to_toml(config: RunConfig) -> str:
     """The whole configuration as TOML, each key with its explanation."""
-    return "\n".join(_section_lines(config, [], comments)).strip() + "\n"
+    return "\n".join(_section_lines(config, [])).strip() + "\n"
 
 
-def _section_lines(section: Section, path: list[str], comments: bool) -> list[str]:
+def _section_lines(section: Section, path: list[str]) -> list[str]:
     lines: list[str] = [f"\n[{'.'.join(path)}]"] if path else []
     nested: list[str] = []
     for name, field in type(section).model_fields.items():
         value = getattr(section, name)
         if isinstance(value, Section):
-            nested += _section_lines(value, [*path, name], comments)
+            nested += _section_lines(value, [*path, name])
             continue
-        explanation = f"  # {field.description}" if comments and field.description else ""
+        explanation = f"  # {field.description}" if field.description else ""
         if value is None:
-            lines += [f"# {name} ={explanation}"] if comments and name != "label" and not _sections_in(field) else []
+            lines += [f"# {name} ={explanation}"] if name != "label" and not _sections_in(field) else []
         else:
-            lines.append(f"{name} = {_written(value)}{explanation}")
+            lines.append(f"{name} = {json.dumps(value, ensure_ascii=False)}{explanation}")
     return lines + nested
-
-
-def _written(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, tuple):
-        return "[" + ", ".join(_written(item) for item in value) + "]"
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
 
 
 FOLDER = Path(__file__).with_name("shipped")
@@ -188,7 +138,8 @@ def path_of(recipe: str) -> Path:
 
 
 def resolve(recipe: str, overrides: tuple[str, ...] = (), source: str | None = None) -> RunConfig:
-    """A recipe by name or path with overrides and a dataset applied."""
+    """A recipe by name or path, with `key=value` overrides and a dataset applied, as a checked configuration."""
     if source is not None:
         overrides = (*overrides, f"data.source={json.dumps(source)}")  # as TOML, so that a folder may be called 2024
-    return read_config(path_of(recipe), overrides)
+    path = path_of(recipe)
+    return checked(with_overrides(_read_settings(path), overrides), origin=str(path))

@@ -33,21 +33,13 @@ class Section(BaseModel):
 
 
 class DataConfig(Section):
-    source: str = Field(
-        "wordnet-nouns", description="a dataset folder, or the name of a bundled one; --data overrides it"
-    )
-    validation_fraction: float = Field(
-        0.1, gt=0, lt=1, description="share of train held out for validation, unless the dataset brings its own"
-    )
+    source: str = Field("wordnet-nouns", description="a dataset folder, or a bundled one by name; --data overrides it")
+    validation_fraction: float = Field(0.1, gt=0, lt=1, description="share of train held out if there is no validation")
     fit_on: Literal["train", "train+validation"] = Field(
-        "train",
-        description="train+validation is the final fit, after all choices are made: nothing is evaluated on the way",
+        "train", description="train+validation is the final fit, after all choices: nothing is evaluated on the way"
     )
     label_queries: float = Field(
-        0.0,
-        ge=0,
-        le=1,
-        description="each label's text is a query, too, for labels that this share of its queries have; 0 for none",
+        0.0, ge=0, le=1, description="label texts are queries, too, for labels that this share of their queries have"
     )
 
 
@@ -57,27 +49,26 @@ class TowerConfig(Section):
     kind: str
     normalise: bool = Field(True, description="vectors of length 1")
     dropout: float = Field(0.0, ge=0, lt=1, description="dropout on the vectors")
-    learning_rate: float | None = Field(
-        None, gt=0, le=_FASTEST, description="where this tower's differs from the optimizer's"
-    )
+    learning_rate: float | None = Field(None, gt=0, le=_FASTEST, description="where it differs from the optimizer's")
+
+    @property
+    def parts(self) -> "dict[str, TowerConfig]":
+        """The settings of the parts that it has, by kind."""
+        return {}
 
     def reading(self) -> "list[TextTower]":
         """The settings of whatever in it reads texts."""
-        return []
+        return [one for one in (self, *self.parts.values()) if isinstance(one, TextTower)]
 
     def each(self, change: "Callable[[TextTower], TextTower]") -> "TowerConfig":
         """The same with each of these changed."""
-        return self
+        if isinstance(self, TextTower):
+            return change(self)
+        return self.model_copy(update={name: part.each(change) for name, part in self.parts.items()})
 
 
 class TextTower(TowerConfig):
     """A tower that reads texts."""
-
-    def reading(self) -> "list[TextTower]":
-        return [self]
-
-    def each(self, change: "Callable[[TextTower], TextTower]") -> TowerConfig:
-        return change(self)
 
     start: str = Field("all-MiniLM-L6-v2", description="a Hugging Face model by name or folder")
     max_length: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
@@ -121,9 +112,6 @@ class FrozenTower(TextTower):
 
 class TableTower(TowerConfig):
     kind: Literal["table"] = Field("table", description="for labels: a learned vector each, and no text")
-    start_from_text: bool = Field(
-        False, description="start from the query tower's vectors of the labels' texts, not at random"
-    )
 
 
 class PartConfig(Section):
@@ -162,15 +150,8 @@ class PartsTower(TowerConfig):
 
     @property
     def parts(self) -> dict[str, TowerConfig]:
-        """The settings of those that there are, by kind."""
         given = {name: getattr(self, name) for name in PARTS}
         return {name: part for name, part in given.items() if part is not None}
-
-    def reading(self) -> list[TextTower]:
-        return [reader for part in self.parts.values() for reader in part.reading()]
-
-    def each(self, change: Callable[[TextTower], TextTower]) -> TowerConfig:
-        return self.model_copy(update={name: part.each(change) for name, part in self.parts.items()})
 
     @model_validator(mode="after")
     def _has_parts(self) -> "PartsTower":
@@ -189,8 +170,13 @@ class SumTower(PartsTower):
 
 class ConcatTower(PartsTower):
     kind: Literal["concat"] = Field(
-        "concat", description="several encoders trained beside each other, whose scores are added up"
+        "concat", description="several encoders trained side by side, their scores added up"
     )
+
+
+def by_kind(key: str, *sections: type[Section]) -> dict[str, type[Section]]:
+    """What a section may be, by the kind that each is."""
+    return {section.model_fields[key].default: section for section in sections}
 
 
 def chosen_by(key: str, table: dict[str, type[Section]], usual: str) -> BeforeValidator:
@@ -212,36 +198,31 @@ def chosen_by(key: str, table: dict[str, type[Section]], usual: str) -> BeforeVa
     return BeforeValidator(choose)
 
 
-TOWERS: dict[str, type[Section]] = {
-    "static": StaticTower,
-    "frozen": FrozenTower,
-    "transformer": TransformerTower,
-    "sum": SumTower,
-    "concat": ConcatTower,
-    "table": TableTower,
-}
+TOWERS = by_kind("kind", StaticTower, FrozenTower, TransformerTower, SumTower, ConcatTower, TableTower)
 _ByKind = chosen_by("kind", TOWERS, "static")
 
 
-def _over(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """Settings on top of others, section by section."""
-    both = under | over
-    for key, value in over.items():
-        if isinstance(value, dict) and isinstance(under.get(key), dict):
-            both[key] = _over(under[key], value)
+def merged(under: dict[str, Any], over: dict[str, Any], *path: str) -> dict[str, Any]:
+    """Settings on top of others; where another kind is chosen, what only the old one knew falls away."""
+    key, kinds = KINDS.get(".".join(path), ("", {}))
+    chosen = over.get(key)
+    known = kinds.get(chosen) if isinstance(chosen, str) else None
+    both = {name: value for name, value in under.items() if known is None or name in known.model_fields}
+    query = over.get("query")
+    if path == ("encoder",) and isinstance(under.get("label"), dict) and isinstance(query, dict) and "kind" in query:
+        kind = under["label"].get("kind", query["kind"])  # labels have a kind of their own, or the queries'
+        both["label"] = merged(under["label"], {"kind": kind}, "encoder", "label")
+        if "kind" not in under["label"]:  # it goes on having the queries'
+            del both["label"]["kind"]
+    for name, value in over.items():
+        beneath = both.get(name)
+        if isinstance(value, dict) and isinstance(beneath, dict | None):
+            both[name] = merged(beneath or {}, value, *path, name)
+        elif value is None and path != ("encoder", "label"):  # as if nobody had said anything about it
+            both.pop(name, None)
+        else:
+            both[name] = value
     return both
-
-
-def _as_of_queries(query: dict[str, Any], kind: str, label: dict[str, Any]) -> dict[str, Any]:
-    """What a label tower has in common with the queries': of a part, with the part or the tower of that kind."""
-    own = str(label.get("kind", kind))
-    if own in PARTS and isinstance(query.get(own), dict):
-        query = query[own]
-    known = TOWERS.get(own, TowerConfig).model_fields
-    found = {key: value for key, value in query.items() if key in known}
-    if kind in PARTS and isinstance(label.get(kind), dict):
-        found |= {kind: {key: value for key, value in query.items() if key in TOWERS[kind].model_fields}}
-    return found
 
 
 class EncoderConfig(Section):
@@ -262,7 +243,11 @@ class EncoderConfig(Section):
             raise ValueError('"table" is for labels, which are known in advance: set it in [encoder.label]')
         if not isinstance(label, dict):
             return given
-        return {**given, "label": _over(_as_of_queries(query, kind, label), label)}
+        own = str(label.get("kind", kind))
+        under = query[own] if own in PARTS and isinstance(query.get(own), dict) else query  # as the part of its kind
+        if kind in PARTS and isinstance(label.get(kind), dict):  # its part is as the tower of that kind
+            under = {**under, kind: {key: value for key, value in query.items() if key in TOWERS[kind].model_fields}}
+        return {**given, "label": merged(under, {"kind": own, **label}, "encoder", "label")}
 
     @model_validator(mode="after")
     def _one_tower_has_one_setting(self) -> "EncoderConfig":
@@ -295,11 +280,9 @@ class ObjectiveConfig(Section):
     """What every objective has; its name decides what else it knows."""
 
     name: str
-    temperature: float = Field(
-        0.05, gt=0, description="scores are inner products divided by this; 1 goes with unnormalised vectors"
-    )
+    temperature: float = Field(0.05, gt=0, description="scores are divided by this; 1 goes with unnormalised vectors")
     positives_per_query: int | None = Field(
-        None, ge=1, description="pull at most this many sampled positives a step; without it, all"
+        None, ge=1, description="sampled positives a step, at most; without it, all"
     )
 
     def over_positives(self) -> Literal["mean", "sum"]:
@@ -308,7 +291,7 @@ class ObjectiveConfig(Section):
 
     def arguments(self) -> dict[str, Any]:
         """What its formula takes besides scores and targets."""
-        return {}
+        return self.model_dump(exclude={*ReducedObjective.model_fields})
 
 
 class ReducedObjective(ObjectiveConfig):
@@ -337,20 +320,12 @@ class SoftTopK(ReducedObjective):
     )
     alpha: float = Field(2.0, gt=0, description="steepness of the threshold")
 
-    def arguments(self) -> dict[str, Any]:
-        return {"k": self.k, "alpha": self.alpha}
-
 
 class OneVsAll(ObjectiveConfig):
     name: Literal["one_vs_all"] = Field("one_vs_all", description=_WHICH)
 
 
-OBJECTIVES: dict[str, type[Section]] = {
-    "decoupled_softmax": DecoupledSoftmax,
-    "softmax": Softmax,
-    "soft_top_k": SoftTopK,
-    "one_vs_all": OneVsAll,
-}
+OBJECTIVES = by_kind("name", DecoupledSoftmax, Softmax, SoftTopK, OneVsAll)
 
 
 class PoolConfig(Section):
@@ -379,9 +354,7 @@ class ShortlistPool(PoolConfig):
     refresh_epochs: float = Field(1, gt=0, description="epochs between two searches")
     from_epoch: float = Field(0, ge=0, description="before this epoch the batch's own labels compete")
     margin: float | None = Field(
-        None,
-        description="labels that score more than a query's best positive less this are taken for unlabelled positives "
-        "and kept out",
+        None, description="labels scoring above a query's best positive less this are kept out as unlabelled positives"
     )
 
     @model_validator(mode="after")
@@ -396,13 +369,7 @@ class CachePool(PoolConfig):
     negatives: PositiveInt = Field(1, description="labels mined for the batch, per query of it")
 
 
-POOLS: dict[str, type[Section]] = {
-    "all": AllLabels,
-    "batch": InBatch,
-    "random": RandomPool,
-    "shortlist": ShortlistPool,
-    "cache": CachePool,
-}
+POOLS = by_kind("name", AllLabels, InBatch, RandomPool, ShortlistPool, CachePool)
 # Which sections of a recipe have kinds: the key that names the kind, and what each kind knows.
 KINDS = {
     "encoder.query": ("kind", TOWERS),
@@ -415,12 +382,8 @@ KINDS = {
 class OptimizerConfig(Section):
     learning_rate: float = Field(1e-2, gt=0, le=_FASTEST, description="the peak, after warm-up")
     weight_decay: float = Field(0.01, ge=0, description="on matrices only: biases, norms and token weights have none")
-    warmup: float = Field(
-        0.1, ge=0, le=1, description="share of the steps over which the learning rate rises; then it falls to 0"
-    )
-    clip_norm: float = Field(
-        1.0, ge=0, description="gradients longer than this are shortened to it; 0 leaves them alone"
-    )
+    warmup: float = Field(0.1, ge=0, le=1, description="share of the steps with a rising learning rate; it then falls")
+    clip_norm: float = Field(1.0, ge=0, description="longer gradients are shortened to this; 0 leaves them alone")
     beta1: float = Field(0.9, ge=0, lt=1)
     beta2: float = Field(0.999, ge=0, lt=1)
     epsilon: float = Field(1e-8, gt=0)
@@ -430,28 +393,17 @@ class TrainingConfig(Section):
     batch_size: int = Field(512, ge=1, description="queries in a step; which labels compete is said in [pool]")
     epochs: float = Field(5, gt=0, description="passes over the training queries")
     steps: int | None = Field(None, ge=1, description="overrides epochs")
-    minutes: float | None = Field(
-        None, gt=0, description="ends earlier, after so much training time; the learning rate then falls with the clock"
-    )
+    minutes: float | None = Field(None, gt=0, description="ends after so much training; the rate falls with the clock")
     token_budget: int = Field(
-        16_384,
-        ge=1,
-        description="padded tokens in a micro-batch: memory against speed; with dropout it changes the masks",
+        16_384, ge=1, description="padded tokens of a micro-batch: memory for speed; with dropout, it changes masks"
     )
     replay_fraction: float | None = Field(
-        None,
-        gt=0,
-        le=1,
-        description="share of the labels, sampled without bias, that carry their gradient back; without it, all",
+        None, gt=0, le=1, description="share of the labels, sampled without bias, with a gradient; without it, all"
     )
-    tile: int | None = Field(
-        None, ge=1, description="labels in a tile of scores; without it, chosen for the cache of the processor"
-    )
+    tile: int | None = Field(None, ge=1, description="labels in a tile of scores; without it, what the cache holds")
     device: str = Field("auto", description="cpu, cuda (cuda:1, …), or auto: a GPU where there is one")
     threads: int | None = Field(None, ge=1, le=1024, description="processor threads; without it, all cores")
-    checkpoint_minutes: float = Field(
-        5.0, ge=0, description="a checkpoint at least this often, and with each better model"
-    )
+    checkpoint_minutes: float = Field(5.0, ge=0, description="a checkpoint this often, and with each better model")
     log_every: int = Field(1, ge=1, description="steps between two lines of metrics.jsonl")
     tensorboard: bool = Field(False, description="also write TensorBoard events (pip install umpteen[tensorboard])")
 

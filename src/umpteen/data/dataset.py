@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote
 
 import numpy as np
 
 from umpteen.data import formats
-from umpteen.data.formats import native
-from umpteen.data.formats.columns import asked_of
+from umpteen.data.formats import hugging_face
 from umpteen.data.formats.reading import ENDINGS
-from umpteen.data.labels import LabelCatalogue, Split
-from umpteen.data.prepared import Format, content_fingerprint, open_prepared, prepare
+from umpteen.data.labels import LabelCatalogue, Relevance, Split
+from umpteen.data.prepared import content_fingerprint, merging, open_prepared, prepare
 from umpteen.data.texts import Texts
 from umpteen.errors import BadInput
 from umpteen.files.progress import Advance
@@ -24,6 +24,7 @@ from umpteen.files.storage import atomic_folder, can_hold
 __all__ = ["Dataset", "Split", "bundled_names", "open_dataset", "write_native"]
 
 BUNDLED = Path(__file__).parent / "bundled"
+ASKED = ("text", "labels", "separator")  # what may be said of a file
 
 
 @dataclass(frozen=True)
@@ -123,42 +124,85 @@ def open_dataset(source: str | Path, *, cache: Path | None = None, progress: Adv
     """
     place, asked = asked_of(str(source))
     folder = _locate(place)
-    if asked and not folder.is_file():
+    form = next((form for form in formats.FORMATS if form.recognises(folder)), None)  # told by the names of the files
+    if form is None:
+        names = sorted(path.name for path in folder.iterdir())
+        found = ", ".join(names[:8]) + (", …" if len(names) > 8 else "") if names else "nothing"
+        raise BadInput(f"{folder} is in no known dataset format. It holds: {found}. Looked for:\n{formats.LOOKED_FOR}")
+    if asked and not folder.is_file() and form is not hugging_face:
         raise BadInput(f"{source}: columns can be named of a file, but {place} is a folder; call them text and labels")
-    form = native.OneFile(asked) if folder.is_file() else _format_of(folder)
-    prepared = prepare(folder, form, asked=sorted(asked.items()), cache=cache, progress=progress)
-    about, labels, splits = open_prepared(prepared)
-    every = splits["train"], splits.get("validation"), splits.get("test")
-    named, told = about.labels_are_named, tuple(about.told)
-    return Dataset(about.name, labels, *every, about.fingerprint, False, named, told, folder.is_file())
+    prepared = prepare(folder, form, asked, cache, progress)
+    is_one = folder.is_file() or (form is hugging_face and hugging_face.is_split(folder))
+    return Dataset(**open_prepared(prepared), is_one_file=is_one)
+
+
+def asked_of(source: str) -> tuple[str, dict[str, str]]:
+    """FILE?text=body&labels=tags as the file and what is asked of it; values may be quoted as in addresses."""
+    path, mark, query = source.rpartition("?")
+    if not mark or Path(source).exists():
+        return source, {}
+    asked = {name: unquote(value) for name, _, value in (pair.partition("=") for pair in query.split("&"))}
+    for name, value in asked.items():
+        if name not in ASKED or not value:
+            raise BadInput(f"{source}: {name}={value} is none of {', '.join(f'{known}=…' for known in ASKED)}")
+    return path, asked
+
+
+def with_asked(source: str, asked: Mapping[str, str | None]) -> str:
+    """The other way round."""
+    said = "&".join(f"{name}={quote(value, safe='+')}" for name, value in asked.items() if value)
+    return f"{source}?{said}" if said else source
 
 
 def bundled_names() -> list[str]:
     return sorted(path.parent.name for path in BUNDLED.glob("*/labels.*"))
 
 
-def _locate(source: str | Path) -> Path:
-    folder = Path(source).expanduser()
-    if folder.is_dir():
-        return folder.resolve()
-    if folder.is_file():
-        if not folder.name.endswith(ENDINGS):
-            raise BadInput(f"{folder} is none of the files that are read: {', '.join(ENDINGS)}; or give a folder")
-        return folder.resolve()
-    names = bundled_names()
-    if str(source) in names:
-        return BUNDLED / str(source)
-    raise BadInput(f"there is no folder {folder}, and no bundled dataset of that name (bundled: {', '.join(names)})")
+def _locate(source: str) -> Path:
+    path, names = Path(source).expanduser(), bundled_names()
+    if path.is_file() and not path.name.endswith(ENDINGS):
+        raise BadInput(f"{path} is none of the files that are read: {', '.join(ENDINGS)}; or give a folder")
+    if path.exists():
+        return path.resolve()
+    if source in names:
+        return BUNDLED / source
+    raise BadInput(f"there is no folder {path}, and no bundled dataset of that name (bundled: {', '.join(names)})")
 
 
-def _format_of(folder: Path) -> Format:
-    """Told by the names of the files."""
-    for form in formats.FORMATS:
-        if form.recognises(folder):
-            return form
-    names = sorted(path.name for path in folder.iterdir())
-    found = ", ".join(names[:8]) + (", …" if len(names) > 8 else "") if names else "nothing"
-    raise BadInput(f"{folder} is in no known dataset format. It holds: {found}. Looked for:\n{formats.LOOKED_FOR}")
+def given_dataset(texts: Any, labels: Any, label_texts: Mapping[str, str] | None = None) -> Dataset:
+    """The texts as train, and the labels that they or `label_texts` name; rows of the same text become one."""
+    rows = [str(text) if isinstance(text, str) else "" for text in _listed(texts)]
+    keys = [_keys(row) for row in _listed(labels)]
+    for number, text in enumerate(rows):
+        if not text.strip():
+            raise BadInput(f"texts[{number}] is missing, empty or no string; leave it out, with its labels")
+    if len(rows) != len(keys):
+        raise BadInput(f"{len(rows):,} texts but {len(keys):,} rows of labels; give each text one")
+    meaning = {key: key.replace("_", " ") for row in keys for key in row}
+    meaning |= {str(key): str(text) for key, text in (label_texts or {}).items()}
+    catalogue = LabelCatalogue(meaning, meaning.values())
+    merged: dict[str, dict[int, None]] = {}
+    for text, row in zip(rows, keys, strict=True):
+        merged.setdefault(text, {}).update(dict.fromkeys(map(catalogue.row, row)))
+    relevance = Relevance.from_lists([list(row) for row in merged.values()], len(catalogue))
+    told = (merging(len(rows) - len(merged)),) if len(merged) < len(rows) else ()
+    made = Dataset.of("texts", catalogue, Split.of(list(merged), relevance))
+    return replace(made, labels_are_named=True, told=told, is_one_file=True)
+
+
+def _listed(column: Any) -> list[Any]:
+    """The values of a list, array or column as Python's own; numpy, pandas, polars, pyarrow name it differently."""
+    for name in ("to_pylist", "to_list", "tolist"):
+        if hasattr(column, name):
+            return list(getattr(column, name)())
+    return list(column)
+
+
+def _keys(row: Any) -> list[str]:
+    """One label or several; None and NaN are none."""
+    if row is None or isinstance(row, float):
+        return []
+    return [str(row)] if isinstance(row, str | int) else [str(key) for key in _listed(row) if key is not None]
 
 
 ROWS_BETWEEN_REPORTS = 1024

@@ -33,7 +33,7 @@ def describe(dataset: Dataset) -> Described:
     counts = dataset.train.relevance.label_counts()
     findings = [*_labels_to_look_at(dataset, ids["labels"], counts)]
     for name, split in splits.items():
-        findings += _queries_to_look_at(dataset, name, split, words[name], ids)
+        findings += _queries_to_look_at(dataset, name, split, ids)
     return {
         "name": dataset.name,
         "fingerprint": dataset.fingerprint,
@@ -96,18 +96,12 @@ def lines_of(described: Described) -> list[str]:
 
 def _spread(counts: NDArray[np.integer[Any]]) -> Described:
     """How a count is distributed."""
-    counts = counts if len(counts) else np.zeros(1, dtype=np.int64)
-    return {
-        "min": int(counts.min()),
-        "median": float(np.median(counts)),
-        "mean": float(counts.mean()),
-        "max": int(counts.max()),
-    }
+    median, mean = float(np.median(counts)), float(counts.mean())
+    return {"min": int(counts.min()), "median": median, "mean": mean, "max": int(counts.max())}
 
 
 def _lengths(words: NDArray[np.int64]) -> Described:
     """Words in a text, divided at white space."""
-    words = words if len(words) else np.zeros(1, dtype=np.int64)
     percentiles = dict(zip(map(str, PERCENTILES), np.percentile(words, PERCENTILES).tolist(), strict=True))
     return {"mean": float(words.mean()), "percentiles": percentiles, "max": int(words.max())}
 
@@ -131,57 +125,45 @@ def _scan(parts: Mapping[str, Texts]) -> tuple[dict[str, NDArray[np.int64]], dic
 def _labels_to_look_at(dataset: Dataset, ids: NDArray[np.int64], counts: NDArray[np.int64]) -> Iterator[Described]:
     keys, texts = dataset.labels.keys, dataset.labels.texts
     first = _first_rows(ids, ids)
-    yield _finding(
-        "duplicate_label_texts",
-        "labels",
-        "labels with the text of an earlier label",
-        first < np.arange(len(ids)),
-        lambda row: f"{keys[row]!r} has the text of {keys[first[row]]!r}: {_shown(texts[row])}",
-    )
-    yield _finding(
-        "labels_without_rows",
-        "labels",
-        "labels without a training query",
-        counts == 0,
-        lambda row: f"{keys[row]!r}: {_shown(texts[row])}",
-    )
+
+    def beside_first(row: int) -> str:
+        return f"{keys[row]!r} has the text of {keys[first[row]]!r}: {_shown(texts[row])}"
+
+    what, again = "labels with the text of an earlier label", first < np.arange(len(ids))
+    yield _finding("duplicate_label_texts", "labels", what, again, beside_first)
+    what, unused = "labels without a training query", counts == 0
+    yield _finding("labels_without_rows", "labels", what, unused, lambda row: f"{keys[row]!r}: {_shown(texts[row])}")
 
 
 def _queries_to_look_at(
-    dataset: Dataset, name: str, split: Split, words: NDArray[np.int64], ids: Mapping[str, NDArray[np.int64]]
+    dataset: Dataset, name: str, split: Split, ids: Mapping[str, NDArray[np.int64]]
 ) -> Iterator[Described]:
     texts, keys = split.texts, dataset.labels.keys
-    yield _finding("empty_texts", name, f"{name} texts that are empty", words == 0, lambda row: repr(texts[row]))
-    without = _counts(split.relevance) == 0
-    what = f"{name} queries without a label"
+    what, without = f"{name} queries without a label", _counts(split.relevance) == 0
     yield _finding("rows_without_labels", name, what, without, lambda row: _shown(texts[row]))
     if name != "train":
-        first = _first_rows(ids["train"], ids[name])
-        yield _finding(
-            "texts_in_train",
-            name,
-            f"{name} texts that stand in train",
-            first >= 0,
-            lambda row: f"train row {first[row] + 1:,}: {_shown(texts[row])}",
-        )
+        what, first = f"{name} texts that stand in train", _first_rows(ids["train"], ids[name])
+
+        def beside_train(row: int) -> str:
+            return f"train row {first[row] + 1:,}: {_shown(texts[row])}"
+
+        yield _finding("texts_in_train", name, what, first >= 0, beside_train)
     # Of the labels with a query's text, all may be ignored, or some be right answers; if some are neither, the model
     # must push down a label that reads exactly like the query.
     twins = _equal_pairs(ids[name], ids["labels"])
     hit = np.flatnonzero(_counts(twins))  # few: all pairs of a split would not fit in memory
     kept = twins.take(hit).without(split.filtered.take(hit))
     neither = _counts(kept.without(split.relevance.take(hit)))
-    right = (_counts(kept) > neither) & (neither == 0)
+    right = int(((_counts(kept) > neither) & (neither == 0)).sum())
     uncovered = int((neither > 0).sum())
-    ignored = int((_counts(twins) > 0).sum()) - int(right.sum()) - uncovered
-    yield _finding(
-        "queries_that_are_labels",
-        name,
-        f"{name} queries with the text of a label",
-        _counts(twins) > 0,
-        lambda row: f"label {keys[twins.of(row)[0]]!r}: {_shown(texts[row])}",
-        f"{ignored:,} ignore that label, {right.sum():,} have it as a right answer, {uncovered:,} neither"
-        + (": make it one, or ignore it" if uncovered else ""),
-    )
+    note = f"{len(hit) - right - uncovered:,} ignore that label, {right:,} have it as a right answer, "
+    note += f"{uncovered:,} neither" + (": make it one, or ignore it" if uncovered else "")
+
+    def beside_label(row: int) -> str:
+        return f"label {keys[twins.of(row)[0]]!r}: {_shown(texts[row])}"
+
+    what = f"{name} queries with the text of a label"
+    yield _finding("queries_that_are_labels", name, what, _counts(twins) > 0, beside_label, note)
 
 
 def _finding(
@@ -195,23 +177,19 @@ def _finding(
 
 def _first_rows(ids: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.int64]:
     """Where each of the wanted ids stands first, or -1."""
-    first = np.full(_above(ids, wanted), -1, dtype=np.int64)
-    first[ids[::-1]] = np.arange(len(ids))[::-1]
-    return np.asarray(first[wanted])
+    known, first = np.unique(ids, return_index=True)
+    at = np.searchsorted(known, wanted).clip(max=len(known) - 1)
+    return np.where(known[at] == wanted, first[at], -1)
 
 
 def _equal_pairs(queries: NDArray[np.int64], labels: NDArray[np.int64]) -> Relevance:
     """All pairs of a query and a label that share an id."""
-    width = _above(queries, labels)
+    width = 1 + max(queries.max(), labels.max())
     of_queries, of_labels = (
         csr_array((np.ones(len(ids), np.float32), ids, np.arange(len(ids) + 1)), shape=(len(ids), width))
         for ids in (queries, labels)
     )
     return Relevance(csr_array(of_queries @ of_labels.T))
-
-
-def _above(*ids: NDArray[np.int64]) -> int:
-    return 1 + max(int(some.max(initial=-1)) for some in ids)
 
 
 def _counts(relevance: Relevance) -> NDArray[np.int64]:

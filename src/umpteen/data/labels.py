@@ -9,7 +9,8 @@ import hashlib
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import cast
+from itertools import chain
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -105,22 +106,20 @@ class Relevance:
         counts = [len(row) for row in rows]
         if weights is not None and [len(row) for row in weights] != counts:
             raise BadInput("weights and label rows differ in shape; give each pair exactly one weight")
-        indices = np.array([label for row in rows for label in row], dtype=np.int64)
-        values = [1.0] * len(indices) if weights is None else [weight for row in weights for weight in row]
-        starts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64)
-        return cls.from_arrays(starts, indices, np.array(values, dtype=np.float32), labels)
+        found = np.fromiter(chain.from_iterable(rows), dtype=np.int64)
+        values = np.ones(len(found)) if weights is None else np.fromiter(chain.from_iterable(weights), dtype=np.float32)
+        return cls.from_pairs(np.repeat(np.arange(len(rows)), counts), found, values, (len(rows), labels))
 
     @classmethod
-    def from_arrays(
-        cls, starts: NDArray[np.int64], rows: NDArray[np.integer], weights: NDArray[np.float32], labels: int
+    def from_pairs(
+        cls, queries: NDArray[np.integer], rows: NDArray[np.integer], weights: NDArray[Any], shape: tuple[int, int]
     ) -> Relevance:
-        """The three arrays of a CSR matrix; label rows are checked against the number of labels."""
-        if len(rows) and (rows.min() < 0 or rows.max() >= labels):
-            wrong = rows.max() if rows.max() >= labels else rows.min()
-            raise BadInput(
-                f"label row {wrong:,} is out of range: there are {labels:,} labels, rows 0 to {labels - 1:,}"
-            )
-        return cls(cast(csr_array, csr_array((weights, rows, starts), shape=(len(starts) - 1, labels))))
+        """Pairs of a query and a label row with their weights, in any order."""
+        if (np.diff(queries) < 0).any():
+            order = np.argsort(queries, kind="stable")
+            queries, rows, weights = queries[order], rows[order], weights[order]
+        starts = np.searchsorted(queries, np.arange(shape[0] + 1))
+        return cls(cast(csr_array, csr_array((weights, rows, starts), shape=shape)))
 
     def of_labels(self, at_least: float) -> Relevance:
         """Each label as a query: relevant are labels that at least this share of its own queries have, by that share.
@@ -178,16 +177,13 @@ class Relevance:
     def without(self, other: Relevance) -> Relevance:
         """The pairs that are not stored in the other, whatever their weights."""
         if self.matrix.shape != other.matrix.shape:
-            raise BadInput(
-                f"pairs over {other.matrix.shape} cannot be taken from pairs over {self.matrix.shape}; "
-                "are they of the same split?"
-            )
+            both = f"{other.matrix.shape} cannot be taken from pairs over {self.matrix.shape}"
+            raise BadInput(f"pairs over {both}; are they of the same split?")
         if other.pairs == 0:
             return self
         query, gone = _queries_of(self.matrix), _queries_of(other.matrix)
         kept = ~np.isin(query * self.labels + self.matrix.indices, gone * self.labels + other.matrix.indices)
-        starts = np.concatenate([[0], np.cumsum(np.bincount(query[kept], minlength=len(self)))])
-        return Relevance.from_arrays(starts, self.matrix.indices[kept], self.matrix.data[kept], self.labels)
+        return Relevance.from_pairs(query[kept], self.matrix.indices[kept], self.matrix.data[kept], self.matrix.shape)
 
     def either(self, other: Relevance) -> Relevance:
         """Every pair that is stored here or in the other, at weight 1."""
@@ -249,24 +245,30 @@ class Split:
         """Both splits' queries: in file order when they were read together, else one after the other."""
         texts = self.texts.followed_by(other.texts)
         both = Split(texts, self.relevance.stack(other.relevance), self.filtered.stack(other.filtered))
-        return both if texts.rows is None else both.take(np.argsort(texts.rows, kind="stable"))
+        return both.take(np.argsort(texts.rows, kind="stable"))
 
 
 def _canonical(matrix: csr_array) -> csr_array:
-    matrix = csr_array(matrix).astype(np.float32, copy=False)
-    wrong = np.flatnonzero(~(np.isfinite(matrix.data) & (matrix.data >= 0)))
-    if len(wrong):
-        query, label, weight = (values[wrong[0]] for values in (_queries_of(matrix), matrix.indices, matrix.data))
-        raise BadInput(f"query {query:,}, label row {label:,}: weight {weight} must be a finite number, 0 or greater")
+    matrix = csr_array(matrix)
+    data = matrix.data.astype(np.float32, copy=False)  # the matrix's own astype would add up pairs given twice
+    matrix = csr_array((data, matrix.indices, matrix.indptr), shape=matrix.shape)
+    labels, rows = matrix.shape[1], matrix.indices
+    if len(rows) and (rows.min() < 0 or rows.max() >= labels):
+        wrong = rows.max() if rows.max() >= labels else rows.min()
+        raise BadInput(f"label row {wrong:,} is out of range: there are {labels:,} labels, rows 0 to {labels - 1:,}")
+    impossible = np.flatnonzero(~(np.isfinite(matrix.data) & (matrix.data >= 0)))
+    if len(impossible):
+        query, row, weight = (values[impossible[0]] for values in (_queries_of(matrix), rows, matrix.data))
+        raise BadInput(f"query {query:,}, label row {row:,}: weight {weight} must be a finite number, 0 or greater")
+    if not matrix.has_sorted_indices:
+        matrix = matrix.sorted_indices()
     if matrix.has_canonical_format:
         return matrix
     queries = _queries_of(matrix)
     order = np.lexsort((matrix.data, matrix.indices, queries))
-    queries, labels, weights = queries[order], matrix.indices[order], matrix.data[order]
-    same_as_next = (queries[1:] == queries[:-1]) & (labels[1:] == labels[:-1])
-    kept = np.append(~same_as_next, True)  # the last of equal pairs has the greatest weight
-    starts = np.searchsorted(queries[kept], np.arange(matrix.shape[0] + 1))
-    return csr_array((weights[kept], labels[kept], starts), shape=matrix.shape)
+    queries, rows, weights = queries[order], matrix.indices[order], matrix.data[order]
+    last = np.append((queries[1:] != queries[:-1]) | (rows[1:] != rows[:-1]), True)  # of equal pairs: the greatest
+    return Relevance.from_pairs(queries[last], rows[last], weights[last], matrix.shape).matrix
 
 
 def _queries_of(matrix: csr_array) -> NDArray[np.int64]:
@@ -281,8 +283,6 @@ class EpochSampler:
     """
 
     def __init__(self, relevance: Relevance, batch_size: int, *, seed: int, keep_unlabelled: bool = False) -> None:
-        if batch_size < 1:
-            raise BadInput(f"batch size {batch_size}: a batch needs at least one query")
         pulled = _queries_of(relevance.matrix)[relevance.matrix.data > 0]
         self._queries = np.arange(len(relevance)) if keep_unlabelled else np.unique(pulled)
         if len(self._queries) == 0:
@@ -302,8 +302,6 @@ class EpochSampler:
         return -(-self.queries // self._batch_size)
 
     def rows(self, epoch: int, index: int) -> NDArray[np.int64]:
-        if not 0 <= index < self.batches_per_epoch:
-            raise BadInput(f"batch {index} is out of range: an epoch has {self.batches_per_epoch:,} batches")
         if self._shuffled is None or self._shuffled[0] != epoch:
             self._shuffled = epoch, np.random.default_rng([self._seed, epoch]).permutation(self._queries)
         start = index * self._batch_size
@@ -317,17 +315,11 @@ def draw_positives(
 
     All pairs of weight > 0, or per query at most `limit` of them, drawn uniformly without replacement.
     """
-    if limit is not None and limit < 1:
-        raise BadInput(f"at most {limit} positives a query leaves nothing to pull; give 1 or more, or no limit")
     matrix = relevance.take(rows).matrix
     query, pulled = _queries_of(matrix), np.flatnonzero(matrix.data > 0)
     if limit is not None:
-        pulled = pulled[_at_most(limit, query[pulled], rng)]
+        groups = query[pulled]
+        order = np.lexsort((rng.random(len(groups)), groups))
+        rank = np.arange(len(groups)) - np.searchsorted(groups, groups)
+        pulled = pulled[np.sort(order[rank < limit])]
     return query[pulled], matrix.indices[pulled].astype(np.int64), matrix.data[pulled]
-
-
-def _at_most(limit: int, groups: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
-    """Positions, ascending, of at most `limit` members of each group; `groups` is sorted."""
-    order = np.lexsort((rng.random(len(groups)), groups))
-    rank = np.arange(len(groups)) - np.searchsorted(groups, groups)
-    return np.sort(order[rank < limit])

@@ -10,15 +10,14 @@ import hashlib
 import json
 import os
 from array import array
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self, TypeVar, cast
 
 import numpy as np
-from numpy.typing import ArrayLike
-from scipy.sparse import coo_array, csr_array
+from scipy.sparse import csr_array
 
 from umpteen.data.labels import LabelCatalogue, Relevance, Split, UniqueKeys
 from umpteen.data.texts import Texts, TextsWriter
@@ -26,9 +25,13 @@ from umpteen.errors import BadFile, BadInput, NotSaved
 from umpteen.files.progress import Advance
 from umpteen.files.storage import atomic_folder, locked_file
 
-PREPARED_VERSION = 2
+Found = TypeVar("Found")
+
+PREPARED_VERSION = 3
 SPLITS = ("train", "validation", "test")
 MANIFEST = "prepared.json"
+ABOUT = ("name", "fingerprint", "labels_are_named", "told")  # what is known of a dataset besides its content
+ARRAYS = {"starts": np.int64, "labels": np.int32, "weights": np.float32}  # of a matrix of pairs
 GREATEST_WEIGHT = float(np.finfo(np.float32).max)
 KEYS_CHEAP_TO_COMPARE = 10_000
 
@@ -44,13 +47,14 @@ class Place(NamedTuple):
 
 
 class Builder:
-    """Takes labels first, then each split's queries one by one, and writes them as they come.
+    """Takes labels, then each split's queries one by one, and writes them as they come; a query may name new labels.
 
-    In memory stay the label keys, and one split's label rows: 8 bytes for each relevant pair.
+    In memory stay the label keys, and one split's pairs: 12 bytes for each of them.
     """
 
-    def __init__(self, folder: Path, name: str, size: int = 0, progress: Advance | None = None) -> None:
+    def __init__(self, folder: Path, name: str, asked: Mapping[str, str], size: int, progress: Advance | None) -> None:
         self.name = name
+        self.asked = asked  # which columns count, if somebody has said it
         self._folder = folder
         self._read, self._size, self._progress = 0, size, progress  # bytes of the sources
         self._files = ExitStack()
@@ -60,11 +64,11 @@ class Builder:
         self._unique = UniqueKeys()
         self.row_of = self._unique.rows
         self._label_lines = array("q")
-        self._labels_path = folder
+        self._labels_path: Path | None = None
         self._splits: dict[str, tuple[int, int]] = {}  # first and last + 1 row among the queries
-        self._open: _OpenSplit | None = None
+        self._begun: dict[str, _BegunSplit] = {}
+        self._open: _BegunSplit | None = None  # the last of them
         self._told: list[str] = []
-        self.labels_are_named = False
 
     def __enter__(self) -> Self:
         return self
@@ -82,8 +86,13 @@ class Builder:
     def labels(self) -> int:
         return len(self.row_of)
 
+    @property
+    def labels_are_named(self) -> bool:
+        """By the queries, not by a catalogue of their own."""
+        return self._labels_path is None
+
     def begin_labels(self, path: Path) -> None:
-        """Labels follow; the path is named if none do."""
+        """A catalogue of labels follows; the path is named if none do."""
         self._labels_path = path
 
     def add_label(self, key: str, text: str, at: Place) -> None:
@@ -106,10 +115,6 @@ class Builder:
         if guessed and guessed not in self._told:
             self._told.append(guessed)
 
-    def name_labels(self) -> None:
-        """The labels are those that queries have, not those of a catalogue."""
-        self.labels_are_named = True
-
     def label_row(self, key: str, at: Place, hint: str = "") -> int:
         """The row of a key read earlier; the hint ends the error if there is none."""
         row = self.row_of.get(key)
@@ -121,94 +126,100 @@ class Builder:
 
     def begin(self, split: str, path: Path) -> None:
         """The queries that follow belong to this split; the path is named if none follow."""
-        self._end_split()
-        if self.labels == 0:
+        self._require_queries()
+        if self._labels_path is not None and self.labels == 0:
             raise BadFile(self._labels_path, "holds no labels; add some")
-        self._open = _OpenSplit(split, path, len(self._queries))
+        self._open = self._begun[split] = _BegunSplit(split, path, len(self._queries))
 
-    def add_query(self, text: str, labels: Sequence[int], weights: Sequence[float] | None, at: Place) -> None:
-        """A query of the split that was begun, and its label rows; without weights each pair weighs 1."""
+    def add_query(self, text: str, labels: Sequence[int], weights: Sequence[float] | None, at: Place) -> int:
+        """The row of a query of the split that was begun, with its label rows; without weights each pair weighs 1.
+
+        Where queries name the labels, all those of one text are one query. A pair given twice counts once, with its
+        greater weight.
+        """
         split = self._open
         assert split is not None
+        query = split.queries
+        if self.labels_are_named:
+            digest = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()
+            query = split.row_of_text.setdefault(digest, query)
+        if query == split.queries:
+            _append(self._queries, text, "query", at)
+            split.queries += 1
+        else:
+            split.repeated += 1
         if weights is not None and len(weights) != len(labels):
             raise at.error(f"{len(labels):,} labels but {len(weights):,} weights; give each label one weight")
-        merged: dict[int, float] = {}
         for label, weight in zip(labels, weights or [1.0] * len(labels), strict=True):
-            self._check_label(label, at)
-            if not 0 <= weight <= GREATEST_WEIGHT:  # NaN fails every comparison
-                raise at.error(f"weight {weight} of label row {label:,} must be a finite number, 0 or greater")
-            merged[label] = max(weight, merged.get(label, 0.0))
-        for label in sorted(merged):
-            split.labels.append(label)
-            split.weights.append(merged[label])
-        split.starts.append(len(split.labels))
-        _append(self._queries, text, "query", at)
+            self._add_pair("relevant", query, label, weight, at)
+        return query
 
-    def ignore(self, query: int, label: int, at: Place) -> None:
-        """A pair of this split, by rows, that neither training nor scoring may see; its query was added before."""
-        split = self._open
+    def ignore(self, query: int, label: int, at: Place, split: str | None = None) -> None:
+        """A pair of this split, or of an earlier one, by rows, that neither training nor scoring may see."""
+        self._add_pair("filtered", query, label, 1.0, at, split)
+
+    def _add_pair(self, part: str, query: int, label: int, weight: float, at: Place, name: str | None = None) -> None:
+        split = self._open if name is None else self._begun[name]
         assert split is not None
         if not 0 <= query < split.queries:
             raise at.error(
                 f"query row {query:,} is out of range: {split.name} has {split.queries:,} queries, "
                 f"rows 0 to {split.queries - 1:,}"
             )
-        self._check_label(label, at)
-        split.filtered_queries.append(query)
-        split.filtered_labels.append(label)
-
-    def finish(self) -> None:
-        """Close the files and write the manifest, which makes the folder a prepared one."""
-        self._end_split()
-        self._files.close()
-        splits = _open_splits(self._folder, self._splits, self.labels)
-        fingerprint = content_fingerprint(Texts.open(self._folder, "keys"), Texts.open(self._folder, "labels"), splits)
-        about = About(self.name, fingerprint, self.labels_are_named, tuple(self._told))
-        manifest = {"version": PREPARED_VERSION, **about._asdict(), "splits": self._splits}
-        (self._folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
-
-    def _end_split(self) -> None:
-        split, self._open = self._open, None
-        if split is None:
-            return
-        if split.queries == 0:
-            raise BadFile(split.path, f"holds no queries for {split.name}; add some, or remove the file")
-        self._splits[split.name] = (split.first, split.first + split.queries)
-        filtered = split.filtered(self.labels)
-        _save(self._folder, f"{split.name}.relevant", split.starts, split.labels, split.weights)
-        _save(self._folder, f"{split.name}.filtered", filtered.indptr, filtered.indices, filtered.data)
-
-    def _check_label(self, label: int, at: Place) -> None:
         if not 0 <= label < self.labels:
             raise at.error(
                 f"label row {label:,} is out of range: there are {self.labels:,} labels, rows 0 to {self.labels - 1:,}"
             )
+        if not 0 <= weight <= GREATEST_WEIGHT:  # NaN fails every comparison
+            raise at.error(f"weight {weight} of label row {label:,} must be a finite number, 0 or greater")
+        queries, labels, weights = split.pairs[part]
+        queries.append(query)
+        labels.append(label)
+        weights.append(weight)
+
+    def finish(self) -> None:
+        """Close the files and write the manifest, which makes the folder a prepared one."""
+        self._require_queries()
+        self._files.close()
+        for split in self._begun.values():
+            self._write(split)
+        splits = _open_splits(self._folder, self._splits, self.labels)
+        fingerprint = content_fingerprint(Texts.open(self._folder, "keys"), Texts.open(self._folder, "labels"), splits)
+        about = (self.name, fingerprint, self.labels_are_named, self._told)
+        manifest = {"version": PREPARED_VERSION, **dict(zip(ABOUT, about, strict=True)), "splits": self._splits}
+        (self._folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+
+    def _require_queries(self) -> None:
+        if self._open is not None and self._open.queries == 0:
+            raise BadFile(self._open.path, f"holds no queries for {self._open.name}; add some, or remove the file")
+
+    def _write(self, split: _BegunSplit) -> None:
+        if self.labels == 0:
+            raise BadFile(split.path, "holds no labels; add some")
+        if split.repeated:
+            self.tell(merging(split.repeated))
+        self._splits[split.name] = (split.first, split.first + split.queries)
+        for part, pairs in split.pairs.items():
+            queries, labels, weights = map(np.asarray, pairs)
+            matrix = Relevance.from_pairs(queries, labels, weights, (split.queries, self.labels)).matrix
+            for name, values in zip(ARRAYS, (matrix.indptr, matrix.indices, matrix.data), strict=True):
+                np.save(self._folder / f"{split.name}.{part}.{name}.npy", values.astype(ARRAYS[name], copy=False))
 
 
-@dataclass
-class _OpenSplit:
-    """One split while its queries arrive."""
+class _BegunSplit:
+    """One split while queries arrive."""
 
-    name: str
-    path: Path
-    first: int
-    starts: array[int] = field(default_factory=lambda: array("q", [0]))
-    labels: array[int] = field(default_factory=lambda: array("i"))
-    weights: array[float] = field(default_factory=lambda: array("f"))
-    filtered_queries: array[int] = field(default_factory=lambda: array("i"))
-    filtered_labels: array[int] = field(default_factory=lambda: array("i"))
+    def __init__(self, name: str, path: Path, first: int) -> None:
+        self.name, self.path, self.first, self.queries = name, path, first, 0
+        self.row_of_text: dict[bytes, int] = {}  # by digest
+        self.repeated = 0  # rows whose text stands in an earlier one
+        # A pair is a query, a label and a weight.
+        self.pairs = {part: (array("i"), array("i"), array("f")) for part in ("relevant", "filtered")}
 
-    @property
-    def queries(self) -> int:
-        return len(self.starts) - 1
 
-    def filtered(self, labels: int) -> csr_array:
-        """The pairs to ignore, each once, whatever the order in which they came."""
-        pairs = (np.asarray(self.filtered_queries), np.asarray(self.filtered_labels))
-        ones = np.ones(len(self.filtered_labels), dtype=np.float32)
-        matrix = coo_array((ones, pairs), shape=(self.queries, labels)).tocsr()
-        matrix.data[:] = 1  # a pair given twice was summed
-        return matrix
+def merging(rows: int) -> str:
+    """What is told of rows whose text stands in an earlier one."""
+    return f"{rows:,} rows repeat a text; their labels are merged"
 
 
 def content_fingerprint(keys: Texts, labels: Texts, splits: Mapping[str, Split]) -> str:
@@ -221,21 +232,13 @@ def content_fingerprint(keys: Texts, labels: Texts, splits: Mapping[str, Split])
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
-class About(NamedTuple):
-    """What is known of a dataset besides its content."""
-
-    name: str
-    fingerprint: str
-    labels_are_named: bool = False  # by the queries, not by a catalogue of their own
-    told: tuple[str, ...] = ()  # what was guessed of its files
-
-
-def open_prepared(folder: Path) -> tuple[About, LabelCatalogue, dict[str, Split]]:
-    """A prepared dataset's parts; texts and pairs are mapped and not read."""
+def open_prepared(folder: Path) -> dict[str, Any]:
+    """What a Dataset is made of, by name; texts and pairs are mapped and not read."""
     manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    about = About(*(manifest[name] for name in About._fields))
     labels = LabelCatalogue(Texts.open(folder, "keys"), Texts.open(folder, "labels"))
-    return about, labels, _open_splits(folder, manifest["splits"], len(labels))
+    splits = dict.fromkeys(SPLITS) | _open_splits(folder, manifest["splits"], len(labels))
+    about = {name: manifest[name] for name in ABOUT} | {"told": tuple(manifest["told"])}
+    return {**about, "labels": labels, **splits}
 
 
 def _open_splits(folder: Path, bounds: Mapping[str, Sequence[int]], labels: int) -> dict[str, Split]:
@@ -243,24 +246,16 @@ def _open_splits(folder: Path, bounds: Mapping[str, Sequence[int]], labels: int)
     return {
         name: Split(
             queries.take(np.arange(first, last)),
-            _open_relevance(folder, f"{name}.relevant", labels),
-            _open_relevance(folder, f"{name}.filtered", labels),
+            _open_relevance(folder, f"{name}.relevant", last - first, labels),
+            _open_relevance(folder, f"{name}.filtered", last - first, labels),
         )
         for name, (first, last) in bounds.items()
     }
 
 
-def _save(folder: Path, name: str, starts: ArrayLike, labels: ArrayLike, weights: ArrayLike) -> None:
-    np.save(folder / f"{name}.starts.npy", np.asarray(starts, dtype=np.int64))
-    np.save(folder / f"{name}.labels.npy", np.asarray(labels, dtype=np.int32))
-    np.save(folder / f"{name}.weights.npy", np.asarray(weights, dtype=np.float32))
-
-
-def _open_relevance(folder: Path, name: str, labels: int) -> Relevance:
-    starts, rows, weights = (
-        np.load(folder / f"{name}.{part}.npy", mmap_mode="r") for part in ("starts", "labels", "weights")
-    )
-    return Relevance.from_arrays(starts, rows, weights, labels)
+def _open_relevance(folder: Path, name: str, queries: int, labels: int) -> Relevance:
+    starts, rows, weights = (np.load(folder / f"{name}.{part}.npy", mmap_mode="r") for part in ARRAYS)
+    return Relevance(cast(csr_array, csr_array((weights, rows, starts), shape=(queries, labels))))
 
 
 def _append(writer: TextsWriter, text: str, kind: str, at: Place) -> None:
@@ -280,40 +275,62 @@ class Format(Protocol):
     def read(self, folder: Path, into: Builder) -> None: ...
 
 
+_OWN_CACHE: ContextVar[Path | None] = ContextVar("umpteen's own cache", default=None)
+
+
+@contextmanager
+def own_cache(folder: Path) -> Iterator[None]:
+    """Binary copies that this thread makes meanwhile go into a folder that goes with its data, not the user's cache."""
+    before = _OWN_CACHE.set(folder)
+    try:
+        yield
+    finally:
+        _OWN_CACHE.reset(before)
+
+
 def cache_folder(cache: Path | None = None) -> Path:
     """Where binary copies live: as given, else $UMPTEEN_CACHE, $XDG_CACHE_HOME/umpteen, ~/.cache/umpteen."""
-    if cache is not None:
-        return cache
+    if (given := cache or _OWN_CACHE.get()) is not None:
+        return given
     if chosen := os.environ.get("UMPTEEN_CACHE"):
         return Path(chosen).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "umpteen"
 
 
-def prepare(
-    folder: Path, form: Format, *, asked: object = None, cache: Path | None = None, progress: Advance | None = None
-) -> Path:
-    """The prepared copy of a folder or file: made now, or found as it was made if no source has changed since.
-
-    `asked` is what the format was told besides.
-    """
+def prepare(folder: Path, form: Format, asked: Mapping[str, str], cache: Path | None, progress: Advance | None) -> Path:
+    """The prepared copy of a folder or file: made now, or found as it was made if no source has changed since."""
     folder = folder.resolve()
     files = [(path.relative_to(folder).as_posix(), path.stat()) for path in form.sources(folder)]
     # A file may be changed and keep its size and time, but not its inode and the time of its last change of any kind.
     stamps = ((name, stat.st_size, stat.st_mtime_ns, stat.st_ino, stat.st_ctime_ns) for name, stat in files)
-    state = [PREPARED_VERSION, str(folder), asked, *stamps]
+    state = [PREPARED_VERSION, str(folder), sorted(asked.items()), *stamps]
     key = hashlib.sha256(repr(state).encode("utf-8", "surrogateescape")).hexdigest()[:16]
     target = cache_folder(cache) / "datasets" / f"{folder.name}-{key}"
-    if (target / MANIFEST).is_file():
-        return target
     total = sum(stat.st_size for _, stat in files)
-    try:
-        with locked_file(target.with_name(f"{target.name}.lock"), wait=None):
-            if (target / MANIFEST).is_file():  # another process has made it while we waited
-                return target
-            with atomic_folder(target) as partial, Builder(partial, folder.name, total, progress) as into:
-                form.read(folder, into)
-                into.finish()
-                into.advance(total)
-    except (NotSaved, OSError) as error:
-        raise NotSaved(f"{error}; set UMPTEEN_CACHE to a folder that can hold a binary copy of the dataset") from error
-    return target
+
+    def make() -> None:
+        with atomic_folder(target) as partial, Builder(partial, folder.name, asked, total, progress) as into:
+            form.read(folder, into)
+            into.finish()
+            into.advance(total)
+
+    return cached(target, lambda: target if (target / MANIFEST).is_file() else None, make)
+
+
+def cached(path: Path, find: Callable[[], Found | None], make: Callable[[], None]) -> Found:
+    """What is found at this path of the cache; if nothing is, one process makes it while the others wait."""
+    found = find()
+    if found is None:
+        try:
+            with locked_file(path.with_name(f"{path.name}.lock"), wait=None):
+                found = find()  # another process may have made it while we waited
+                if found is None:
+                    make()
+                    found = find()
+        except (NotSaved, OSError) as error:
+            raise NotSaved(
+                f"{path}: could not be made ({error}); free space or set UMPTEEN_CACHE to another folder and run again"
+            ) from error
+    if found is None:
+        raise NotSaved(f"{path}: was written but cannot be read back; is the disk in order?")
+    return found

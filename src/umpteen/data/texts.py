@@ -39,7 +39,7 @@ class Texts(Sequence[str]):
         self._ends = ends
         self._whole = whole
         self._fingerprint = fingerprint
-        self.rows = rows
+        self._rows = rows
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> Texts:
@@ -92,22 +92,22 @@ class Texts(Sequence[str]):
     def take(self, rows: ArrayLike | slice) -> Texts:
         """A view of these rows, or of those where a mask is true, in this order; it copies offsets, never text."""
         chosen = np.arange(len(self))[rows]  # type: ignore[index]
-        in_whole = chosen if self.rows is None else self.rows[chosen]
-        return Texts(self._blob, self._starts[chosen], self._ends[chosen], whole=self.whole(), rows=in_whole)
+        return Texts(self._blob, self._starts[chosen], self._ends[chosen], whole=self.whole(), rows=self.rows[chosen])
 
     def whole(self) -> Texts:
         """The texts this is a view of; itself when it is not a view."""
         return self if self._whole is None else self._whole
 
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        """Where each text stands in the whole."""
+        return np.arange(len(self), dtype=np.int64) if self._rows is None else self._rows
+
     def followed_by(self, other: Texts) -> Texts:
         """These texts, then the other's: a view when both are views of one whole, else a copy in memory."""
         if self.whole() is other.whole():
-            return self.whole().take(np.concatenate([self.rows_in_whole(), other.rows_in_whole()]))
+            return self.whole().take(np.concatenate([self.rows, other.rows]))
         return Texts.of([*self, *other])
-
-    def rows_in_whole(self) -> NDArray[np.int64]:
-        """Where each text stands in the whole."""
-        return np.arange(len(self), dtype=np.int64) if self.rows is None else self.rows
 
     def fingerprint(self) -> str:
         """A sha256 of bytes and lengths: equal texts have equal fingerprints, however they are stored."""
@@ -130,7 +130,7 @@ class Texts(Sequence[str]):
 
 
 class TextsWriter:
-    """Streams texts to disk for `Texts.open`: only their offsets stay in memory."""
+    """Streams texts to disk for `Texts.open`: only their offsets stay in memory, which are written at the end."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._folder = folder
@@ -148,23 +148,15 @@ class TextsWriter:
         self._digest.update(encoded)
         self._offsets.append(self._offsets[-1] + len(encoded))
 
-    def close(self) -> None:
-        """Write the offsets; without this there is nothing to open."""
-        if self._file.closed:
-            return
-        self._file.close()
-        offsets = np.frombuffer(self._offsets, dtype=np.int64)
-        np.save(self._folder / f"{self._name}.offsets.npy", offsets)
-        (self._folder / f"{self._name}.sha256").write_text(_sealed(self._digest, np.diff(offsets)) + "\n")
-
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
-        if error is None:
-            self.close()
-        else:
-            self._file.close()
+        self._file.close()
+        if error is None:  # else there is nothing to open
+            offsets = np.frombuffer(self._offsets, dtype=np.int64)
+            np.save(self._folder / f"{self._name}.offsets.npy", offsets)
+            (self._folder / f"{self._name}.sha256").write_text(_sealed(self._digest, np.diff(offsets)) + "\n")
 
 
 def encode(text: str) -> bytes:

@@ -19,11 +19,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
-from umpteen.data.prepared import cache_folder
+from umpteen.data.prepared import cache_folder, cached
 from umpteen.data.texts import Texts
-from umpteen.errors import NotSaved
 from umpteen.files.progress import Advance
-from umpteen.files.storage import locked_file
 
 LENGTHS = np.dtype(np.int32)
 
@@ -191,22 +189,12 @@ def tokenise(
     }
     name = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
     folder = cache_folder(cache) / "tokens" / name
-    table = _open(folder, dtype, len(whole))
-    if table is None:
-        try:
-            with locked_file(folder.with_suffix(".lock"), wait=None):
-                table = _open(folder, dtype, len(whole))  # another process may have finished it while we waited
-                if table is None:
-                    _write(folder, dtype, whole, tokenizer, chunk, progress)
-                    table = _open(folder, dtype, len(whole))
-        except OSError as error:
-            raise NotSaved(
-                f"{folder}: the token table could not be written ({error.strerror or error}); free space or set "
-                "UMPTEEN_CACHE to another folder, then run again: what is finished is kept"
-            ) from error
-    if table is None:
-        raise NotSaved(f"{folder}: the token table was written but cannot be read back; is the disk in order?")
-    return table if texts.rows is None else table.take(texts.rows)
+    table = cached(
+        folder,
+        lambda: _open(folder, dtype, len(whole)),
+        lambda: _write(folder, dtype, whole, tokenizer, chunk, progress),
+    )
+    return table if texts is whole else table.take(texts.rows)
 
 
 def _open(folder: Path, dtype: np.dtype[Any], texts: int) -> TokenTable | None:

@@ -4,7 +4,6 @@ All in float64 without dropout, in several micro-batches and tiles, on a slice o
 """
 
 import math
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +25,7 @@ from umpteen.objectives.reference import formula
 from umpteen.parallel.children import run_in_world
 from umpteen.parallel.meter import Meter
 from umpteen.parallel.world import Shard, World, undivided
-from umpteen.training.build import build_optimizer, step_settings
+from umpteen.training.build import build_optimizer
 from umpteen.training.inputs import TrainingData
 from umpteen.training.step import TrainingStep
 
@@ -122,14 +121,6 @@ def available_memory() -> int | None:
         return None
 
 
-def require_memory(towers: Towers) -> None:
-    """Skips what needs more memory than there is; bigrams need little, since most of their buckets are left out."""
-    weights = sum(weight.numel() for name, weight in towers.named_parameters() if not name.endswith("bigrams"))
-    needed, available = BYTES_A_WEIGHT * weights, available_memory()
-    if available is not None and available < needed:
-        raise Skipped(f"needs about {needed / 1e9:.1f} GB, and {available / 1e9:.1f} GB are available")
-
-
 def with_naive_formula(config: RunConfig, sample: Sample) -> str:
     """The step gives the loss and the gradients of the formula, differentiated in one graph."""
     with undivided():  # small operations; threads would wait for each other, for long on a busy machine
@@ -169,14 +160,14 @@ def by_step(config: RunConfig, towers: Towers, sample: Sample, world: World) -> 
     """As training computes it."""
     data, labels = sample.data, len(sample.data.labels)
     tokens = int(data.queries.lengths.sum() + data.labels.lengths.sum())
-    settings = replace(
-        step_settings(config),
-        token_budget=min(config.training.token_budget, -(-tokens // PARTS)),
-        tile=min(config.training.tile or labels, -(-labels // PARTS)),
-        replay_fraction=None,  # a sample of the gradients has the right mean, and no more
-    )
+    own = {
+        "token_budget": min(config.training.token_budget, -(-tokens // PARTS)),
+        "tile": min(config.training.tile or labels, -(-labels // PARTS)),
+        "replay_fraction": None,  # a sample of the gradients has the right mean, and no more
+    }
+    config = config.model_copy(update={"training": config.training.model_copy(update=own)})
     objective = build_objective(config.objective, labels)
-    step = TrainingStep(towers, data, objective, build_optimizer(config, towers), settings, world=world)
+    step = TrainingStep(towers, data, objective, build_optimizer(config, towers), config, world=world)
     loss = step.gradients(np.arange(len(data.queries)), step=0, seed=config.seed).loss
     return Outcome(loss, _taken_gradients(towers, world))
 
@@ -215,20 +206,17 @@ def _taken_gradients(towers: Towers, world: World | None = None) -> dict[str, Te
 def difference(ours: Outcome, theirs: Outcome) -> Difference:
     """The largest relative difference and where it is; infinite where a number is none."""
     total = math.fsum(float(gradient.sum()) for gradient in ours.gradients.values())
-    found = [Difference(_relative(torch.tensor(ours.loss), torch.tensor(theirs.loss), 0.0), "loss", ours.loss, total)]
     largest = max((float(gradient.abs().max()) for gradient in theirs.gradients.values()), default=0.0)
+    pairs = [("loss", torch.tensor(ours.loss), torch.tensor(theirs.loss), 0.0)]
     for name in ours.gradients.keys() | theirs.gradients.keys():
         mine, yours = (outcome.gradients.get(name, torch.zeros(())) for outcome in (ours, theirs))
-        found.append(Difference(_relative(mine, yours, SMALL * largest), f"gradient of {name}", ours.loss, total))
+        pairs.append((f"gradient of {name}", mine, yours, SMALL * largest))
+    found = []
+    for place, mine, yours, at_least in pairs:
+        scale, size = max(float(yours.abs().max()), at_least), float((mine - yours).abs().max())
+        relative = size / scale if scale else float(size > 0)
+        found.append(Difference(relative if math.isfinite(size + scale) else math.inf, place, ours.loss, total))
     return max(found)
-
-
-def _relative(ours: Tensor, theirs: Tensor, at_least: float) -> float:
-    scale = max(float(theirs.abs().max()), at_least)
-    size = float((ours - theirs).abs().max())
-    if not (math.isfinite(size) and math.isfinite(scale)):
-        return math.inf
-    return size / scale if scale else float(size > 0)
 
 
 def _judge(found: Difference, losses: str) -> None:

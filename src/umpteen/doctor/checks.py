@@ -18,7 +18,7 @@ from umpteen.config.settings import RunConfig, TransformerTower
 from umpteen.data.dataset import Dataset, open_dataset
 from umpteen.data.prepared import cache_folder
 from umpteen.doctor import agreement
-from umpteen.doctor.agreement import Failed, Skipped, available_memory
+from umpteen.doctor.agreement import Failed, Skipped
 from umpteen.encoders.backbone import Precision, require
 from umpteen.encoders.folder import DEFAULT_MODEL, locate
 from umpteen.encoders.towers import Towers, with_lengths
@@ -112,7 +112,11 @@ class Examination:
     def sample(self) -> agreement.Sample:
         if self._towers is None or self._dataset is None:
             raise Skipped(f"there is no {'data' if self._towers else 'start model'} to do it with")
-        agreement.require_memory(self._towers)
+        # Bigrams need little, since most of their buckets are left out.
+        sizes = [weight.numel() for name, weight in self._towers.named_parameters() if not name.endswith("bigrams")]
+        needed, available = agreement.BYTES_A_WEIGHT * sum(sizes), agreement.available_memory()
+        if available is not None and available < needed:
+            raise Skipped(f"needs about {needed / 1e9:.1f} GB, and {available / 1e9:.1f} GB are available")
         k = self.config.objective.arguments().get("k", 0)
         at_least = SPARE_LABELS + (k if isinstance(k, int) else 0)
         return agreement.draw_sample(self._dataset, self._towers, seed=self.config.seed, at_least=at_least)
@@ -129,7 +133,7 @@ def versions() -> str:
 def devices(chosen: torch.device) -> str:
     """Processors, memory and GPUs, and which of them the recipe uses."""
     found = [f"{cores()} CPU cores, of which torch uses {torch.get_num_threads()}"]
-    if (available := available_memory()) is not None:
+    if (available := agreement.available_memory()) is not None:
         found.append(f"{available / 1e9:.1f} GB of memory available")
     if hasattr(os, "getloadavg") and (load := os.getloadavg()[0]) > cores():
         found.append(f"busy with other work (load {load:.1f})")

@@ -65,7 +65,9 @@ def require(precision: Precision, device: str) -> None:
     """Does nothing if `device` ("cpu", "cuda", …) computes in `precision`, else BadConfig says what happened."""
     if checked_precision(precision) == "float32":
         return
-    outcome = probe(precision) if device == "cpu" else _gpu_outcome(precision, device)
+    outcome = probe(precision) if device == "cpu" else None
+    if device == "cuda" and precision == "bfloat16" and not torch.cuda.is_bf16_supported():
+        outcome = "the GPU has no bfloat16 units"
     if outcome is not None:
         raise BadConfig(f"precision = {precision!r} does not work on this {device}: {outcome}. Use 'float32'")
 
@@ -87,12 +89,6 @@ def probe(precision: str) -> str | None:
         )
     reason = (child.stderr.strip().splitlines() or ["no message"])[-1]
     return f"a trial in a child process failed ({reason})"
-
-
-def _gpu_outcome(precision: str, device: str) -> str | None:
-    if device == "cuda" and precision == "bfloat16" and not torch.cuda.is_bf16_supported():
-        return "the GPU has no bfloat16 units"
-    return None
 
 
 ATTENTION = "umpteen"  # the name transformers knows `attention` by
@@ -195,15 +191,6 @@ def train_last_layers(model: PreTrainedModel, count: int) -> None:
     model.requires_grad_(False)
     for layer in stacks[0][there - count :]:
         layer.requires_grad_(True)
-
-
-def check_vocabulary(model: PreTrainedModel, vocabulary_size: int) -> None:
-    """The model has a row for every token."""
-    if vocabulary_size > model.config.vocab_size:
-        raise BadInput(
-            f"the tokenizer has {vocabulary_size:,} tokens but the model {model.config.vocab_size:,}; "
-            "take both from the same model"
-        )
 
 
 def positions(model: PreTrainedModel) -> int | None:

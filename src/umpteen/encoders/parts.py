@@ -4,7 +4,7 @@ Added up, they are one vector, and each part has a learned weight. Side by side,
 parts' scores: each part is trained to rank by itself, and the weights may still be chosen afterwards.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,13 +16,23 @@ from torch import Tensor, nn
 from umpteen.config.settings import PARTS, PartsTower, TowerConfig
 from umpteen.data.tokens import JoinedTokens, TokenTable, segments
 from umpteen.encoders import folder as layout
-from umpteen.encoders.encoder import Encoder, Read, Reader, Share, checked_dropout, drop, normalised, tokens_now
+from umpteen.encoders.encoder import (
+    Encoder,
+    Leaf,
+    Place,
+    Read,
+    Reader,
+    Share,
+    checked_dropout,
+    class_of,
+    read_encoder,
+    tokens_now,
+)
 from umpteen.encoders.rows import RowTable
 from umpteen.errors import BadConfig, DamagedModel
 from umpteen.parallel.world import Shard
 
 How = Literal["sum", "concat"]
-ReadPart = Callable[[Path, dict[str, Any]], Encoder]
 
 
 class PartsEncoder(Encoder):
@@ -41,20 +51,34 @@ class PartsEncoder(Encoder):
         normalise: bool = True,
         dropout: float = 0.0,
     ) -> None:
-        super().__init__()
+        super().__init__(normalise=normalise and how == "sum", dropout=dropout)
         sizes = {name: part.dimension for name, part in parts.items()}
         if how == "sum" and len(set(sizes.values())) > 1:
             raise BadConfig(f"the parts of a sum have vectors of different sizes ({sizes}); give them one dimension")
         self.parts = nn.ModuleDict(parts)
         self.how = how
         self.skip = {name: checked_dropout((skip or {}).get(name, 0.0)) for name in parts}
-        self.normalise = normalise
-        self.dropout = checked_dropout(dropout)
         self.dimension = next(iter(sizes.values())) if how == "sum" else sum(sizes.values())
         start = torch.tensor([(weights or {}).get(name, 1.0) for name in parts])
         self.weights = nn.Parameter(start, requires_grad=how == "sum")
         # Only the proportions of a sum matter, and a table's rows have whatever length they learn.
         self._fixed = [number for number, name in enumerate(parts) if number == 0 or name == "table"]
+
+    @classmethod
+    def build(cls, settings: PartsTower, place: Place) -> "PartsEncoder":
+        parts: dict[str, Encoder] = {}
+        for name, own in settings.parts.items():
+            if name == "table":  # it adds to the first part's vectors
+                place = place._replace(beside=next(iter(parts.values())))
+            parts[name] = class_of(name).build(own, place)
+        given = {name: own.model_dump(include={"weight", "skip"}) for name, own in settings.parts.items()}
+        weights, skip = ({name: own[key] for name, own in given.items()} for key in ("weight", "skip"))
+        how = settings.model_dump(include={"normalise", "dropout"})
+        return cls(parts, "sum" if settings.kind == "sum" else "concat", weights=weights, skip=skip, **how)
+
+    def start(self, settings: PartsTower, leaves: list[Leaf]) -> None:
+        for name, own in settings.parts.items():
+            self.encoders[name].start(own, leaves)
 
     @property
     def encoders(self) -> dict[str, Encoder]:
@@ -75,7 +99,7 @@ class PartsEncoder(Encoder):
     def read_now(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
         return tokens_now(self, texts).batch(np.arange(len(texts)))
 
-    def leaves(self, tokens: TokenTable) -> list[tuple[Encoder, TokenTable]]:
+    def leaves(self, tokens: TokenTable) -> list[Leaf]:
         assert isinstance(tokens, JoinedTokens)
         parts = zip(self.encoders.values(), tokens.parts, strict=True)
         return [leaf for part, own in parts for leaf in part.leaves(own)]
@@ -106,7 +130,7 @@ class PartsEncoder(Encoder):
 
     def rates(self, settings: TowerConfig, usual: float) -> list[tuple[nn.Module, float]]:
         usual = settings.learning_rate or usual
-        known = settings.parts if isinstance(settings, PartsTower) else {}  # a trained tower may have others
+        known = settings.parts  # a trained tower may have others
         parts = [rate for name, part in self.encoders.items() for rate in part.rates(known.get(name, settings), usual)]
         return [*parts, (self, usual)]
 
@@ -125,8 +149,7 @@ class PartsEncoder(Encoder):
             vectors = torch.stack(found, 1).mul(self.learned_weights()[:, None]).sum(1)
         else:
             vectors = torch.cat([v * w.sqrt() for v, w in zip(found, self._proportions(), strict=True)], 1)
-        vectors = drop(vectors, self.dropout, self.training)
-        return normalised(vectors) if self.normalise and self.how == "sum" else vectors
+        return self.finished(vectors)
 
     def _kept(self, name: str, vectors: Tensor) -> Tensor:
         if not self.training or not self.skip[name]:
@@ -141,24 +164,21 @@ class PartsEncoder(Encoder):
         for name, part in self.encoders.items():
             part.save(folder / name, beside)
         layout.write_tensors(folder / layout.WEIGHTS_FILE, {"weights": self.weights})
-        known = {"normalise": self.normalise, "dropout": self.dropout}
-        layout.write_settings(folder, {"kind": self.how, "skip": self.skip, **known})
-        layout.write_modules(folder, [(layout.OWN_MODULE, "")])
+        self.write_settings(folder, layout.OWN_MODULES, kind=self.how, skip=self.skip)
 
     @classmethod
-    def read(cls, folder: Path, settings: dict[str, Any], read_part: ReadPart) -> "PartsEncoder":
-        """The tower that `save` wrote."""
+    def read(cls, folder: Path, settings: dict[str, Any], beside: Encoder | None) -> "PartsEncoder":
         skip = {str(name): float(rate) for name, rate in settings["skip"].items()}
         if not skip or set(skip) - set(PARTS):
             raise DamagedModel(f"{folder}: has the parts {sorted(skip)}; there is {', '.join(PARTS)}")
-        parts = {name: read_part(folder / name, layout.read_settings(folder / name)) for name in skip}
+        parts = {name: read_encoder(folder / name, beside) for name in skip}
         known = {name: settings[name] for name in ("normalise", "dropout")}
         encoder = cls(parts, "sum" if settings["kind"] == "sum" else "concat", skip=skip, **known)
         weights = layout.read_tensors(folder / layout.WEIGHTS_FILE)["weights"]
         if not torch.isfinite(weights).all() or (encoder.how == "concat" and not (weights > 0).all()):
             raise DamagedModel(f"{folder}: its parts' weights are {weights.tolist()}; copy or save the model again")
         encoder.weigh(dict(zip(parts, weights.tolist(), strict=True)))
-        return encoder.eval()
+        return encoder
 
     def describe(self) -> str:
         parts = "; ".join(part.describe() for part in self.encoders.values())

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import embedding_bag, pad
 
+from umpteen.config.settings import StaticTower
 from umpteen.data.tokens import TokenTable
 from umpteen.encoders import folder as layout
-from umpteen.encoders.encoder import Encoder, checked_dropout, drop, normalised
+from umpteen.encoders.encoder import Encoder, Leaf, Place
 from umpteen.encoders.folder import TextTokenizer, locate
 from umpteen.errors import BadConfig, BadInput, DamagedModel
 
@@ -49,16 +50,12 @@ def bigram_buckets(ids: Tensor, offsets: Tensor, buckets: int) -> tuple[Tensor, 
     starts = torch.zeros(len(ids) + 1, dtype=torch.bool, device=ids.device)
     starts[offsets] = True
     inside = ~starts[1:-1]  # [T-1]: token i+1 stands in the same text as token i
-    mixed = _mix(ids[:-1][inside] << 32 | ids[1:][inside])
-    lengths = (offsets.diff() - 1).clamp_min(0)
-    return (mixed & 0x7FFF_FFFF_FFFF_FFFF) % buckets, pad(lengths.cumsum(0), (1, 0))
-
-
-def _mix(bits: Tensor) -> Tensor:
-    """splitmix64's finaliser; products wrap around at 64 bits, which int64 does as well as uint64."""
+    bits = ids[:-1][inside] << 32 | ids[1:][inside]  # products wrap around at 64 bits: int64 does as well as uint64
     bits = (bits ^ _shifted(bits, 30)) * (0xBF58_476D_1CE4_E5B9 - 2**64)
     bits = (bits ^ _shifted(bits, 27)) * (0x94D0_49BB_1331_11EB - 2**64)
-    return bits ^ _shifted(bits, 31)
+    mixed = bits ^ _shifted(bits, 31)
+    lengths = (offsets.diff() - 1).clamp_min(0)
+    return (mixed & 0x7FFF_FFFF_FFFF_FFFF) % buckets, pad(lengths.cumsum(0), (1, 0))
 
 
 def _shifted(bits: Tensor, by: int) -> Tensor:
@@ -131,7 +128,7 @@ class StaticEncoder(Encoder):
         normalise: bool = True,
         dropout: float = 0.0,
     ) -> None:
-        super().__init__()
+        super().__init__(normalise=normalise, dropout=dropout)
         if table.ndim != 2 or not table.is_floating_point():
             raise BadInput(
                 f"the token table is {table.dtype} {tuple(table.shape)}, not a row of numbers for each token"
@@ -145,8 +142,6 @@ class StaticEncoder(Encoder):
             raise BadConfig(f"bigrams = {bigrams}: it is a number of hash buckets, 0 for none")
         self.tokenizer = tokenizer
         self.dimension = table.shape[1]
-        self.normalise = normalise
-        self.dropout = checked_dropout(dropout)
         # Rows beyond the vocabulary fill up a transformer's table; no text can reach them.
         self.table = nn.Parameter(table[: tokenizer.vocabulary_size].clone())  # [V, d]
         self.token_weights = nn.Parameter(table.new_ones(tokenizer.vocabulary_size))  # [V]
@@ -154,14 +149,7 @@ class StaticEncoder(Encoder):
 
     @classmethod
     def from_token_table(
-        cls,
-        source: str | Path,
-        *,
-        dimension: int | None = None,
-        bigrams: int = 0,
-        normalise: bool = True,
-        dropout: float = 0.0,
-        max_length: int = 128,
+        cls, source: str | Path, *, dimension: int | None = None, max_length: int = 128, **own: Any
     ) -> "StaticEncoder":
         """Starts from a transformer's token table; a smaller `dimension` keeps its main directions."""
         folder = locate(source)
@@ -169,19 +157,11 @@ class StaticEncoder(Encoder):
         table = _token_table(folder)
         if dimension is not None:
             table = _main_directions(table, dimension)
-        return cls(tokenizer, table, bigrams=bigrams, normalise=normalise, dropout=dropout)
+        return cls(tokenizer, table, **own)
 
     @classmethod
     def random(
-        cls,
-        source: str | Path,
-        dimension: int,
-        seed: int,
-        *,
-        bigrams: int = 0,
-        normalise: bool = True,
-        dropout: float = 0.0,
-        max_length: int = 128,
+        cls, source: str | Path, dimension: int, seed: int, *, max_length: int = 128, **own: Any
     ) -> "StaticEncoder":
         """Starts from Gaussian rows of about unit length, with the tokenizer of `source`."""
         if dimension < 1:
@@ -189,7 +169,20 @@ class StaticEncoder(Encoder):
         tokenizer = TextTokenizer.load(source, max_length, special_tokens=False)
         numbers = torch.Generator().manual_seed(seed)
         table = torch.randn(tokenizer.vocabulary_size, dimension, generator=numbers) / dimension**0.5
-        return cls(tokenizer, table, bigrams=bigrams, normalise=normalise, dropout=dropout)
+        return cls(tokenizer, table, **own)
+
+    @classmethod
+    def build(cls, settings: StaticTower, place: Place) -> "StaticEncoder":
+        own = settings.model_dump(include={"normalise", "dropout", "max_length", "bigrams"})
+        if settings.random_weights:
+            return cls.random(settings.start, settings.dimension or 384, place.seed, **own)
+        return cls.from_token_table(settings.start, dimension=settings.dimension, **own)
+
+    def start(self, settings: StaticTower, leaves: list[Leaf]) -> None:
+        """Each word piece at its inverse document frequency over training queries and labels."""
+        if settings.idf:
+            alike = [table for leaf, table in leaves if leaf.tokenizer.fingerprint == self.tokenizer.fingerprint]
+            self.set_token_weights(inverse_document_frequencies(alike, self.tokenizer.vocabulary_size))
 
     @property
     def token_budget(self) -> int:
@@ -199,15 +192,10 @@ class StaticEncoder(Encoder):
         vectors = weighted_mean(self.table, self.token_weights, ids, offsets)
         if self.bigrams is not None:
             vectors = vectors + weighted_mean(self.bigrams, None, *bigram_buckets(ids, offsets, len(self.bigrams)))
-        vectors = drop(vectors, self.dropout, self.training)
-        return normalised(vectors) if self.normalise else vectors
+        return self.finished(vectors)
 
     def set_token_weights(self, weights: Tensor) -> None:
         """Starts the tokens' weights at given values, such as idf [V]."""
-        if weights.shape != self.token_weights.shape:
-            raise BadInput(f"{tuple(weights.shape)} token weights given for {len(self.token_weights):,} tokens")
-        if not torch.isfinite(weights).all():
-            raise BadInput("a token weight is NaN or infinite")
         with torch.no_grad():
             self.token_weights.copy_(weights)
 
@@ -222,37 +210,27 @@ class StaticEncoder(Encoder):
             tensors["bigrams.weight"] = self.bigrams
         layout.write_tensors(folder / WORDS / layout.WEIGHTS_FILE, tensors)
         self.tokenizer.save(folder / WORDS)
-        modules = [(layout.SENTENCE_TRANSFORMERS + "StaticEmbedding", WORDS)]
-        if self.normalise:
-            modules.append((layout.SENTENCE_TRANSFORMERS + "Normalize", "1_Normalize"))
-        layout.write_modules(folder, modules if self.bigrams is None else [(layout.OWN_MODULE, "")])
-        settings: dict[str, Any] = {
-            "kind": "static",
-            "bigrams": 0 if self.bigrams is None else len(self.bigrams),
-            "normalise": self.normalise,
-            "dropout": self.dropout,
-            "max_length": self.tokenizer.max_length,
-        }
-        layout.write_settings(folder, settings)
+        modules = [("StaticEmbedding", WORDS), *([("Normalize", "1_Normalize")] if self.normalise else [])]
+        self.write_settings(
+            folder,
+            modules if self.bigrams is None else layout.OWN_MODULES,
+            kind="static",
+            bigrams=0 if self.bigrams is None else len(self.bigrams),
+            max_length=self.tokenizer.max_length,
+        )
 
     @classmethod
-    def read(cls, folder: Path, settings: dict[str, Any]) -> "StaticEncoder":
-        """The encoder that `save` wrote."""
+    def read(cls, folder: Path, settings: dict[str, Any], beside: Encoder | None) -> "StaticEncoder":
         place = folder / WORDS
         tensors = layout.read_tensors(place / layout.WEIGHTS_FILE)
         table, bigrams = tensors["embedding.weight"], tensors["bigrams.weight"] if settings["bigrams"] else None
         if bigrams is not None and bigrams.shape != (settings["bigrams"], table.shape[1]):
             raise DamagedModel(f"{place}: {tuple(bigrams.shape)} bigram rows, expected {settings['bigrams']:,}")
-        encoder = cls(
-            TextTokenizer.read(place, settings["max_length"], special_tokens=False),
-            table,
-            bigrams=settings["bigrams"],
-            normalise=settings["normalise"],
-            dropout=settings["dropout"],
-        )
+        tokenizer = TextTokenizer.read(place, settings["max_length"], special_tokens=False)
+        encoder = cls(tokenizer, table, **{name: settings[name] for name in ("bigrams", "normalise", "dropout")})
         if encoder.bigrams is not None and bigrams is not None:
             encoder.bigrams.data = bigrams
-        return encoder.eval()
+        return encoder
 
     def describe(self) -> str:
         bigrams = "" if self.bigrams is None else f", {len(self.bigrams):,} hashed bigrams"

@@ -9,9 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from umpteen.config.settings import TablePart, TableTower
 from umpteen.data.tokens import TokenTable
 from umpteen.encoders import folder as layout
-from umpteen.encoders.encoder import NEW, Encoder, Read, checked_dropout, drop, normalised
+from umpteen.encoders.encoder import NEW, Encoder, Leaf, Place, Read
 from umpteen.encoders.folder import TextTokenizer
 from umpteen.encoders.rows import RowTable
 from umpteen.errors import BadInput
@@ -27,12 +28,19 @@ class LabelTable(Encoder):
     def __init__(
         self, table: RowTable, *, normalise: bool = True, dropout: float = 0.0, optional: bool = False
     ) -> None:
-        super().__init__()
+        super().__init__(normalise=normalise, dropout=dropout)
         self.optional = optional
         self.table = table
         self.dimension = table.dimension
-        self.normalise = normalise
-        self.dropout = checked_dropout(dropout)
+
+    @classmethod
+    def build(cls, settings: TableTower | TablePart, place: Place) -> "LabelTable":
+        """Vectors that can be compared with those of the tower beside it; as a part, zeros to be added to them."""
+        assert place.beside is not None
+        own, size = settings.model_dump(include={"normalise", "dropout"}), place.beside.dimension
+        if isinstance(settings, TablePart):
+            return cls(RowTable.zeros(place.labels, size), **own, optional=True)
+        return cls(RowTable.gaussian(place.labels, size, place.seed), **own)
 
     @property
     def tokenizer(self) -> TextTokenizer:  # type: ignore[override]
@@ -55,7 +63,7 @@ class LabelTable(Encoder):
             )
         return TokenTable.of_lengths(rows[is_known].astype(np.int32), is_known.astype(np.int64))
 
-    def leaves(self, tokens: TokenTable) -> list[tuple[Encoder, TokenTable]]:
+    def leaves(self, tokens: TokenTable) -> list[Leaf]:
         return []
 
     @property
@@ -69,20 +77,17 @@ class LabelTable(Encoder):
         vectors = self.table(ids)
         if len(ids) < len(offsets) - 1:
             vectors = vectors.new_zeros(len(offsets) - 1, self.dimension).index_add(0, known, vectors)
-        vectors = drop(vectors, self.dropout, self.training)
-        return normalised(vectors) if self.normalise else vectors
+        return self.finished(vectors)
 
     def save(self, folder: Path, beside: Encoder | None = None) -> None:
         """Writes the table and its settings; sentence-transformers has no use for them."""
         layout.write_tensors(folder / layout.WEIGHTS_FILE, {"table": self.table.weight})
-        known = {"normalise": self.normalise, "dropout": self.dropout, "optional": self.optional}
-        layout.write_settings(folder, {"kind": "table", **known})
+        self.write_settings(folder, [], kind="table", optional=self.optional)
 
     @classmethod
-    def read(cls, folder: Path, settings: dict[str, Any]) -> "LabelTable":
-        """The tower that `save` wrote."""
+    def read(cls, folder: Path, settings: dict[str, Any], beside: Encoder | None) -> "LabelTable":
         table = RowTable(layout.read_tensors(folder / layout.WEIGHTS_FILE)["table"])
-        return cls(table, **{name: settings[name] for name in ("normalise", "dropout", "optional")}).eval()
+        return cls(table, **{name: settings[name] for name in ("normalise", "dropout", "optional")})
 
     def describe(self) -> str:
         unit = "unit vectors" if self.normalise else "vectors"

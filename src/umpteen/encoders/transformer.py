@@ -7,13 +7,14 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from umpteen.config.settings import TransformerTower
 from umpteen.data.tokens import places
 from umpteen.encoders import backbone as precisions
 from umpteen.encoders import folder as layout
-from umpteen.encoders.backbone import check_vocabulary, load_backbone, positions, quiet, train_last_layers
-from umpteen.encoders.encoder import Encoder, checked_dropout, drop, normalised
+from umpteen.encoders.backbone import load_backbone, positions, quiet, train_last_layers
+from umpteen.encoders.encoder import Encoder, Place, checked_dropout
 from umpteen.encoders.folder import TextTokenizer, locate
-from umpteen.errors import BadConfig
+from umpteen.errors import BadConfig, BadInput
 
 Pooling = Literal["mean", "first"]
 
@@ -36,20 +37,22 @@ class TransformerEncoder(Encoder):
         precision: precisions.Precision = "float32",
         trained_layers: int | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(normalise=normalise, dropout=dropout)
         if pooling not in ("mean", "first"):
             raise BadConfig(f"pooling = {pooling!r}: known are 'mean' and 'first'")
         if projection is not None and projection < 1:
             raise BadConfig(f"projection = {projection}: a vector needs at least one number")
-        check_vocabulary(model, tokenizer.vocabulary_size)
+        if tokenizer.vocabulary_size > model.config.vocab_size:
+            raise BadInput(
+                f"the tokenizer has {tokenizer.vocabulary_size:,} tokens but the model {model.config.vocab_size:,}; "
+                "take both from the same model"
+            )
         size: int = model.config.hidden_size
         self.tokenizer = tokenizer.within(positions(model))
         self.model = model
         self.pooling = pooling
         self.projection = None if projection is None else nn.Linear(size, projection)
         self.dimension = size if projection is None else projection
-        self.normalise = normalise
-        self.dropout = checked_dropout(dropout)
         self.precision = precisions.checked_precision(precision)
         self.trained_layers = trained_layers
         if trained_layers is not None:
@@ -63,18 +66,13 @@ class TransformerEncoder(Encoder):
         cls,
         source: str | Path,
         *,
-        pooling: Pooling = "mean",
-        projection: int | None = None,
-        normalise: bool = True,
-        dropout: float = 0.0,
         max_length: int = 128,
-        precision: precisions.Precision = "float32",
         random_weights: bool = False,
         hidden_dropout: float | None = None,
         layers: int | None = None,
-        trained_layers: int | None = None,
+        **own: Any,
     ) -> "TransformerEncoder":
-        """A model from a folder or the hub.
+        """A model from a folder or the hub, with what else its encoder takes.
 
         `random_weights` takes its shape only, drawn from torch's generator; `hidden_dropout` overrides the rates
         inside its layers, attention included; `layers` keeps the first so many, `trained_layers` trains the last so
@@ -83,16 +81,14 @@ class TransformerEncoder(Encoder):
         if hidden_dropout is not None:
             checked_dropout(hidden_dropout)
         folder = locate(source, weights=not random_weights)
-        return cls(
-            TextTokenizer.load(folder, max_length, special_tokens=True),
-            load_backbone(folder, random_weights=random_weights, hidden_dropout=hidden_dropout, layers=layers),
-            pooling=pooling,
-            projection=projection,
-            normalise=normalise,
-            dropout=dropout,
-            precision=precision,
-            trained_layers=trained_layers,
-        )
+        tokenizer = TextTokenizer.load(folder, max_length, special_tokens=True)
+        model = load_backbone(folder, random_weights=random_weights, hidden_dropout=hidden_dropout, layers=layers)
+        return cls(tokenizer, model, **own)
+
+    @classmethod
+    def build(cls, settings: TransformerTower, place: Place) -> "TransformerEncoder":
+        own = settings.model_dump(exclude={"kind", "start", "learning_rate", "weight", "skip"})
+        return cls.load(settings.start, **own)
 
     @property
     def pads(self) -> bool:
@@ -108,7 +104,10 @@ class TransformerEncoder(Encoder):
             return next(self.parameters()).new_zeros(0, self.dimension)
         precisions.require(self.precision, ids.device.type)
         pieces, text = _pieces(offsets, self.tokenizer.window)
-        padded, mask = self._padded(ids, pieces)
+        lengths = pieces.diff()
+        mask = torch.arange(max(int(lengths.max()), 1), device=ids.device) < lengths[:, None]  # [n, longest]
+        padded = ids.new_full(mask.shape, self.pad_id)
+        padded[mask] = ids
         # A text without tokens attends to one padding token, and its vector is zeroed below.
         attended = mask.clone()
         attended[:, 0] = True
@@ -125,17 +124,7 @@ class TransformerEncoder(Encoder):
             vectors = total / offsets.diff()[:, None].clamp_min(1)
         if self.projection is not None:
             vectors = self.projection(vectors)
-        vectors = drop(vectors, self.dropout, self.training)
-        return normalised(vectors) if self.normalise else vectors
-
-    def _padded(self, ids: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
-        """Ragged → [n, longest] ids, and a mask of the same shape that is true where there is a token."""
-        lengths = offsets.diff()
-        longest = max(int(lengths.max()), 1)
-        mask = torch.arange(longest, device=ids.device) < lengths[:, None]
-        padded = ids.new_full(mask.shape, self.pad_id)
-        padded[mask] = ids
-        return padded, mask
+        return self.finished(vectors)
 
     def save(self, folder: Path, beside: Encoder | None = None) -> None:
         with quiet():
@@ -143,67 +132,52 @@ class TransformerEncoder(Encoder):
         self.tokenizer.save(folder)
         limits = {"max_seq_length": self.tokenizer.window, "do_lower_case": False}
         layout.write_json(folder / "sentence_bert_config.json", limits)
-        modules = [(layout.SENTENCE_TRANSFORMERS + "Transformer", "")]
-        self._save_pooling(folder, modules)
-        if self.projection is not None:
-            self._save_projection(folder, self.projection, modules)
-        if self.normalise:
-            modules.append((layout.SENTENCE_TRANSFORMERS + "Normalize", f"{len(modules)}_Normalize"))
-        in_pieces = self.tokenizer.window < self.tokenizer.max_length  # sentence-transformers would cut
-        layout.write_modules(folder, [(layout.OWN_MODULE, "")] if in_pieces else modules)
-        settings: dict[str, Any] = {
-            "kind": "transformer",
-            "pooling": self.pooling,
-            "projection": None if self.projection is None else self.dimension,
-            "normalise": self.normalise,
-            "dropout": self.dropout,
-            "max_length": self.tokenizer.max_length,
-            "precision": self.precision,
-            "trained_layers": self.trained_layers,
-        }
-        layout.write_settings(folder, settings)
-
-    def _save_pooling(self, folder: Path, modules: list[tuple[str, str]]) -> None:
-        config = {
+        pooling = {
             "word_embedding_dimension": self.model.config.hidden_size,
             "pooling_mode_cls_token": self.pooling == "first",
             "pooling_mode_mean_tokens": self.pooling == "mean",
         }
-        layout.write_json(folder / "1_Pooling" / "config.json", config)
-        modules.append((layout.SENTENCE_TRANSFORMERS + "Pooling", "1_Pooling"))
-
-    def _save_projection(self, folder: Path, projection: nn.Linear, modules: list[tuple[str, str]]) -> None:
-        config = {
-            "in_features": projection.in_features,
-            "out_features": projection.out_features,
-            "bias": True,
-            "activation_function": "torch.nn.modules.linear.Identity",
-        }
-        layout.write_json(folder / "2_Dense" / "config.json", config)
-        tensors = {"linear.weight": projection.weight, "linear.bias": projection.bias}
-        layout.write_tensors(folder / "2_Dense" / layout.WEIGHTS_FILE, tensors)
-        modules.append((layout.SENTENCE_TRANSFORMERS + "Dense", "2_Dense"))
+        layout.write_json(folder / "1_Pooling" / "config.json", pooling)
+        modules = [("Transformer", ""), ("Pooling", "1_Pooling")]
+        if self.projection is not None:
+            dense = {
+                "in_features": self.projection.in_features,
+                "out_features": self.projection.out_features,
+                "bias": True,
+                "activation_function": "torch.nn.modules.linear.Identity",
+            }
+            layout.write_json(folder / "2_Dense" / "config.json", dense)
+            tensors = {"linear.weight": self.projection.weight, "linear.bias": self.projection.bias}
+            layout.write_tensors(folder / "2_Dense" / layout.WEIGHTS_FILE, tensors)
+            modules.append(("Dense", "2_Dense"))
+        if self.normalise:
+            modules.append(("Normalize", f"{len(modules)}_Normalize"))
+        in_pieces = self.tokenizer.window < self.tokenizer.max_length  # sentence-transformers would cut
+        self.write_settings(
+            folder,
+            layout.OWN_MODULES if in_pieces else modules,
+            kind="transformer",
+            pooling=self.pooling,
+            projection=None if self.projection is None else self.dimension,
+            max_length=self.tokenizer.max_length,
+            precision=self.precision,
+            trained_layers=self.trained_layers,
+        )
 
     @classmethod
-    def read(cls, folder: Path, settings: dict[str, Any]) -> "TransformerEncoder":
-        """The encoder that `save` wrote."""
+    def read(cls, folder: Path, settings: dict[str, Any], beside: Encoder | None = None) -> "TransformerEncoder":
         weight = bias = None
         if settings["projection"] is not None:
             tensors = layout.read_tensors(folder / "2_Dense" / layout.WEIGHTS_FILE)
             weight, bias = tensors["linear.weight"], tensors["linear.bias"]
-        encoder = cls(
-            TextTokenizer.read(folder, settings["max_length"], special_tokens=True),
-            load_backbone(folder),
-            pooling=settings["pooling"],
-            projection=None if bias is None else len(bias),  # as many as there are: others would only cost memory
-            normalise=settings["normalise"],
-            dropout=settings["dropout"],
-            precision=settings["precision"],
-            trained_layers=settings.get("trained_layers"),
-        )
+        own = {name: settings[name] for name in ("pooling", "normalise", "dropout", "precision")}
+        own["trained_layers"] = settings.get("trained_layers")
+        own["projection"] = None if bias is None else len(bias)  # as many as there are: others would only cost memory
+        tokenizer = TextTokenizer.read(folder, settings["max_length"], special_tokens=True)
+        encoder = cls(tokenizer, load_backbone(folder), **own)
         if encoder.projection is not None:
             encoder.projection.load_state_dict({"weight": weight, "bias": bias})
-        return encoder.eval()
+        return encoder
 
     def describe(self) -> str:
         unit = "unit vectors" if self.normalise else "vectors"

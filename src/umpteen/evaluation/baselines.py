@@ -1,6 +1,7 @@
 """What users would otherwise run: the most frequent labels, those of similar training texts, linear weights a label."""
 
-from collections.abc import Callable, Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,13 +31,36 @@ def popularity(train: csr_array, queries: int, k: int, *, excluding: csr_array |
     return every.without(excluding).head(k)
 
 
-class TfidfNeighbours:
+class _Baseline(ABC):
+    """Ranks texts block by block."""
+
+    labels: int
+
+    def rank(self, texts: Sequence[str], k: int, *, excluding: csr_array | None = None) -> Ranking:
+        """The k best labels of each text, but for those excluded for it."""
+        _check_k(k, self.labels)
+        parts = [] if len(texts) else [Ranking(np.empty((0, k), np.int32), np.empty((0, k), np.float32), self.labels)]
+        for start in range(0, len(texts), _QUERIES_AT_A_TIME):
+            some = [texts[row] for row in range(start, min(start + _QUERIES_AT_A_TIME, len(texts)))]
+            none = csr_array((len(some), self.labels))
+            parts.append(self._rank(some, k, none if excluding is None else excluding[start : start + len(some)]))
+        rows, scores = (np.concatenate([getattr(part, name) for part in parts]) for name in ("rows", "scores"))
+        return Ranking(rows, scores, self.labels)
+
+    @abstractmethod
+    def _rank(self, texts: list[str], k: int, excluded: csr_array) -> Ranking: ...
+
+
+class TfidfNeighbours(_Baseline):
     """Labels of the most similar training texts, each scored by the summed squared cosines of those that have it.
 
     Texts are tf-idf vectors of words and, with `ngrams` 2, word pairs, with logarithmic term frequency.
     """
 
-    def __init__(self, texts: Iterable[str], relevance: csr_array, *, ngrams: int = 2) -> None:
+    def __init__(
+        self, texts: Iterable[str], relevance: csr_array, *, ngrams: int = 2, neighbours: int = NEIGHBOURS
+    ) -> None:
+        self.labels, self._neighbours = relevance.shape[1], neighbours
         self._vectorizer = TfidfVectorizer(ngram_range=(1, ngrams), sublinear_tf=True, dtype=np.float32)
         try:
             self._known = csr_array(self._vectorizer.fit_transform(texts).T)  # [words, training texts]
@@ -50,23 +74,14 @@ class TfidfNeighbours:
         """Numbers it keeps: the tf-idf weights of all training texts, and their labels."""
         return int(self._known.nnz + self._relevant.nnz)
 
-    def rank(
-        self, texts: Sequence[str], k: int, *, excluding: csr_array | None = None, neighbours: int = NEIGHBOURS
-    ) -> Ranking:
-        """The k best labels of each text, but for those excluded for it."""
-        labels = self._relevant.shape[1]
-        _check_k(k, labels)
-
-        def ranked(some: list[str], excluded: csr_array) -> Ranking:
-            nearest = Ranking.from_csr(csr_array(self._vectorizer.transform(some) @ self._known), neighbours).to_csr()
-            nearest.data **= _POWER
-            votes = csr_array(nearest @ self._relevant)
-            return Ranking.from_csr(votes, k + _most(excluded)).without(excluded).head(k)
-
-        return _in_blocks(texts, k, labels, excluding, ranked)
+    def _rank(self, texts: list[str], k: int, excluded: csr_array) -> Ranking:
+        cosines = csr_array(self._vectorizer.transform(texts) @ self._known)
+        nearest = Ranking.from_csr(cosines, self._neighbours).to_csr()
+        nearest.data **= _POWER
+        return Ranking.from_csr(csr_array(nearest @ self._relevant), k + _most(excluded)).without(excluded).head(k)
 
 
-class LinearOneVsRest:
+class LinearOneVsRest(_Baseline):
     """One linear support vector machine a label, of all training texts that have it against all others (liblinear).
 
     Texts are tf-idf vectors of words and, with `ngrams` 2, word pairs that occur more than once.
@@ -77,7 +92,7 @@ class LinearOneVsRest:
     ) -> None:
         from joblib import Parallel, delayed
 
-        least = 2 if len(texts) > 1000 else 1
+        self.labels, least = relevance.shape[1], 2 if len(texts) > 1000 else 1
         self._vectorizer = TfidfVectorizer(ngram_range=(1, ngrams), sublinear_tf=True, min_df=least)
         features = self._vectorizer.fit_transform(texts)
         texts_of = csr_array(relevance.T.tocsr())
@@ -92,17 +107,10 @@ class LinearOneVsRest:
         """Weights that pruning left."""
         return int(self._weights.nnz)
 
-    def rank(self, texts: Sequence[str], k: int, *, excluding: csr_array | None = None) -> Ranking:
-        """The k best labels of each text, but for those excluded for it."""
-        labels = len(self._intercepts)
-        _check_k(k, labels)
-
-        def ranked(some: list[str], excluded: csr_array) -> Ranking:
-            scores = (self._vectorizer.transform(some) @ self._weights).toarray().astype(np.float32) + self._intercepts
-            scores[np.repeat(np.arange(len(some)), np.diff(excluded.indptr)), excluded.indices] = -np.inf
-            return best_of(scores, k)
-
-        return _in_blocks(texts, k, labels, excluding, ranked)
+    def _rank(self, texts: list[str], k: int, excluded: csr_array) -> Ranking:
+        scores = (self._vectorizer.transform(texts) @ self._weights).toarray().astype(np.float32) + self._intercepts
+        scores[np.repeat(np.arange(len(texts)), np.diff(excluded.indptr)), excluded.indices] = -np.inf
+        return best_of(scores, k)
 
 
 def _one_label(features: Any, positives: NDArray[np.int32], cost: float) -> tuple[csr_array, float]:
@@ -124,23 +132,6 @@ def best_of(scores: NDArray[np.float32], k: int) -> Ranking:
     order = np.argsort(-found, axis=1, kind="stable")
     rows, found = np.take_along_axis(rows, order, 1), np.take_along_axis(found, order, 1)
     return Ranking(np.where(np.isfinite(found), rows, np.int32(NO_LABEL)), found, scores.shape[1])
-
-
-def _in_blocks(
-    texts: Sequence[str],
-    k: int,
-    labels: int,
-    excluding: csr_array | None,
-    ranked: Callable[[list[str], csr_array], Ranking],
-) -> Ranking:
-    parts = []
-    for start in range(0, len(texts), _QUERIES_AT_A_TIME):
-        stop = min(start + _QUERIES_AT_A_TIME, len(texts))
-        excluded = csr_array((stop - start, labels)) if excluding is None else csr_array(excluding[start:stop])
-        parts.append(ranked([texts[row] for row in range(start, stop)], excluded))
-    rows = np.concatenate([part.rows for part in parts]) if parts else np.full((0, k), NO_LABEL, dtype=np.int32)
-    scores = np.concatenate([part.scores for part in parts]) if parts else np.zeros((0, k), dtype=np.float32)
-    return Ranking(rows, scores, labels)
 
 
 def _most(excluding: csr_array) -> int:

@@ -156,11 +156,6 @@ def draw(stem: Path, panels: Sequence[Panel], *, title: str, notice: Notice) -> 
     return [stem.with_suffix(f".{kind}") for kind in images]
 
 
-def draw_curves(stem: Path, curves: Mapping[str, Curve], *, title: str, x: str, y: str, notice: Notice) -> list[Path]:
-    """A figure of one panel of curves."""
-    return draw(stem, [Lines(curves, x=x, y=y, whole_x=True)], title=title, notice=notice)
-
-
 def inline(svg: str, prefix: str) -> str:
     """A drawing as part of a page: without its XML head, its names made unique there."""
     drawing = re.sub(r' xmlns(:\w+)?="[^"]*"', "", svg[svg.index("<svg") :])

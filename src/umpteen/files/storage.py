@@ -125,20 +125,17 @@ def _partial() -> str:
     return f".partial.{os.uname().nodename}."
 
 
-def _alive(process: str) -> bool:
-    try:
-        os.kill(int(process), 0)
-    except ProcessLookupError:
-        return False
-    except (ValueError, OSError):
-        return True
-    return True
-
-
 def unfinished_target(path: Path) -> str | None:
     """Of what a killed process of this machine left behind: the name of the file or folder it was to become."""
     name, partial, process = path.name[1:].partition(_partial())
-    return name if path.name.startswith(".") and partial and not _alive(process.partition(".")[0]) else None
+    if path.name.startswith(".") and partial:
+        try:
+            os.kill(int(process.partition(".")[0]), 0)
+        except ProcessLookupError:
+            return name
+        except (ValueError, OSError):
+            pass  # it is alive, or nobody's
+    return None
 
 
 def is_taken(lock: Path) -> bool:

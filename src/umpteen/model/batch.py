@@ -4,6 +4,8 @@ While it goes on, OUTPUT.predicting holds the chunks that are done, each whole o
 step at the end. A kill costs the chunk that was being worked on.
 """
 
+import csv
+import io
 import itertools
 import json
 import os
@@ -17,20 +19,19 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from umpteen.data.text_files import BadRow, InputRows, Row
-from umpteen.errors import BadFile, BadInput, NotSaved, Stopped
+from umpteen.data.formats.reading import BadRow, InputRows, Row
+from umpteen.errors import BadFile, BadInput, NotSaved, Stopped, UmpteenError
 from umpteen.files.storage import Workspace, open_workspace, write_atomically
-from umpteen.model.classifier import LIMITS, Classifier, answer
+from umpteen.model.classifier import LIMITS, Classifier, Prediction, answer
 from umpteen.search.ranking import write_csr
 
-ANSWERS, BAD, STATE = "answers.jsonl", "bad.jsonl", "progress.json"
+BAD, STATE = "bad.jsonl", "progress.json"
 MATRIX = {"data": np.float32, "indices": np.int32, "indptr": np.int64}  # its arrays, a file each until it is whole
 FORMAT = 4  # of the unfinished work
 TEXTS_AT_A_TIME = 4096
 CHARACTERS_AT_A_TIME = 2**24  # a chunk of long texts has fewer of them
 
 Progress = Callable[[int, int, str], None]
-Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -83,15 +84,23 @@ def predict_file(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> State | None:
-    """Writes the labels of every text of `source` to `output` (.jsonl or .npz) and returns what was done.
+    """Writes the labels of every text of `source` to `output` (.jsonl, .csv or .npz) and returns what was done.
 
     `resume` goes on after a kill, and the output is then the same as without one. None if `resume` finds nothing left
     to do. Progress counts bytes of the input.
     """
-    _check_output(source, output, wanted)
+    if output.suffix not in (".jsonl", ".csv", ".npz"):
+        raise BadInput(
+            f"--output {output}: end it in .jsonl for lines of JSON, .csv for a table, or .npz for a matrix of scores"
+        )
+    if output.suffix == ".npz" and wanted.id_field is not None:
+        raise BadInput("--id-field is for .jsonl and .csv; row i of a matrix is row i of the input")
+    for path in (output, bad_rows_of(output)):
+        if path.exists() and source.exists() and path.samefile(source):
+            raise BadInput(f"{path} is the input itself; give another --output")
     rows = InputRows(source, field=wanted.field, name_field=wanted.id_field)
     identity = {"format": FORMAT, **asdict(wanted), "labels_version": classifier.version}
-    identity["with_ranker"] = classifier.ranker is not None
+    identity |= {"lessons": classifier.lessons, "with_ranker": classifier.ranker is not None}
     del identity["skip_bad"]  # changes no answer
     if classifier.folder is not None:
         parts = sorted(part.folder for part in classifier.parts.values())
@@ -106,11 +115,15 @@ def predict_file(
         except KeyboardInterrupt:
             message = f"stopped; {work.state.texts:,} texts are done, and the same command with --resume goes on"
             raise Stopped(message, signal=2) from None
+        except UmpteenError:
+            if work.state.rows == 0:  # nothing is done that could be in the way of the corrected command
+                work.workspace.remove()
+            raise
         return work.state
 
 
 def _answer_all(classifier: Classifier, rows: InputRows, work: "Work", wanted: Wanted, told: Progress | None) -> None:
-    unread, state = iter(rows), work.state
+    unread, state, kind = iter(rows), work.state, work.output.suffix
     limits = {name: getattr(wanted, name) for name in LIMITS}
     passed = sum(1 for _ in itertools.islice(unread, state.rows))  # answered before a kill
     if state.rows and (passed < state.rows or rows.digest != state.digest):
@@ -125,13 +138,14 @@ def _answer_all(classifier: Classifier, rows: InputRows, work: "Work", wanted: W
             problem = f"{bad[0].problem}: {bad[0].content[:60]!r}; mend it and --resume, or --skip-bad"
             raise BadFile(rows.path, problem, line=bad[0].line)
         texts = [row.text for row in good]
-        if work.is_matrix:
+        if kind == ".npz":
             matrix = classifier.select(texts, **limits)[0].to_csr()
             content, found = _arrays(matrix, chunk, state), matrix.nnz
         else:
             answers = classifier.predict(texts, **limits)
             names = ({"line": row.line} if row.name is None else {"id": row.name} for row in good)
-            content, found = {ANSWERS: _lines(map(answer, names, answers))}, sum(map(len, answers))
+            written = _table(names, answers, state) if kind == ".csv" else _lines(map(answer, names, answers))
+            content, found = {f"answers{kind}": written}, sum(map(len, answers))
         work.append({**content, BAD: _lines(row._asdict() for row in bad)})
         state.labels += found
         state.rows += len(chunk)
@@ -167,20 +181,22 @@ def _arrays(matrix: csr_array, chunk: list[Row | BadRow], state: State) -> dict[
     return {name: made[name].astype(kind).tobytes() for name, kind in MATRIX.items()}
 
 
-def _lines(records: Iterable[Record]) -> bytes:
+def _table(names: Iterable[dict[str, Any]], answers: list[list[Prediction]], state: State) -> bytes:
+    """A row a text, under a header: keys with | between them, or as a JSON list where one holds that mark."""
+    made = io.StringIO()
+    rows = csv.writer(made, lineterminator="\n")
+    for number, (name, found) in enumerate(zip(names, answers, strict=True)):
+        if state.texts + number == 0:
+            rows.writerow([*name, "labels", "scores", "probabilities"])
+        keys = [one.key for one in found]
+        joined = json.dumps(keys, ensure_ascii=False) if any("|" in key for key in keys) else "|".join(keys)
+        figures = ([one.score for one in found], [one.probability for one in found if one.probability is not None])
+        rows.writerow([*name.values(), joined, *("|".join(f"{value:.6g}" for value in own) for own in figures)])
+    return made.getvalue().encode()
+
+
+def _lines(records: Iterable[dict[str, Any]]) -> bytes:
     return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records).encode()
-
-
-def _check_output(source: Path, output: Path, wanted: Wanted) -> None:
-    if output.suffix not in (".jsonl", ".npz"):
-        raise BadInput(
-            f"--output {output}: end it in .jsonl for lines of JSON, or in .npz for a sparse matrix of scores"
-        )
-    if output.suffix == ".npz" and wanted.id_field is not None:
-        raise BadInput("--id-field is for .jsonl; row i of a matrix is row i of the input")
-    for path in (output, bad_rows_of(output)):
-        if path.exists() and source.exists() and path.samefile(source):
-            raise BadInput(f"{path} is the input itself; give another --output")
 
 
 @contextmanager
@@ -239,14 +255,28 @@ class Work:
     state: State
     workspace: Workspace
 
-    @property
-    def is_matrix(self) -> bool:
-        return self.output.suffix == ".npz"
-
     def append(self, content: dict[str, bytes]) -> None:
-        """Keeps the answers of a chunk, by file; the state, which vouches for them, is written by `advance`."""
+        """Keeps the answers of a chunk, by file; the state, which vouches for them, is written by `advance`.
+
+        A file is cut to its known size first: what a kill left behind it is no whole chunk.
+        """
         for name, added in content.items():
-            self._extend(name, added)
+            path, size = self.workspace.folder / name, self.state.sizes.get(name, 0)
+            if not added and not path.exists():
+                continue
+            try:
+                with path.open("ab") as file:
+                    file.truncate(size)
+                    file.seek(size)
+                    file.write(added)
+                    file.flush()
+                    os.fsync(file.fileno())
+                    self.state.sizes[name] = file.tell()
+            except OSError as error:
+                raise NotSaved(
+                    f"{path}: could not be written: {error.strerror or error}; {self.state.texts:,} texts are done, "
+                    "and --resume goes on from there"
+                ) from error
 
     def advance(self) -> None:
         write_atomically(self.workspace.folder / STATE, json.dumps(asdict(self.state)))
@@ -258,7 +288,7 @@ class Work:
         if not state.finished:
             if self.output.exists() and not state.replaces:
                 raise NotSaved(f"{self.output}: has appeared meanwhile and is left alone; {folder} has the answers")
-            if self.is_matrix:
+            if made.suffix == ".npz":
                 write_csr(made, (state.rows, labels), *map(self._mapped, MATRIX))
             else:
                 made.touch()  # there may have been bad rows only
@@ -279,25 +309,6 @@ class Work:
         kind, size = np.dtype(MATRIX[name]), self.state.sizes.get(name, 0)
         shape = (size // kind.itemsize,)  # what a kill left behind it does not count
         return np.memmap(self.workspace.folder / name, kind, "r", shape=shape) if size else np.empty(0, kind)
-
-    def _extend(self, name: str, added: bytes) -> None:
-        """The file is cut to its known size first: what a kill left behind it is no whole chunk."""
-        path, size = self.workspace.folder / name, self.state.sizes.get(name, 0)
-        if not added and not path.exists():
-            return
-        try:
-            with path.open("ab") as file:
-                file.truncate(size)
-                file.seek(size)
-                file.write(added)
-                file.flush()
-                os.fsync(file.fileno())
-                self.state.sizes[name] = file.tell()
-        except OSError as error:
-            raise NotSaved(
-                f"{path}: could not be written: {error.strerror or error}; {self.state.texts:,} texts are done, and "
-                "--resume goes on from there"
-            ) from error
 
 
 def _move(source: Path, target: Path) -> None:

@@ -1,8 +1,8 @@
 """Labels, their vectors and their versions together: every change is in the store before it counts."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from sqlite3 import Connection
 
@@ -18,24 +18,35 @@ from umpteen.files.progress import Advance
 from umpteen.model.changes import (
     PATIENCE,
     Change,
-    Recorded,
     Replaced,
     Step,
     Store,
     Version,
     VersionSummary,
-    append_version,
-    digest_of,
-    steps_of,
+    has_version,
     vectors_at,
+    versions_of,
 )
-from umpteen.model.folder import ModelFolder, Verified, at_one_moment
+from umpteen.model.folder import ModelFolder, at_one_moment
 from umpteen.model.labels import LABELS, LiveLabels, read_labels
 from umpteen.search.index import Indexed, LiveVectors, Rows
 
 VECTORS = "vectors.safetensors"
+_FEW = 64  # texts
 Encode = Callable[[list[str]], Tensor]
-Encoded = dict[tuple["LiveCatalogue", str], Tensor]  # by text, kept by who may have to try a change again
+Encoded = dict[tuple[object, str], Tensor]  # of whose text; kept by who may have to try again
+
+
+def encode_once(whose: object, texts: Iterable[str], encode: Encode, known: Encoded) -> None:
+    """Sees to it that the vectors of all texts are known, and of use."""
+    new = list(dict.fromkeys(text for text in texts if (whose, text) not in known))
+    for text, vector in zip(new, encode(new) if new else (), strict=True):
+        if not vector.isfinite().all():
+            raise BadInput(
+                f"the vector of {text[:40]!r} holds NaN or infinity, so the model's weights are no use; train it "
+                "again, with a lower optimizer.learning_rate"
+            )
+        known[whose, text] = vector
 
 
 class LiveCatalogue:
@@ -45,11 +56,10 @@ class LiveCatalogue:
         self.start = labels  # what the model was written with
         self.labels = labels
         self.base = base  # [L, d], the vectors that the model was written with
-        self.versions: list[Version] = []
         self.store = Store.create(None, "", labels.version) if store is None else store
+        self.versions = versions_of(self.store, labels.version)
         self.last_change: VersionSummary | None = None  # of those made here, not by other processes
-        self._digest: str | None = None  # of the newest version
-        self._later: dict[int, Tensor] = {}  # by row: vectors that have come since somebody asked for all
+        self._changed: dict[int, Tensor] = {}  # the vectors of rows that have another one than at first
         self._vectors: tuple[LiveLabels, LiveVectors] | None = None  # of these labels
 
     @classmethod
@@ -64,29 +74,25 @@ class LiveCatalogue:
     @property
     def vectors(self) -> LiveVectors:
         """As they are now; who only changes labels needs none."""
-        known, vectors = self._vectors or (None, LiveVectors(self.base, self.start.active))
-        if known is not self.labels:
-            if self._later:
-                rows = np.array(list(self._later), dtype=np.int64)
-                vectors = vectors.with_rows(rows, torch.stack(list(self._later.values())))
-            vectors = vectors.without(np.flatnonzero(~self.labels.active))
-            self._vectors, self._later = (self.labels, vectors), {}
-        return vectors
+        if self._vectors is None or self._vectors[0] is not self.labels:
+            rows, vectors = sorted(self._changed), None
+            if rows:
+                vectors = torch.stack([self._changed[row] for row in rows])
+                self._changed = dict(zip(rows, vectors, strict=True))  # so that they are held once
+            changed = LiveVectors(self.base, self.labels.active, np.array(rows, dtype=np.int64), vectors)
+            self._vectors = self.labels, changed
+        return self._vectors[1]
 
     def take_in(self, connection: Connection) -> bool:
         """What other processes have changed, all of it or nothing; `Replaced` if these labels are not its beginning."""
-        digest = digest_of(connection, self.labels.version)
-        if digest is None or digest != (self._digest or digest):
+        if not has_version(connection, self.labels.version):
             raise Replaced
-        self._digest = digest
-        read = list(self.store.versions(connection, self.labels.version))
-        if not read:
-            return False
+        read = self.versions.unread(connection)
         try:
             self._follow(read)
         except (ValueError, TypeError, LookupError, ArithmeticError, BadInput) as error:
             raise DamagedModel(f"{self.store.path}: is not a history of these labels: {error}") from error
-        return True
+        return bool(read)
 
     def since(self, version: int) -> Rows:
         """The rows that an index of this version has to hear of, ascending: new, gone, back again or renamed ones."""
@@ -108,18 +114,16 @@ class LiveCatalogue:
         """One new version with all of these changes, or none if they change nothing; see `Locked`."""
         known = {} if encoded is None else encoded
 
-        def vectors_of(steps: Sequence[Step]) -> list[Tensor | None]:
+        def vectors_of(steps: Sequence[Step]) -> list[bytes | None]:
             texts = [step.text if self._brings_vector(step) else None for step in steps]
-            new = list(dict.fromkeys(text for text in texts if text is not None and (self, text) not in known))
-            if new:
-                known.update(((self, text), vector) for text, vector in zip(new, encode(new), strict=True))
-            return [None if text is None else known[self, text] for text in texts]
+            encode_once(self, (text for text in texts if text is not None), encode, known)
+            return [None if text is None else known[self, text].float().numpy().tobytes() for text in texts]
 
-        vectors_of(steps_of(changes, self.labels))  # before anybody has to wait for this change
+        vectors_of(self.labels.steps_of(changes))  # before anybody has to wait for this change
         with self.store.changing(patience) as connection:
             self.take_in(connection)
-            steps = steps_of(changes, self.labels)
-            made = self._append(connection, steps, vectors_of(steps), note)
+            steps = self.labels.steps_of(changes)
+            made = self._record(connection, steps, vectors_of(steps), note)
         self._count(made)
 
     def undo(self, to_version: int | None = None, note: str = "", *, patience: float = PATIENCE) -> None:
@@ -127,50 +131,39 @@ class LiveCatalogue:
         with self.store.changing(patience) as connection:
             self.take_in(connection)
             if to_version is None and not self.versions:
-                raise BadInput("there is nothing to undo: no label has changed since the model was written")
+                reason = "there is nothing to undo: no label has changed since the model was written"
+                raise BadInput(reason, code="nothing_to_undo")
             target = self.labels.version - 1 if to_version is None else to_version
-            steps = self.between(self.labels.version, target)
-            then = vectors_at(connection, target)
-            vectors = [self._vector(step.key, then[step.key]) if self._brings_vector(step) else None for step in steps]
-            made = self._append(connection, steps, vectors, note or f"back to version {target}")
+            steps, then = self.between(self.labels.version, target), vectors_at(connection, target)
+            vectors = [then[step.key] if self._brings_vector(step) else None for step in steps]
+            made = self._record(connection, steps, vectors, note or f"back to version {target}")
         self._count(made)
 
     def at(self, version: int) -> LiveLabels:
-        self._require(version)
-        return self.start.after([older for older in self.versions if older.number <= version])
+        first, last = self.start.version, self.labels.version
+        if not first <= version <= last:
+            raise BadInput(f"there is no version {version}; there are {first} to {last}", code="unknown_version")
+        return self.start.after(self.versions[: version - first])
 
     def between(self, one: int, other: int) -> tuple[Step, ...]:
         """What turns the labels of one version into those of another."""
-        now, then, steps = self.at(one), self.at(other), []
-        for key in self._touched(min(one, other)):
-            before, after = now.text_of(key), then.text_of(key)
-            if after is None and before is not None:
-                steps.append(Step("retire", key, None))
-            elif after is not None and before is None:
-                steps.append(Step("add" if now.find(key) is None else "revive", key, after))
-            elif before != after:
-                steps.append(Step("rename", key, after))
-        return tuple(steps)
+        now, then = self.at(one), self.at(other)
+        steps = (now.step_to(key, then.text_of(key)) for key in self._touched(min(one, other)))
+        return tuple(step for step in steps if step is not None)
 
     def renamed_since(self, version: int) -> Rows:
         """Rows that were there at this version, and have another text now."""
-        if version == self.start.version:
-            return self.labels.changed()
         then = self.at(version)
         rows = sorted(row for key in self._touched(version) if (row := then.find(key)) is not None)
         return np.array([row for row in rows if self.labels.texts[row] != then.texts[row]], dtype=np.int64)
 
     def history(self) -> list[VersionSummary]:
         """What happened since the model was written, oldest first."""
-        return [version.summary() for version in self.versions]
-
-    def _require(self, version: int) -> None:
-        first, last = self.start.version, self.labels.version
-        if not first <= version <= last:
-            raise BadInput(f"there is no version {version}; there are {first} to {last}")
+        return [VersionSummary.of(version) for version in self.versions]
 
     def _touched(self, version: int) -> dict[str, None]:
-        return dict.fromkeys(step.key for later in self.versions if later.number > version for step in later.steps)
+        later = self.versions[max(0, version - self.start.version) :]
+        return dict.fromkeys(step.key for version in later for step in version.items)
 
     def _brings_vector(self, step: Step) -> bool:
         """Whether a step's text is encoded: a label that takes back its first text takes back its first vector."""
@@ -179,50 +172,37 @@ class LiveCatalogue:
         row = self.start.first.find(step.key)
         return row is None or not self.start.is_first_text(row, step.text)
 
-    def _append(
-        self, connection: Connection, steps: tuple[Step, ...], vectors: Sequence[Tensor | None], note: str
-    ) -> Recorded | None:
-        if not steps:
-            return None
-        for step, vector in zip(steps, vectors, strict=True):
-            if vector is not None and not vector.isfinite().all():
-                raise BadInput(
-                    f"the vector of label {step.key!r} holds NaN or infinity, so the model's weights are no use; train "
-                    "it again, with a lower optimizer.learning_rate"
-                )
-        stored = [None if vector is None else vector.float().contiguous().numpy().tobytes() for vector in vectors]
-        time = datetime.now(UTC).isoformat(timespec="seconds")
-        version = Version(self.labels.version + 1, time, note, steps)
-        labels = self.labels.after([version])
-        rows = [labels.find(step.key) for step in steps]
-        return Recorded(version, stored, append_version(connection, version, rows, stored, self._digest or ""))
+    def _record(
+        self, connection: Connection, steps: Sequence[Step], vectors: Sequence[bytes | None], note: str
+    ) -> list[Version]:
+        new = count(len(self.labels))
+        rows = [(do, key, next(new) if do == "add" else self.labels.find(key), text) for do, key, text in steps]
+        return [self.versions.record(connection, rows, vectors, note)] if steps else []
 
-    def _count(self, made: Recorded | None) -> None:
-        """A change that is on disk by now."""
-        if made is not None:
-            self._follow([made])
-        self.last_change = made and made.version.summary()
+    def _count(self, made: list[Version]) -> None:
+        """A change that is on disk by now, if there was anything to change."""
+        self._follow(made)
+        self.last_change = VersionSummary.of(made[0]) if made else None
 
-    def _follow(self, read: Sequence[Recorded]) -> None:
+    def _follow(self, read: Sequence[Version]) -> None:
         """The versions are part of the labels from here on; nothing is changed if they do not fit."""
-        labels = self.labels.after([recorded.version for recorded in read])
-        latest: dict[int, Tensor] = {}
-        for recorded in read:
-            for step, vector in zip(recorded.version.steps, recorded.vectors, strict=True):
+        if not read:
+            return
+        labels, changed = self.labels.after(read), self._changed.copy()
+        for version in read:
+            for step, vector in zip(version.items, version.vectors, strict=True):
                 row = labels.find(step.key)
                 if row is None or (vector is not None) != self._brings_vector(step):
-                    raise ValueError(f"version {recorded.version.number} and its vectors do not fit")
-                if step.text is not None:
-                    latest[row] = self._vector(step.key, vector)
-        self._later |= latest
-        self.versions += [recorded.version for recorded in read]
+                    raise ValueError(f"version {version.number} and its vectors do not fit")
+                if vector is not None:
+                    changed[row] = self._vector(step.key, vector)
+                elif step.text is not None:  # it has its first vector back
+                    changed.pop(row, None)
+        self._changed = changed
+        self.versions += [version._replace(vectors=()) for version in read]  # the vectors are held once
         self.labels = labels
-        self._digest = read[-1].digest
 
-    def _vector(self, key: str, stored: bytes | None) -> Tensor:
-        """What was recorded with a label's text, or else the vector that it had at first."""
-        if stored is None:
-            return self.base[self.start.find(key)].float()
+    def _vector(self, key: str, stored: bytes) -> Tensor:
         if len(stored) != 4 * self.base.shape[1]:
             raise ValueError(f"the vector of {key!r} has {len(stored)} bytes")
         vector = torch.tensor(np.frombuffer(stored, dtype=np.float32))
@@ -243,15 +223,16 @@ def open_labels(path: Path) -> LiveCatalogue:
 
     def read(folder: ModelFolder, connection: Connection) -> LiveCatalogue:
         files = tuple(f"{folder.trained.name}/{name}" for name in (LABELS, VECTORS))
-        folder.require_whole((), Verified(connection), only=files)
+        folder.require_whole(connection, only=files)
         return LiveCatalogue.read(folder, connection)
 
     return at_one_moment(path, read)
 
 
 def encode_new(tower: Encoder, texts: Sequence[str], progress: Advance | None = None) -> Tensor:
-    """The vectors of texts that the tower was not trained with; one alone needs no table of tokens and no threads."""
-    if len(texts) == 1 and tower.rows is None and not tower.training:
+    """The vectors of texts that the tower was not trained with; a few need no table of tokens and no threads."""
+    few = 1 if tower.pads else _FEW
+    if len(texts) <= few and tower.rows is None and not tower.training:
         return tower.encode(texts)
     return encode_texts(tower, texts, progress=progress)
 
@@ -267,20 +248,16 @@ def change_labels(
 
     def encode(texts: list[str]) -> Tensor:
         def read(folder: ModelFolder, connection: Connection) -> Towers:
-            folder.require_whole((), Verified(connection), only=(f"{folder.trained.name}/encoder/",))
+            folder.require_whole(connection, only=(f"{folder.trained.name}/encoder/",))
             return Towers.load(folder.trained / "encoder")
 
         return encode_new(at_one_moment(path, read).label, texts, progress).float().cpu()
 
-    return _with(path, lambda labels: labels.change(changes(labels.labels), encode, note))
+    return with_labels(path, lambda labels: labels.change(changes(labels.labels), encode, note))
 
 
-def undo_labels(path: Path, to_version: int | None = None, *, note: str = "") -> LiveCatalogue:
-    """Goes back to an older version, by default the one before; the labels afterwards."""
-    return _with(path, lambda labels: labels.undo(to_version, note))
-
-
-def _with(path: Path, change: Callable[[LiveCatalogue], None]) -> LiveCatalogue:
+def with_labels(path: Path, change: Callable[[LiveCatalogue], None]) -> LiveCatalogue:
+    """The labels of a model folder, after this change of them."""
     while True:
         labels = open_labels(path)
         with suppress(Replaced):  # the folder holds another model by now: it is that one's labels that change

@@ -1,8 +1,8 @@
-"""What can change in a model, and the one SQLite database that records it: versions of labels, and current parts.
+"""What can change in a model, and the one SQLite database that records it: versions, lessons, and current parts.
 
-What is asked for (Add, Rename, Retire) becomes steps, and all steps of a change one version. A change is one
-transaction: on disk when it returns, whole or absent for every process. A connection lives as long as its transaction,
-so a database at rest is one file.
+What is asked for (Add, Rename, Retire) becomes steps, and all steps of a change one version; all examples that are
+learnt at once are one lesson. A change is one transaction: on disk when it returns, whole or absent for every process.
+A connection lives as long as its transaction, so a database at rest is one file.
 """
 
 import hashlib
@@ -15,19 +15,26 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from sqlite3 import Connection
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from umpteen.errors import BadInput, DamagedModel, NotSaved
 
 LONGEST_KEY = 512  # characters
 LONGEST_TEXT = 10_000
+MOST_KEYS = 256  # of one example
 # Ranges for a regular expression: control characters, bidirectional controls, line and paragraph separators.
 UNSEEN = r"\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
 NO_PART_OF_A_TEXT = r"\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f"  # tabs and line ends are one
 _SURROGATES = r"\ud800-\udfff"
+
+
+def visible(text: object) -> str:
+    """The text in one line that a terminal only shows: characters that would steer it stand as escapes."""
+    return re.sub(f"[{UNSEEN}{_SURROGATES}]", lambda found: found[0].encode("unicode_escape").decode(), str(text))
 
 
 @dataclass(frozen=True)
@@ -65,19 +72,33 @@ class Step(NamedTuple):
     text: str | None
 
 
-@dataclass(frozen=True)
-class Version:
-    """All that happened to the labels at once; `steps` name a key once at most."""
+class Example(NamedTuple):
+    """A text, the keys of labels that are right for it, and of some that are wrong."""
+
+    text: str
+    labels: tuple[str, ...]
+    wrong: tuple[str, ...] = ()
+    time: str = ""  # UTC
+    note: str = ""
+
+
+Item = TypeVar("Item", bound=tuple[Any, ...])
+
+
+class Entry(NamedTuple, Generic[Item]):
+    """What was recorded at once."""
 
     number: int
     time: str  # UTC
     note: str
-    steps: tuple[Step, ...]
+    items: tuple[Item, ...]
+    vectors: tuple[bytes | None, ...] = ()  # of the items' texts, where one brings one
+    undoes: int | None = None  # which lesson
+    digest: str = ""  # of it and all before it
 
-    def summary(self) -> "VersionSummary":
-        done = Counter(step.do for step in self.steps)
-        added = done["add"] + done["revive"]
-        return VersionSummary(self.number, self.time, added, done["rename"], done["retire"], self.note)
+
+Version = Entry[Step]  # all that happened to the labels at once: no key stands twice
+Lesson = Entry[Example]  # all that was learnt at once; one that undoes another has no examples
 
 
 class VersionSummary(NamedTuple):
@@ -90,101 +111,59 @@ class VersionSummary(NamedTuple):
     retired: int
     note: str
 
-
-class Labels(Protocol):
-    """What has to be known of the labels there are."""
-
-    def text_of(self, key: str) -> str | None: ...
-    def is_retired(self, key: str) -> bool: ...
-    def count(self) -> int: ...
-
-
-def steps_of(changes: Sequence[Change], labels: Labels) -> tuple[Step, ...]:
-    """The changes as steps, each checked against the labels there are; those that change nothing are left out."""
-    steps: list[Step] = []
-    seen: set[str] = set()
-    for change in changes:
-        _check_key_type(change.key)
-        if change.key in seen:
-            raise BadInput(f"label key {change.key!r} stands twice among the changes; give each key once")
-        seen.add(change.key)
-        step = step_of(change, labels)
-        if step is not None:
-            steps.append(step)
-    left = labels.count() + sum({"add": 1, "revive": 1, "retire": -1}.get(step.do, 0) for step in steps)
-    if left < 1:
-        raise BadInput("this would retire the last label, and a model without labels can answer nothing; add one first")
-    return tuple(steps)
-
-
-def step_of(change: Change, labels: Labels) -> Step | None:
-    """The change as a step, checked against the labels there are; None if it changes nothing."""
-    there = labels.text_of(change.key)
-    if isinstance(change, Add):
-        if there is not None:
-            raise BadInput(
-                f"there is a label with the key {change.key!r} already ({there!r}); rename it, or choose another key"
-            )
-        retired = labels.is_retired(change.key)
-        if not retired:
-            check_key(change.key)
-            other = unicodedata.normalize("NFD", change.key)
-            if other != change.key and (labels.text_of(other) is not None or labels.is_retired(other)):
-                raise BadInput(f"there is a label with the key {change.key!r} already, in decomposed form; rename it")
-        check_text(change.key, change.text)
-        return Step("revive" if retired else "add", change.key, change.text)
-    if there is None:
-        raise unknown_key(change.key, labels.is_retired(change.key))
-    if isinstance(change, Rename):
-        check_text(change.key, change.text)
-        return None if change.text == there else Step("rename", change.key, change.text)
-    return Step("retire", change.key, None)
-
-
-def unknown_key(key: str, retired: bool) -> BadInput:
-    if retired:
-        return BadInput(f"the label with the key {key!r} is retired; add it again to bring it back")
-    return BadInput(f"there is no label with the key {key!r}")
+    @classmethod
+    def of(cls, version: Version) -> "VersionSummary":
+        done = Counter(step.do for step in version.items)
+        added = done["add"] + done["revive"]
+        return cls(version.number, version.time, added, done["rename"], done["retire"], version.note)
 
 
 def check_key(key: str) -> None:
     """Refuses what cannot be the key of a new label: it must fit into a line, a path and an address."""
-    _check_key_type(key)
+    check_type(key)
+    reason = ""
     if not key.strip():
-        raise BadInput("a label's key is empty; give it one")
-    if key in (".", ".."):
-        raise BadInput(f"label key {key!r} would be a way through folders in an address; choose another")
-    if key != key.strip():
-        raise BadInput(f"label key {key!r} begins or ends with blanks; remove them")
-    if len(key) > LONGEST_KEY:
-        raise BadInput(f"label key {key[:40]!r}… has {len(key):,} characters; {LONGEST_KEY} are the most")
-    if found := re.search(f"[/{UNSEEN}{_SURROGATES}]", key):
+        reason = "a label's key is empty; give it one"
+    elif key in (".", ".."):
+        reason = f"label key {key!r} would be a way through folders in an address; choose another"
+    elif key != key.strip():
+        reason = f"label key {key!r} begins or ends with blanks; remove them"
+    elif len(key) > LONGEST_KEY:
+        reason = f"label key {key[:40]!r}… has {len(key):,} characters; {LONGEST_KEY} are the most"
+    elif found := re.search(f"[/{UNSEEN}{_SURROGATES}]", key):
         what = "a slash" if found[0] == "/" else f"the character U+{ord(found[0]):04X}"
-        raise BadInput(f"label key {key!r} holds {what}; keys have no slashes, line ends or control characters")
-    if (composed := unicodedata.normalize("NFC", key)) != key:
-        raise BadInput(f"label key {key!a} is not in Unicode's form NFC, so it could stand twice; give {composed!r}")
+        reason = f"label key {key!r} holds {what}; keys have no slashes, line ends or control characters"
+    elif (composed := unicodedata.normalize("NFC", key)) != key:
+        reason = f"label key {key!a} is not in Unicode's form NFC, so it could stand twice; give {composed!r}"
+    if reason:
+        raise BadInput(reason, code="bad_key")
 
 
 def check_text(key: str, text: object) -> None:
+    if isinstance(text, str) and not text.strip():
+        raise BadInput(f"label {key!r} has an empty text; give it one, or leave the label out", code="bad_text")
+    check_characters(f"the text of label {key!r}", text, "bad_text")
+
+
+def check_characters(what: str, text: object, code: str = "bad_input") -> None:
+    """Refuses what is no string, too long, or holds characters that no text has."""
     if not isinstance(text, str):
-        raise BadInput(f"the text of label {key!r} is a {type(text).__name__}, not a string")
-    if not text.strip():
-        raise BadInput(f"label {key!r} has an empty text; give it one, or leave the label out")
+        raise BadInput(f"{what} is a {type(text).__name__}, not a string", code=code)
     if len(text) > LONGEST_TEXT:
-        raise BadInput(f"the text of label {key!r} has {len(text):,} characters; {LONGEST_TEXT:,} are the most")
+        raise BadInput(f"{what} has {len(text):,} characters; {LONGEST_TEXT:,} are the most", code=code)
     if found := re.search(f"[{NO_PART_OF_A_TEXT}{_SURROGATES}]", text):
-        what = "half of a surrogate pair" if found[0] >= "\ud800" else "a control character"
-        raise BadInput(f"the text of label {key!r} holds U+{ord(found[0]):04X}, {what}; remove it")
+        kind = "half of a surrogate pair" if found[0] >= "\ud800" else "a control character"
+        raise BadInput(f"{what} holds U+{ord(found[0]):04X}, {kind}; remove it", code=code)
 
 
-def _check_key_type(key: object) -> None:
+def check_type(key: object) -> None:
     if not isinstance(key, str):
         raise BadInput(f"label key {key!r} is a {type(key).__name__}, not a string")
 
 
 PATIENCE = 120.0  # seconds that a change waits for the one before it; who makes one encodes no texts meanwhile
 _APPLICATION = 0x756D7074  # "umpt" in the file's header
-_FORMAT = 1
+_FORMAT = 2
 _AS_IT_LIES = "mode=ro&immutable=1"  # SQLite looks at no lock and no log then
 _SCHEMA = (
     "CREATE TABLE about (model TEXT NOT NULL, first_version INTEGER NOT NULL) STRICT",
@@ -195,6 +174,10 @@ _SCHEMA = (
     "CREATE INDEX changes_of_row ON changes (row, version)",
     "CREATE TABLE parts (name TEXT PRIMARY KEY, folder TEXT NOT NULL UNIQUE, labels_version INTEGER NOT NULL, "
     "about TEXT NOT NULL, files TEXT NOT NULL) STRICT",
+    "CREATE TABLE lessons (lesson INTEGER PRIMARY KEY, time TEXT NOT NULL, note TEXT NOT NULL, undoes INTEGER, "
+    "digest TEXT NOT NULL) STRICT",
+    "CREATE TABLE examples (lesson INTEGER NOT NULL REFERENCES lessons, place INTEGER NOT NULL, text TEXT NOT NULL, "
+    "labels TEXT NOT NULL, wrong TEXT NOT NULL, vector BLOB NOT NULL, PRIMARY KEY (lesson, place)) STRICT",
     "CREATE TABLE verified (file TEXT PRIMARY KEY, stamp TEXT NOT NULL, sha256 TEXT NOT NULL) STRICT",
 )
 
@@ -215,14 +198,6 @@ class Part(NamedTuple):
     labels_version: int  # it was made with
     about: dict[str, Any]
     files: dict[str, dict[str, Any]]  # size and SHA-256 by name
-
-
-class Recorded(NamedTuple):
-    """A version as it was read."""
-
-    version: Version
-    vectors: list[bytes | None]  # of its steps, where a text brought one
-    digest: str
 
 
 class Store:
@@ -248,8 +223,8 @@ class Store:
                 for statement in _SCHEMA:
                     connection.execute(statement)
                 connection.execute("INSERT INTO about VALUES (?, ?)", (model, first_version))
-                digest = hashlib.sha256(model.encode()).hexdigest()
-                connection.execute("INSERT INTO versions VALUES (?, '', '', ?)", (first_version, digest))
+                written = (first_version, hashlib.sha256(model.encode()).hexdigest())
+                connection.execute("INSERT INTO versions VALUES (?, '', '', ?)", written)
             if path is None:
                 store._memory = connection
             else:
@@ -290,33 +265,19 @@ class Store:
         with self.reading() as connection, closing(sqlite3.connect(folder / self.path.name)) as made:
             connection.backup(made)
 
-    def versions(self, connection: Connection, after: int) -> Iterator[Recorded]:
-        """All versions after this one, oldest first, each of them the next of the one before."""
-        previous = digest_of(connection, after)
-        for number, time, note, digest in connection.execute(
-            "SELECT version, time, note, digest FROM versions WHERE version > ? ORDER BY version", (after,)
-        ).fetchall():
-            found = connection.execute(
-                "SELECT do, key, text, vector FROM changes WHERE version = ? ORDER BY place", (number,)
-            ).fetchall()
-            version = Version(number, time, note, tuple(Step(do, key, text) for do, key, text, _ in found))
-            vectors = [vector for *_, vector in found]
-            after += 1
-            if number != after or previous is None or digest != _digest(previous, version, vectors):
-                raise DamagedModel(f"{self.path}: version {number} does not follow the one before it; copy it again")
-            previous = digest
-            yield Recorded(version, vectors, digest)
-
     def problems(self) -> list[str]:
         """What is wrong with it, looked at to the last byte."""
+        found: list[str] = []
         try:
             with self.reading() as connection:
-                found = [str(line) for (line,) in connection.execute("PRAGMA integrity_check") if line != "ok"]
-                for first in connection.execute("SELECT first_version FROM about").fetchall():
-                    list(self.versions(connection, *first))
+                lines = (str(line) for (line,) in connection.execute("PRAGMA integrity_check"))
+                found += [f"{self.path}: {line}; copy the model again" for line in lines if line != "ok"]
+                for (first,) in connection.execute("SELECT first_version FROM about").fetchall():
+                    versions_of(self, first).unread(connection)
+                lessons_of(self).unread(connection)
         except DamagedModel as damage:
-            return [str(damage)]
-        return [f"{self.path}: {problem}; copy the model again" for problem in found]
+            found.append(str(damage))
+        return found
 
     @contextmanager
     def _opened(self, patience: float, *, doomed: bool = False) -> Iterator[Connection]:
@@ -328,7 +289,10 @@ class Store:
             raise DamagedModel(
                 f"{self.path}-journal: is none of umpteen's files; remove it, and ask where the model comes from"
             )
-        address = _address(self.path)
+        mode = "mode=rw"  # never creates a file; a folder that cannot be written is read as it lies there
+        if not os.access(self.path.parent, os.W_OK) or not os.access(self.path, os.W_OK):
+            mode = "mode=ro" if Path(f"{self.path}-wal").exists() else _AS_IT_LIES
+        address = f"file:{quote(str(self.path.absolute()))}?{mode}"
         with (
             _explained(self.path, patience),
             closing(sqlite3.connect(address, uri=True, timeout=patience, isolation_level=None)) as found,
@@ -345,26 +309,95 @@ class Store:
             yield found
 
 
-def append_version(
-    connection: Connection, version: Version, rows: Sequence[int | None], vectors: list[bytes | None], previous: str
-) -> str:
-    """The version follows the one with the digest `previous`; returns its own."""
-    digest = _digest(previous, version, vectors)
-    connection.execute("INSERT INTO versions VALUES (?, ?, ?, ?)", (version.number, version.time, version.note, digest))
-    connection.executemany(
-        "INSERT INTO changes VALUES (?, ?, ?, ?, ?, ?, ?)",
-        (
-            (version.number, place, step.do, step.key, row, step.text, vector)
-            for place, (step, row, vector) in enumerate(zip(version.steps, rows, vectors, strict=True))
-        ),
-    )
-    return digest
+class History(list[Entry[Item]]):
+    """What a database records of one kind, as far as it was read, each entry the next of the one before."""
+
+    def __init__(
+        self, store: Store, tables: tuple[str, str, str], item: Callable[..., Item], first: int, digest: str
+    ) -> None:
+        super().__init__()
+        self.store = store
+        self._name, self._entries, self._items = tables  # of the number, of the tables
+        self._item: Callable[..., Item] = item  # of the cells of a row
+        self._first = first, digest  # what stands for the number and the digest of the entry before all others
+
+    def unread(self, connection: Connection) -> list[Entry[Item]]:
+        """What was recorded since, oldest first; `Replaced` if what was read is not its beginning."""
+        name, (number, digest) = self._name, self._last()
+        known = connection.execute(f"SELECT digest FROM {self._entries} WHERE {name} = ?", (number,)).fetchone()
+        if self and known != (digest,):
+            raise Replaced
+        later = f"SELECT * FROM {self._entries} WHERE {name} > ? ORDER BY {name}"
+        items_of = f"SELECT * FROM {self._items} WHERE {name} = ? ORDER BY place"
+        found: list[Entry[Item]] = []
+        for *about, stored in connection.execute(later, (number,)).fetchall():
+            rows = connection.execute(items_of, about[:1]).fetchall()
+            try:
+                items = tuple(self._item(*row[2:-1]) for row in rows)
+            except (ValueError, TypeError, RecursionError):
+                items = ()  # whose digest is another one
+            entry = _entry(digest, about, items, [row[-1] for row in rows])
+            number, digest = number + 1, entry.digest
+            if entry.number != number or stored != digest:
+                said = f"{name} {entry.number} does not follow the one before it"
+                raise DamagedModel(f"{self.store.path}: {said}; copy the model again")
+            found.append(entry)
+        return found
+
+    def record(
+        self,
+        connection: Connection,
+        rows: Sequence[Sequence[Any]],
+        vectors: Sequence[bytes | None],
+        note: str,
+        *undoes: int | None,
+        time: str | None = None,
+    ) -> Entry[Item]:
+        """Writes an entry behind all others, which are known; it counts here when it is on disk, and appended."""
+        number, digest = self._last()
+        about = [number + 1, time or datetime.now(UTC).isoformat(timespec="seconds"), note, *undoes]
+        entry = _entry(digest, about, tuple(self._item(*row) for row in rows), vectors)
+        _insert(connection, self._entries, [[*about, entry.digest]])
+        placed = enumerate(zip(rows, vectors, strict=True))
+        _insert(connection, self._items, [[number + 1, place, *row, vector] for place, (row, vector) in placed])
+        return entry
+
+    def _last(self) -> tuple[int, str]:
+        return (self[-1].number, self[-1].digest) if self else self._first
 
 
-def digest_of(connection: Connection, version: int) -> str | None:
-    """Which version this is; two histories that part have other digests from there on."""
-    found = connection.execute("SELECT digest FROM versions WHERE version = ?", (version,)).fetchone()
-    return None if found is None else str(found[0])
+def _entry(
+    previous: str, about: Sequence[Any], items: tuple[Item, ...], vectors: Sequence[bytes | None]
+) -> Entry[Item]:
+    number, time, note, *undoes = about
+    made = hashlib.sha256(json.dumps([previous, *about, [item[:3] for item in items]], ensure_ascii=False).encode())
+    for vector in vectors:
+        made.update(vector or b"")
+    return Entry(number, time, note, items, tuple(vectors), undoes[0] if undoes else None, made.hexdigest())
+
+
+def versions_of(store: Store, first: int) -> History[Step]:
+    def step(do: Doing, key: str, row: int, text: str | None) -> Step:
+        return Step(do, key, text)
+
+    digest = hashlib.sha256(store.model.encode()).hexdigest()
+    return History(store, ("version", "versions", "changes"), step, first, digest)
+
+
+def lessons_of(store: Store) -> History[Example]:
+    def example(text: str, labels: str, wrong: str) -> Example:
+        return Example(text, tuple(map(str, json.loads(labels))), tuple(map(str, json.loads(wrong))))
+
+    return History(store, ("lesson", "lessons", "examples"), example, 0, store.model)
+
+
+def _insert(connection: Connection, table: str, rows: list[list[Any]]) -> None:
+    for row in rows[:1]:
+        connection.executemany(f"INSERT INTO {table} VALUES (?{', ?' * (len(row) - 1)})", rows)
+
+
+def has_version(connection: Connection, version: int) -> bool:
+    return connection.execute("SELECT 1 FROM versions WHERE version = ?", (version,)).fetchone() is not None
 
 
 def vectors_at(connection: Connection, version: int) -> dict[str, bytes | None]:
@@ -423,27 +456,14 @@ def is_database(path: Path) -> bool:
     return header[:15] == b"SQLite format 3" and int.from_bytes(header[68:72], "big") == _APPLICATION
 
 
-def _digest(previous: str, version: Version, vectors: list[bytes | None]) -> str:
-    content = [previous, version.number, version.time, version.note, version.steps]
-    made = hashlib.sha256(json.dumps(content, ensure_ascii=False).encode())
-    for vector in vectors:
-        made.update(vector or b"")
-    return made.hexdigest()
-
-
-def _address(path: Path) -> str:
-    """Never creates a file. A folder that cannot be written is read as it lies there."""
-    mode = "mode=rw"
-    if not os.access(path.parent, os.W_OK) or not os.access(path, os.W_OK):
-        mode = "mode=ro" if Path(f"{path}-wal").exists() else _AS_IT_LIES
-    return f"file:{quote(str(path.absolute()))}?{mode}"
-
-
 def _require_ours(connection: Connection, path: Path, model: str) -> None:
     """Tables as this module makes them and nothing else: no view or trigger of somebody else's runs here."""
     found = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")]
     if found != [_APPLICATION, _FORMAT]:
-        raise DamagedModel(f"{path}: is no database of this version of umpteen; copy the model again")
+        raise DamagedModel(
+            f"{path}: is no database of this version of umpteen (format {found[1]}, now {_FORMAT}); copy the model "
+            "again, or train it again"
+        )
     tables = connection.execute("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL").fetchall()
     if sorted(sql for (sql,) in tables) != sorted(_SCHEMA):
         raise DamagedModel(f"{path}: was altered, it has other tables than umpteen makes; copy the model again")

@@ -3,45 +3,43 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from html import escape
 from pathlib import Path
 from time import monotonic, time_ns
 from types import EllipsisType
-from typing import Any, Generic, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from umpteen.data.labels import LabelCatalogue
-from umpteen.encoders.encoder import encode_texts
+from umpteen.calibration.calibration import Calibration, fit_calibration
+from umpteen.calibration.curves import DEPTH, HeldOut
+from umpteen.data.labels import LabelCatalogue, Split
+from umpteen.data.texts import Texts
+from umpteen.encoders.encoder import encode_texts, encode_tokens, tokens_for
 from umpteen.encoders.towers import Towers
 from umpteen.errors import BadInput, UmpteenError
 from umpteen.evaluation.report import Report
-from umpteen.files.progress import Advance
-from umpteen.model.catalogue import VECTORS, Encoded, LiveCatalogue, encode_new
-from umpteen.model.changes import PATIENCE, Add, Change, Part, Rename, Replaced, Retire, VersionSummary
-from umpteen.model.folder import (
-    CALIBRATION,
-    CARD,
-    INDEX,
-    MARK,
-    RECIPE,
-    REPORT,
-    ModelFolder,
-    Stamp,
-    checked_parts,
-    read_plainly,
-)
+from umpteen.model.catalogue import Encoded, LiveCatalogue, encode_new
+from umpteen.model.changes import PATIENCE, Add, Change, Example, Rename, Replaced, Retire, VersionSummary
+from umpteen.model.folder import CALIBRATION, INDEX, Stamp, read_plainly
 from umpteen.model.folder import RANKER as RANKER
 from umpteen.model.folder import verify as verify
-from umpteen.model.labels import LABELS, LiveLabels
+from umpteen.model.labels import LiveLabels
 from umpteen.model.live import LiveModel
-from umpteen.model.writing import Carried, Model, Standing, write_model
-from umpteen.search.engine import BOUND
+from umpteen.model.writing import Standing, save_model
+from umpteen.rerank.memory import Corrections, corrected
+from umpteen.search.index import exact_scores
 from umpteen.search.ranking import NO_LABEL, SPARE, Ranking, top_k
 
+if TYPE_CHECKING:
+    from umpteen.model.evaluate import How
+    from umpteen.model.explain import Explainer, Explanation
+
 USUAL_K = 5  # labels a text
+SHOWN = ("P@1", "P@5", "nDCG@5")  # metrics that tell what a model is worth
 LIMITS = ("k", "min_probability", "precision", "rule")  # what `Classifier.predict` can be told
 _UNTIL_NEXT_MODEL = 60.0  # seconds, to load a model that took this one's place and is damaged
 _SETTLED = 100_000_000  # nanoseconds, more than the steps in which file systems count time
@@ -91,10 +89,11 @@ class Classifier:
     1
     """
 
+    _seen: Stamp | None = None  # of the folder, when it was last looked into
+    _damaged: tuple[Stamp, Exception, float] | None = None  # a model that cannot be loaded, and until when
+
     def __init__(self, towers: Towers, labels: LabelCatalogue, vectors: Tensor, **about: Any) -> None:
         self._live = LiveModel(towers, LiveCatalogue(LiveLabels(labels), vectors), **about)
-        self._seen: Stamp | None = None  # of the folder, when it was last looked into
-        self._damaged: tuple[Stamp, Exception, float] | None = None  # a model that cannot be loaded, and until when
 
     @classmethod
     def load(cls, path: Path | str, *, ranker: bool = True, index: bool = True) -> Self:
@@ -103,24 +102,13 @@ class Classifier:
         Without its ranker, if it has one, the dual encoder ranks alone; without its index it searches exactly.
         """
         loaded = cls.__new__(cls)
-        loaded._live, loaded._seen, loaded._damaged = LiveModel.load(path, ranker=ranker, index=index), None, None
+        loaded._live = LiveModel.load(path, ranker=ranker, index=index)
         return loaded
 
     @classmethod
-    def build(
-        cls,
-        towers: Towers,
-        labels: LabelCatalogue,
-        progress: Advance | None = None,
-        *,
-        rows: NDArray[np.int64] | None = None,
-    ) -> Self:
-        """A classifier over these labels, whose texts the label tower encodes now.
-
-        Where the tower has a vector for each label it was trained with, `rows` says which of those each label is, -1
-        for none; without it all labels are new.
-        """
-        return cls(towers, labels, encode_texts(towers.label, labels.texts, progress=progress, rows=rows).float())
+    def build(cls, towers: Towers, labels: LabelCatalogue, rows: NDArray[np.int64] | None = None) -> Self:
+        """A classifier over these labels, whose texts are encoded now; `rows` are theirs in a table, −1 if new."""
+        return cls(towers, labels, encode_texts(towers.label, labels.texts, rows=rows).float())
 
     towers = _OfModel(lambda model: model.towers)
     labels = _OfModel(lambda model: model.labels)
@@ -135,18 +123,24 @@ class Classifier:
     """What finds the best labels of a vector."""
     ranker = _OfModel(lambda model: model.ranker)
     """What puts the dual encoder's first labels in order, as they are now; None: the dual encoder ranks alone."""
+    listed = _OfModel(lambda model: (model.labels, model.last_ranker))
+    """The labels and the ranker that was last used, of one model, whatever happens meanwhile; any thread may ask."""
     head_start = _OfModel(lambda model: model.head_start)
     """What labels that came after training get on top of their scores; None if there are none."""
+    lessons = _OfModel(lambda model: len(model.examples.lessons))
+    """How often examples were learnt or undone since the model was written."""
+    corrections = _OfModel(lambda model: model.examples.corrections(model.labels))
+    """What examples say of texts that are near to them; None if there are none that count."""
     has_ranker = _OfModel(lambda model: model.fitted_ranker is not None)
     calibration = _OfModel(lambda model: model.calibration)
     """What makes probabilities of scores, if the model is calibrated."""
     report = _OfModel(lambda model: model.report)
     """On validation, as training ended."""
-    recipe = _OfModel(lambda model: model.recipe)
+    recipe = _OfModel(lambda model: model.told.recipe)
     """What the model was trained by, as TOML."""
-    data = _OfModel(lambda model: model.data)
+    data = _OfModel(lambda model: model.told.data)
     """What it was trained on."""
-    training = _OfModel(lambda model: model.training)
+    training = _OfModel(lambda model: model.told.training)
     """Steps, seconds and parameters."""
     folder = _OfModel(lambda model: model.folder)
     """The folder it was loaded from, and the model in it."""
@@ -154,6 +148,30 @@ class Classifier:
     """Where it was loaded from; changes of its labels are on disk then."""
     parts = _OfModel(lambda model: model.parts)
     """What was added to the trained model and is in use, by name."""
+
+    def __repr__(self) -> str:
+        return f"<Classifier: {'; '.join(f'{name} {value}' for name, value in self._about().items())}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        rows = (f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in self._about().items())
+        return f"<table><caption>umpteen.Classifier</caption>{''.join(rows)}</table>"
+
+    def _about(self) -> dict[str, str]:
+        """What it is, for people."""
+        ranker, calibration, report = self.ranker, self.calibration, self.report
+        held_out = report.metrics if report is not None else self.training.get("held_out", {})
+        told = {
+            "labels": f"{self.labels.count():,}" + (f", version {self.version}" if self.version else ""),
+            "encoder": self.towers.describe(),
+            "trained on": str(self.data.get("name") or ""),
+            "ranker": "" if ranker is None else f"weight {ranker.weight:g}, of it memory {ranker.votes:g}",
+            "probabilities": "" if calibration is None else f"learnt from {calibration.origin['said']}",
+            "index": self.index.kind,
+            "on validation": ", ".join(f"{name} {held_out[name]:.1f}" for name in SHOWN if name in held_out),
+            "folder": str(self.path or ""),
+        }
+        return {name: value for name, value in told.items() if value}
 
     def part_file(self, name: str, file: str) -> bytes | None:
         """A file of a part in use, as it was written; None if the part has no such file, or is gone by now."""
@@ -183,17 +201,15 @@ class Classifier:
         """
         labels = self.labels
         ranking, probable = self.select(texts, k, min_probability=min_probability, precision=precision, rule=rule)
-        answers: list[list[Prediction]] = []
-        for query, (rows, scores) in enumerate(zip(ranking.rows.tolist(), ranking.scores.tolist(), strict=True)):
-            probabilities = [None] * len(rows) if probable is None else probable[query].tolist()
-            answers.append(
-                [
-                    Prediction(labels.keys[row], labels.texts[row], score, probability)
-                    for row, score, probability in zip(rows, scores, probabilities, strict=True)
-                    if row != NO_LABEL
-                ]
-            )
-        return answers
+        columns = ranking.rows, ranking.scores, np.full(ranking.rows.shape, None) if probable is None else probable
+        return [
+            [
+                Prediction(labels.keys[row], labels.texts[row], score, probability)
+                for row, score, probability in zip(*text, strict=True)
+                if row != NO_LABEL
+            ]
+            for text in zip(*(column.tolist() for column in columns), strict=True)
+        ]
 
     def select(
         self,
@@ -203,42 +219,142 @@ class Classifier:
         min_probability: float | None = None,
         precision: float | None = None,
         rule: str | None = None,
-        progress: Advance | None = None,
     ) -> tuple[Ranking, NDArray[np.float32] | None]:
         """What `predict` gives as label rows and scores, and their probabilities if the model is calibrated."""
         if self.calibration is None:
             if (min_probability, precision, rule) != (None, None, None):
                 raise BadInput("the model gives no probabilities yet; `umpteen calibrate` fits them")
-            return self.rank(texts, min(USUAL_K, self.labels.count()) if k is None else k, progress=progress), None
+            return self.rank(texts, min(USUAL_K, self.labels.count()) if k is None else k), None
         line = self.calibration.line(min_probability=min_probability, precision=precision, rule=rule)
         most = min(line.at_most or USUAL_K, self.labels.count())
-        ranking = self.rank(texts, most if k is None else k, progress=progress)
+        ranking = self.rank(texts, most if k is None else k)
         probabilities = self.calibration.probabilities(ranking.scores)
         given = line.given(probabilities)
         rows = np.where(given, ranking.rows, np.int32(NO_LABEL))
         return Ranking(rows, np.where(given, ranking.scores, np.float32(-np.inf)), ranking.labels), probabilities
 
     def rank(
-        self, texts: Sequence[str], k: int, excluding: csr_array | None = None, progress: Advance | None = None
+        self, texts: Sequence[str], k: int, excluding: csr_array | None = None, *, examples: bool = True
     ) -> Ranking:
         """The k best labels of each text as rows and scores; pairs stored in `excluding` are never returned.
 
-        Where there is a ranker, it puts the dual encoder's first labels in order.
+        Where there is a ranker, it puts the dual encoder's first labels in order; examples have the last word, if they
+        have any. Texts of a dataset are tokenised once, into the cache.
         """
-        _check_texts(texts)
         count = self.labels.count()
         if not 1 <= k <= count:
             raise BadInput(f"k is {k:,}, but the model has {count:,} labels; ask for 1 to {count}")
-        vectors = encode_new(self.towers.query, texts, progress=progress)
-        ranker, head_start = self.ranker, self.head_start
-        width = k if ranker is None else min(count, max(k, ranker.settings.candidates))
+        tower = self.towers.query
+        if isinstance(texts, Texts):
+            vectors = encode_tokens(tower, tokens_for(tower, texts))
+        else:
+            _check_texts(texts)
+            vectors = encode_new(tower, texts)
+        return self._answer(texts, vectors, k, excluding, self.corrections if examples else None)[-1].head(k)
+
+    def _answer(
+        self,
+        texts: Sequence[str],
+        vectors: Tensor,
+        k: int,
+        excluding: csr_array | None = None,
+        corrections: Corrections | None = None,
+    ) -> tuple[Ranking, Ranking]:
+        """The first labels of texts with these vectors, k or more: by the dual encoder, and as they are answered."""
+        votes = None if corrections is None else corrections.votes(vectors, excluding)
+        if votes is None or votes.nnz == 0:
+            return self._search(texts, vectors, k, excluding)
+        near = np.flatnonzero(np.diff(votes.indptr))
+        if len(near) == len(texts):
+            return self._search(texts, vectors, k, excluding, votes)
+        # All together as if nobody had a say: texts that are far from every example are answered as ever, to the bit.
+        dense, answered = self._search(texts, vectors, k, excluding)
+        some = None if excluding is None else excluding[near]
+        own = self._search([texts[row] for row in near.tolist()], vectors[near], k, some, votes[near])
+        return dense.with_answers(near, own[0]), answered.with_answers(near, own[1])
+
+    def _search(
+        self,
+        texts: Sequence[str],
+        vectors: Tensor,
+        k: int,
+        excluding: csr_array | None,
+        votes: csr_array | None = None,
+    ) -> tuple[Ranking, Ranking]:
+        """What `_answer` gives, of texts that all have votes, or none."""
+        count, ranker, head_start = self.labels.count(), self.ranker, self.head_start
+        asked = k if votes is None else min(count, k + SPARE)  # who is voted out leaves a gap
+        width = asked if ranker is None else min(count, max(asked, ranker.settings.candidates))
         wider = width if head_start is None else min(count, max(width, SPARE) + SPARE)
         if excluding is None:
             dense = replace(self.index.search(vectors, wider), labels=len(self.labels))
         else:
             dense = top_k(vectors, self.vectors, wider, excluding=excluding, hidden=self.hidden)
         dense = dense if head_start is None else head_start.lift(dense, width)
-        return dense if ranker is None else ranker.rerank(texts, vectors, dense).head(k)
+        answered = dense if ranker is None else ranker.rerank(texts, vectors, dense)
+        if votes is not None:
+            answered = corrected(answered, votes, lambda rows: self._scores(vectors, rows))
+        return dense, answered
+
+    def _scores(self, vectors: Tensor, rows: NDArray[np.int32]) -> NDArray[np.float32]:
+        """What labels outside the ranker's candidates have: the dual encoder's scores, for rows of each text."""
+        scores = exact_scores(vectors.float().cpu(), rows.astype(np.int64), self._live.catalogue.vectors)
+        scores += 0 if self.head_start is None else self.head_start.bonus[rows]
+        return scores if self.ranker is None else np.float32(1 - self.ranker.weight) * scores
+
+    def explain(self, text: str, key: str) -> "Explanation":
+        """Why a text gets this label, or does not: its score in terms that add up, and what is behind each of them."""
+        return self.explainer(text).explain(key)
+
+    def explainer(self, text: str) -> "Explainer":
+        """Explains labels of one text, several for little more than the price of one."""
+        from umpteen.model.explain import Explainer
+
+        _check_texts([text])
+        vectors = encode_new(self.towers.query, [text])
+        k = min(USUAL_K, self.labels.count())
+        return Explainer(self._live, text, vectors, *self._answer([text], vectors, k, corrections=self.corrections))
+
+    def evaluate(self, texts: Any, labels: Any, **how: "Unpack[How]") -> Report:
+        """P, nDCG, R, PSP and PSnDCG on texts and labels as `umpteen.fit` takes them, by what `umpteen evaluate` uses.
+
+        Labels that the model lacks are left out of the truth, and propensities count the texts that are given.
+        """
+        from umpteen.data.dataset import given_dataset
+        from umpteen.model.evaluate import evaluate_model
+
+        return evaluate_model(self, given_dataset(texts, labels), "train", **how)[0]
+
+    def calibrate(self, texts: Any, labels: Any) -> Calibration:
+        """Learns probabilities from texts that the model was not trained on and their labels, and keeps them."""
+        if self.folder is None:
+            raise BadInput("the model has no folder to keep a calibration in; `save` it, and `load` what was saved")
+        from umpteen.data.dataset import given_dataset
+        from umpteen.model.evaluate import in_rows_of
+
+        held_out = self.held_out(in_rows_of(self, given_dataset(texts, labels)).train)
+        said = f"{len(held_out):,} texts, none of which the model was trained on, as the caller says"
+        calibration = fit_calibration(held_out, {"source": "unseen", "said": said})
+        self.keep_calibration(calibration)
+        return calibration
+
+    def held_out(self, split: Split) -> HeldOut:
+        """Its best labels of a split's texts, pairs to ignore left out, and which of them are right.
+
+        Examples have no say: the texts may be among them.
+        """
+        ranking = self.rank(split.texts, min(DEPTH, self.labels.count()), split.filtered.matrix, examples=False)
+        return HeldOut.of(ranking, split.relevance.without(split.filtered).matrix)
+
+    def keep_calibration(self, calibration: Calibration) -> None:
+        """Puts it into the folder, and uses it from now on."""
+        assert self.folder is not None
+        with self.folder.adding(CALIBRATION) as part:
+            calibration.save(part.folder)
+            figures = calibration.figures
+            part.about = {"held_out": calibration.origin, "ece": figures["ece"], "ece_raw": figures["ece_raw"]}
+            part.labels_version, part.needs = self.version, {RANKER: self.parts.get(RANKER)}
+        self.refresh()
 
     def add_labels(self, labels: Mapping[str, str] | Iterable[tuple[str, str]], *, note: str = "") -> int:
         """New labels by key and text, found from now on; returns the new version."""
@@ -272,17 +388,60 @@ class Classifier:
         def encode(texts: list[str]) -> Tensor:
             return encode_new(self.towers.label, texts).float().cpu()
 
-        return self._changed(lambda labels: labels.change(changes, encode, note, patience=patience, encoded=encoded))
+        self._changed(lambda model: model.catalogue.change(changes, encode, note, patience=patience, encoded=encoded))
+        return self.version
 
     def undo(self, to_version: int | None = None, *, note: str = "", patience: float = PATIENCE) -> int:
         """A new version in which all labels are as they were in an older one, by default the one before."""
-        return self._changed(lambda labels: labels.undo(to_version, note, patience=patience))
+        self._changed(lambda model: model.catalogue.undo(to_version, note, patience=patience))
+        return self.version
+
+    def learn(
+        self,
+        texts: Sequence[str],
+        labels: Sequence[str | Iterable[str]],
+        wrong: Sequence[Iterable[str]] | None = None,
+        note: str = "",
+        *,
+        patience: float = PATIENCE,
+        encoded: Encoded | None = None,
+    ) -> int:
+        """Texts with the keys of labels that are right for them, and of some that are wrong; returns how many.
+
+        From now on these texts, and those near to them, are answered accordingly. All are learnt or none; with a path,
+        they are on disk for good. `patience` and `encoded` are as `change_labels` has them.
+        """
+        _check_texts(texts)
+        wrong = [()] * len(texts) if wrong is None else wrong
+        if not len(texts) == len(labels) == len(wrong):
+            raise BadInput(
+                f"{len(texts):,} texts, but {len(labels):,} lists of right and {len(wrong):,} of wrong labels; "
+                "give each text one of each"
+            )
+        keys = [[(one,) if isinstance(one, str) else tuple(one) for one in column] for column in (labels, wrong)]
+        given = [Example(*row) for row in zip(texts, *keys, strict=True)]
+
+        def encode(new: list[str]) -> Tensor:
+            return encode_new(self.towers.query, new).float().cpu()
+
+        def learn(model: LiveModel) -> int:
+            return model.examples.learn(given, model.catalogue, encode, note, patience=patience, encoded=encoded)
+
+        return self._changed(learn)
+
+    def examples(self) -> list[Example]:
+        """What was learnt and not undone, oldest first."""
+        return self._live.examples.all()
+
+    def undo_examples(self, *, patience: float = PATIENCE) -> int:
+        """What the last call of `learn` taught counts no more; returns how many examples that were."""
+        return self._changed(lambda model: model.examples.undo(patience=patience))
 
     def refresh(self) -> bool:
         """Takes in what other processes have done to the folder; a few looks at the disk if there is nothing.
 
-        That is: changed labels, another ranker, index or calibration, or a whole new model. What cannot be used is an
-        error, and what was in use before stays in use.
+        That is: changed labels, examples, another ranker, index or calibration, or a whole new model. What cannot be
+        used is an error, and what was in use before stays in use.
         """
         if self.folder is None:
             return False
@@ -329,96 +488,25 @@ class Classifier:
         """Writes the model folder, whole or not at all; a model that stood there is replaced.
 
         `data` (name, fingerprint, licence…) and `training` go into the manifest and the model card. What is not given
-        is what the classifier was loaded with. The labels are written as they are now; their history stays behind. Over
-        its own folder it is refused if the folder's index would be lost. `unless_changed`: as `write_model` has it.
+        is what the classifier was loaded with. Labels and examples are written as they are now; their history stays
+        behind. Over its own folder it is refused if that folder's index would be lost. `unless_changed`: see
+        `save_model`.
         """
-        path, given = Path(path), {"report": report, "recipe": recipe, "data": data, "training": training}
-        if self.folder is not None and path.resolve() == self.folder.path.resolve():
-            self._rewrite(given)
-            return None
-        parts: Mapping[str, Part] = {}
-        if self.folder is not None:
-            with suppress(Replaced), self.folder.store.reading() as connection:  # else its parts are replaced, too
-                parts = checked_parts(connection)
-        model, carried = self._as_written(given), self._carried(parts, path)
-        return write_model(model, path, extra_files=extra_files, carried=carried, unless_changed=unless_changed)
+        reported = None if report is None else report.to_dict()
+        given: dict[str, Any] = {"report": reported, "recipe": recipe, "data": data, "training": training}
+        told = replace(self._live.told, **{name: value for name, value in given.items() if value})
+        return save_model(self._live, Path(path), told, extra_files=extra_files, unless_changed=unless_changed)
 
-    def _as_written(self, given: Mapping[str, Any]) -> Model:
-        """The model with its labels as they are now, and what is given."""
-        told = {name: given.get(name) or getattr(self, name) for name in ("recipe", "data", "training")}
-        told["report"] = given.get("report") or self._live.trained_report
-        return Model(self.towers, self.labels, self.vectors, ranker=self.ranker, **told)
-
-    def _carried(self, parts: Mapping[str, Part], path: Path, *, drop_index: bool = False) -> list[Carried]:
-        """Which of its folder's parts hold for a model with these very labels and scores, too, in this folder.
-
-        An index of older labels stays behind; over the model itself only if the caller says so.
-        """
-        is_own = path == self.path
-        found = [parts[CALIBRATION]] if CALIBRATION in parts and self._live.is_whole else []
-        index = parts.get(INDEX)
-        if index is not None and index.labels_version == self.version:
-            found += [index] if is_own or not index.about.get(BOUND) else []
-        elif index is not None and is_own and not drop_index:
-            raise BadInput(
-                f"the index of {path} was built of older labels and cannot come along; build it again first "
-                f"(`umpteen index build {path}`), or remove it (`umpteen index remove {path}`) and build it afterwards"
-            )
-        return [(part, self.folder.part_path(part)) for part in found if self.folder is not None]
-
-    def _rewrite(
-        self, given: Mapping[str, Any] | None = None, *, drop_index: bool = False, card: str | None = None
-    ) -> "Compacted":
-        """The model takes its own place: with all that others have changed, labels as they are, and no history.
-
-        Parts come along; an index of older labels is only dropped if the caller says so.
-        """
-        assert self.folder is not None
-        path, made = self.folder.path, {LABELS, VECTORS, REPORT, RECIPE, MARK}
-        extra = [self.folder.trained / name for name in self.folder.manifest["files"] if "/" not in name]
-        with self.folder.changing() as connection:
-            self._live.take_in(connection)
-            parts, versions = checked_parts(connection), len(self._live.catalogue.versions)
-            is_old = INDEX in parts and parts[INDEX].labels_version != self.version
-            if versions or given is not None:
-                write_model(
-                    self._as_written(given or {}),
-                    path,
-                    extra_files=[file for file in extra if file.name not in made],
-                    carried=self._carried(parts, path, drop_index=drop_index),
-                    held=True,
-                    card=card,
-                )
-        ModelFolder(path).sweep()
-        return Compacted(versions, self.version, self.labels.count(), is_old and versions > 0)
-
-    def _changed(self, change: Callable[[LiveCatalogue], None]) -> int:
+    def _changed(self, change: Callable[[LiveModel], Value]) -> Value:
         while True:
             try:
-                change(self._live.catalogue)
+                return change(self._live)
             except Replaced:
                 assert self.folder is not None
                 self._turn_to_the_current(self.folder.stamp())
                 continue
             finally:  # even if it was refused: other processes' changes may have come in meanwhile
                 self._live.tell_index()
-            return self.version
-
-
-class Compacted(NamedTuple):
-    """What became of a folder."""
-
-    versions: int  # that were folded in
-    version: int  # of the labels, as before
-    labels: int
-    dropped_index: bool
-
-
-def compact(path: Path, *, drop_index: bool = False) -> Compacted:
-    """The versions of a model's labels become its own files, whole or not at all: rows stay, the history ends."""
-    card = path / CARD
-    written = card.read_text("utf-8", errors="replace") if card.is_file() else None
-    return Classifier.load(path, index=False)._rewrite(drop_index=drop_index, card=written)
 
 
 def _check_texts(texts: Sequence[str]) -> None:

@@ -3,7 +3,7 @@
 import tomllib
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, TypedDict, Unpack
+from typing import Any, Protocol, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -11,16 +11,30 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from umpteen.calibration.calibration import evaluate_calibration
+from umpteen.calibration.calibration import Calibration, evaluate_calibration
 from umpteen.data.dataset import Dataset, Split
 from umpteen.data.labels import Relevance
 from umpteen.encoders.encoder import encode_texts
+from umpteen.encoders.towers import Towers
 from umpteen.errors import BadInput
-from umpteen.evaluation.metrics import USUAL, Difference, paired_differences
-from umpteen.evaluation.report import USUAL_KS, Evaluator, Report
-from umpteen.model.classifier import Classifier
-from umpteen.model.labels import TRAINED
+from umpteen.evaluation.report import USUAL, USUAL_KS, Difference, Evaluator, Report, paired_differences
+from umpteen.model.labels import TRAINED, LiveLabels
 from umpteen.search.ranking import Ranking, top_k
+
+
+class Judged(Protocol):
+    """What is asked of a classifier to judge it; it can so offer to judge itself."""
+
+    towers: Towers
+    labels: LiveLabels
+    vectors: Tensor
+    hidden: NDArray[np.int64]
+    has_ranker: bool
+    calibration: Calibration | None
+    recipe: str | None
+    data: dict[str, Any]
+
+    def rank(self, texts: Sequence[str], k: int, excluding: csr_array | None = None) -> Ranking: ...
 
 
 class How(TypedDict, total=False):
@@ -32,23 +46,22 @@ class How(TypedDict, total=False):
 
 
 def evaluate_model(
-    classifier: Classifier, dataset: Dataset, split: str = "test", **how: Unpack[How]
+    classifier: Judged, dataset: Dataset, split: str = "test", **how: Unpack[How]
 ) -> tuple[Report, Ranking]:
     """The model's report and ranking on one split of a dataset; A and B are its recipe's unless given."""
-    evaluator = _evaluator(classifier, dataset, split, **how)
-    if classifier.calibration is None:
-        ranking = _rank(evaluator, classifier)
-        return evaluator.report(ranking), ranking
-    depth = min(classifier.calibration.depth, classifier.labels.count())
-    wide = _rank(evaluator, classifier, at_least=depth)
-    ranking = wide.head(max(evaluator.at))
-    truth = evaluator.split.relevance.without(evaluator.split.filtered).matrix
-    calibration = evaluate_calibration(classifier.calibration, wide.head(depth), truth)
-    return evaluator.report(ranking).with_calibration(calibration), ranking
+    evaluator, calibration = evaluator_of(classifier, dataset, split, **how), classifier.calibration
+    asked, most = evaluator.split, max(evaluator.at)
+    depth = most if calibration is None else min(calibration.depth, classifier.labels.count())
+    wide = classifier.rank(asked.texts, max(most, depth), asked.filtered.matrix)
+    report = evaluator.report(wide.head(most))
+    if calibration is not None:
+        truth = asked.relevance.without(asked.filtered).matrix
+        report = report.with_calibration(evaluate_calibration(calibration, wide.head(depth), truth))
+    return report, wide.head(most)
 
 
 def report_by_origin(
-    classifier: Classifier, dataset: Dataset, split: str, ranking: Ranking, **how: Unpack[How]
+    classifier: Judged, dataset: Dataset, split: str, ranking: Ranking, **how: Unpack[How]
 ) -> dict[str, dict[str, Any]]:
     """A ranking evaluated by seen labels alone and by unseen ones alone, which were added or renamed after training.
 
@@ -56,12 +69,12 @@ def report_by_origin(
     Nothing, if all labels were trained.
     """
     labels = classifier.labels
-    trained = labels.origins() == TRAINED
+    trained = labels.origins == TRAINED
     if (trained | ~labels.active).all():
         return {}
     found: dict[str, dict[str, Any]] = {}
     for name, group in (("seen", trained), ("unseen", ~trained)):
-        evaluator = _evaluator(classifier, dataset, split, counting=group, **how)
+        evaluator = evaluator_of(classifier, dataset, split, counting=group, **how)
         right = evaluator.split.relevance.without(evaluator.split.filtered).pairs
         report = evaluator.report(ranking) if right else None
         found[name] = {
@@ -75,21 +88,16 @@ def report_by_origin(
 
 
 def compare_models(
-    classifiers: Sequence[Classifier], dataset: Dataset, split: str = "test", **how: Unpack[How]
+    classifiers: Sequence[Judged], dataset: Dataset, split: str = "test", **how: Unpack[How]
 ) -> tuple[list[Report], list[dict[str, Difference]]]:
     """All models' reports, and each one's but the first paired differences from the first, whose A and B all use."""
     how["propensity"] = how.get("propensity") or propensity_of_recipe(classifiers[0])
-    reports, terms = [], []
-    for classifier in classifiers:
-        evaluator = _evaluator(classifier, dataset, split, **how)
-        ranking = _rank(evaluator, classifier)
-        reports.append(evaluator.report(ranking))
-        terms.append(evaluator.terms(ranking))
-    return reports, [paired_differences(other, terms[0]) for other in terms[1:]]
+    reports = [evaluate_model(classifier, dataset, split, **how)[0] for classifier in classifiers]
+    return reports, [paired_differences(other.terms, reports[0].terms) for other in reports[1:]]
 
 
 def evaluate_ensemble(
-    classifiers: Sequence[Classifier], dataset: Dataset, split: str = "test", **how: Unpack[How]
+    classifiers: Sequence[Judged], dataset: Dataset, split: str = "test", **how: Unpack[How]
 ) -> tuple[Report, Ranking]:
     """The report and ranking of several dual encoders whose scores are averaged; rows and A and B are the first's.
 
@@ -101,7 +109,7 @@ def evaluate_ensemble(
             "one of the models has a ranker, and only dual encoders can be averaged; --no-ranker leaves it out"
         )
     labels = torch.cat([classifier.vectors[_rows_as_in(first, classifier)] for classifier in classifiers], 1)
-    evaluator = _evaluator(first, dataset, split, **how)
+    evaluator = evaluator_of(first, dataset, split, **how)
     queries = [encode_texts(classifier.towers.query, evaluator.split.texts) for classifier in classifiers]
     mean = torch.cat(queries, 1).float() / len(classifiers)
     filtered = evaluator.split.filtered.matrix
@@ -109,19 +117,8 @@ def evaluate_ensemble(
     return evaluator.report(ranking), ranking
 
 
-def _rank(evaluator: Evaluator, classifier: Classifier, *, at_least: int = 1) -> Ranking:
-    return evaluator.rank(
-        classifier.towers.query,
-        classifier.vectors,
-        ranker=classifier.ranker,
-        head_start=classifier.head_start,
-        hidden=classifier.hidden,
-        at_least=at_least,
-    )
-
-
-def _evaluator(
-    classifier: Classifier,
+def evaluator_of(
+    classifier: Judged,
     dataset: Dataset,
     split: str,
     *,
@@ -137,6 +134,7 @@ def _evaluator(
         rows = np.where(counting, np.arange(len(counting)), -1)
         chosen = replace(chosen, relevance=_moved(chosen.relevance, rows, len(counting)))
     a, b = propensity or propensity_of_recipe(classifier)
+    at = tuple(k for k in at if k <= classifier.labels.count())
     return Evaluator(dataset, chosen, at=at, a=a, b=b, as_published=as_published)
 
 
@@ -148,10 +146,10 @@ def split_of(dataset: Dataset, name: str) -> Split:
     return splits[name]
 
 
-def _rows_as_in(first: Classifier, other: Classifier) -> Tensor:
+def _rows_as_in(first: Judged, other: Judged) -> Tensor:
     """Where the other model keeps the vector of each of the first one's labels; retired ones have any."""
     wanted, known = (
-        {key: row for row, (key, active) in enumerate(zip(labels.keys, labels.active.tolist(), strict=True)) if active}
+        {labels.keys[row]: row for row in np.flatnonzero(labels.active).tolist()}
         for labels in (first.labels, other.labels)
     )
     missing = [key for key in wanted if key not in known]
@@ -161,19 +159,19 @@ def _rows_as_in(first: Classifier, other: Classifier) -> Tensor:
     return torch.tensor([known.get(key, 0) for key in first.labels.keys])
 
 
-def propensity_of_recipe(classifier: Classifier) -> tuple[float, float]:
+def propensity_of_recipe(classifier: Judged) -> tuple[float, float]:
     """A and B as the model's recipe has them, or else the usual ones."""
     recipe = tomllib.loads(classifier.recipe or "").get("evaluation", {})
     return recipe.get("propensity_a", USUAL[0]), recipe.get("propensity_b", USUAL[1])
 
 
-def in_rows_of(classifier: Classifier, dataset: Dataset) -> Dataset:
+def in_rows_of(classifier: Judged, dataset: Dataset) -> Dataset:
     """The dataset with its labels renumbered to the model's rows, found by key; those it has retired are left out.
 
     A key that the model never had is refused; a label that is only named is left out, as nothing tells what it means.
     """
     labels = classifier.labels
-    if labels.count() == len(labels) and labels.keys == dataset.labels.keys:
+    if labels.count() == len(labels) and [*labels.keys] == [*dataset.labels.keys]:
         return dataset
     known = {key: row for row, key in enumerate(labels.keys)}
     rows = np.array([known.get(key, -1) for key in dataset.labels.keys])
@@ -185,13 +183,40 @@ def in_rows_of(classifier: Classifier, dataset: Dataset) -> Dataset:
             "by their texts, `umpteen train --from` trains them"
         )
     rows[(rows >= 0) & ~labels.active[rows]] = -1
-
-    def in_rows(split: Split) -> Split:
-        relevance, filtered = (_moved(pairs, rows, len(labels)) for pairs in (split.relevance, split.filtered))
-        return Split(split.texts, relevance, filtered)
-
-    moved: dict[str, Any] = {name: in_rows(split) for name, split in dataset.splits().items()}
+    moved: dict[str, Any] = {
+        name: Split(split.texts, *(_moved(pairs, rows, len(labels)) for pairs in (split.relevance, split.filtered)))
+        for name, split in dataset.splits().items()
+    }
     return replace(dataset, labels=labels.catalogue(), **moved)
+
+
+def as_trained(classifier: Judged, dataset: Dataset, *, otherwise: str | None) -> Dataset:
+    """The dataset split as the model's recipe split it, its labels in the model's rows.
+
+    Unless it has a validation split that the model has not seen, `otherwise` is what the caller can give instead; None:
+    it is not needed.
+    """
+    recipe = tomllib.loads(classifier.recipe or "")
+    data = recipe.get("data", {})
+    is_held_out = data.get("fit_on") == "train"
+    if otherwise is not None:
+        if not is_held_out:
+            saw = "was fitted on validation, too" if data else "does not say what it was trained on"
+            raise BadInput(f"the model {saw}, so there are no texts that it has not seen; give {otherwise}")
+        require_own_data(classifier, dataset, otherwise)
+    dataset = in_rows_of(classifier, dataset)
+    if is_held_out:
+        return dataset.with_validation(data["validation_fraction"], recipe["seed"])
+    return dataset.with_validation_in_train()
+
+
+def require_own_data(classifier: Judged, dataset: Dataset, otherwise: str) -> None:
+    """Refuses data that the model was not trained on."""
+    if classifier.data.get("fingerprint") != dataset.fingerprint:
+        raise BadInput(
+            f"{dataset.name} is not what the model was trained on ({classifier.data.get('name')}), so it is unknown "
+            f"which of its texts the model has not seen; give that dataset, or {otherwise}"
+        )
 
 
 def _moved(relevance: Relevance, rows: NDArray[np.int64], labels: int) -> Relevance:

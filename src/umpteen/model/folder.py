@@ -23,18 +23,14 @@ from safetensors import SafetensorError, safe_open
 from umpteen.errors import BadFile, BadInput, DamagedModel, NotSaved, UmpteenError
 from umpteen.files.progress import Advance
 from umpteen.files.storage import atomic_folder, is_taken, unfinished_target
-from umpteen.model.changes import Part, Replaced, Store, digest_of, drop_part, is_database, read_parts, write_part
+from umpteen.model.changes import Part, Replaced, Store, drop_part, has_version, is_database, read_parts, write_part
 from umpteen.version import __version__
 
 FORMAT = 3
 MANIFEST, MARK = "manifest.json", "part.json"
 REPORT, RECIPE, CARD = "report.json", "recipe.toml", "README.md"
 RANKER, INDEX, CALIBRATION = "ranker", "index", "calibration"
-_REMOVED_BY = {
-    RANKER: ", or remove it (`umpteen rerank remove`)",
-    INDEX: ", or remove it (`umpteen index remove`)",
-}
-_OLD_MANIFEST = "umpteen.json"  # of formats 1 and 2
+_REMOVED_BY = {RANKER: "umpteen rerank remove", INDEX: "umpteen index remove"}
 ALWAYS_HASHED = 8 * 2**20  # bytes; larger files are hashed once after a change, else judged by size and header
 _ID = re.compile(r"[0-9a-f]{8}")
 _OURS = re.compile(rf"(model|{RANKER}|{INDEX}|{CALIBRATION})-({_ID.pattern})(\.db)?")
@@ -45,6 +41,7 @@ _UNREADABLE += (AttributeError, TypeError, RuntimeError, SafetensorError)
 
 Files = dict[str, dict[str, Any]]  # size and SHA-256 by name
 Stamp = tuple[tuple[int, int, int], ...]  # of some files: inode, time of change in nanoseconds, size
+Hashed = tuple[str, str, str]  # a file, its stamp then, and its SHA-256
 Result = TypeVar("Result")
 
 
@@ -57,6 +54,7 @@ class ModelFolder:
         self.model: str = self.manifest["model"]
         self.trained = self.path / f"model-{self.model}"
         self.store = Store(self.path / f"model-{self.model}.db", self.model, self.is_current)
+        self._hashed: list[Hashed] = []  # large files that were found to be whole, and are not known as such yet
 
     def is_current(self) -> bool:
         return bool(read_manifest(self.path)["model"] == self.model)
@@ -86,7 +84,7 @@ class ModelFolder:
                     raise NotSaved(
                         f"{self.path}: has another {other} by now, so this {name} holds no more; make it again"
                     )
-            if digest_of(connection, new.labels_version) is None:
+            if not has_version(connection, new.labels_version):
                 raise NotSaved(f"{self.path}: its labels were put back meanwhile; make the {name} again")
             new.replaced = there.get(name)
             write_part(connection, Part(name, target.name, new.labels_version, new.about, files))
@@ -127,49 +125,78 @@ class ModelFolder:
                     for path in list(self.path.iterdir()):
                         if path.name not in needed:
                             remove_if_ours(path)
-                    known = connection.execute("SELECT file FROM verified").fetchall()
-                    gone = [file for file in known if file[0].partition("/")[0] not in needed]
-                    connection.executemany("DELETE FROM verified WHERE file = ?", gone)
+                    gone = f"substr(file, 1, instr(file, '/') - 1) NOT IN ({', '.join('?' * len(needed))})"
+                    connection.execute(f"DELETE FROM verified WHERE {gone}", [*needed])
 
     def _names(self, connection: Connection) -> set[str]:
         parts = (part.folder for part in read_parts(connection).values())
         return {self.trained.name, f"{self.trained.name}.db", *parts}
 
-    def require_whole(self, parts: Iterable[Part], verified: "Verified", only: tuple[str, ...] = ("",)) -> None:
+    def require_whole(self, connection: Connection, parts: Iterable[Part] = (), only: tuple[str, ...] = ("",)) -> None:
         """Refuses damaged files, as far as `problems` sees without reading every byte."""
-        for problem in self.problems(parts, verified, every_byte=False, only=only):
+        for problem in self.problems(connection, parts, only=only):
             raise DamagedModel(problem)
 
     def problems(
         self,
+        connection: Connection,
         parts: Iterable[Part],
-        verified: "Verified",
         *,
-        every_byte: bool,
+        every_byte: bool = False,
         only: tuple[str, ...] = ("",),
         progress: Advance | None = None,
-    ) -> list[str]:
+    ) -> Iterator[str]:
         """What is not as the manifest and the parts say, one line for each file whose path begins with one of `only`.
 
         Small files are hashed, large ones if they have changed since they last were or if every byte is to be looked
         at; else these are judged by size and header. Advance counts bytes.
         """
+        known = set(connection.execute("SELECT * FROM verified"))
         groups = [(self.trained.name, self.manifest["files"], "copy the model again, or train it again")]
         for part in parts:
-            advice = f"make the {part.name} again{_REMOVED_BY.get(part.name, '')}"
-            groups.append((part.folder, part.files, advice))
+            other = f", or remove it (`{_REMOVED_BY[part.name]}`)" if part.name in _REMOVED_BY else ""
+            groups.append((part.folder, part.files, f"make the {part.name} again{other}"))
         total = sum(file["bytes"] for _, files, _ in groups for file in files.values())
-        found, done = [], 0
+        done = 0
         for folder, files, advice in groups:
             for name, expected in files.items():
                 at = f"{folder}/{name}"
-                problem = _problem(self.path / at, at, expected, verified, every_byte) if at.startswith(only) else None
+                problem = self._problem(at, expected, known, every_byte) if at.startswith(only) else None
                 if problem is not None:
-                    found.append(f"{self.path / at}: {problem}; {advice}")
+                    yield f"{self.path / at}: {problem}; {advice}"
                 done += expected["bytes"]
                 if progress is not None:
                     progress(done, total)
-        return found
+
+    def _problem(self, name: str, expected: dict[str, Any], known: set[Hashed], every_byte: bool) -> str | None:
+        path = self.path / name
+        if not path.is_file():
+            return "is missing"
+        stamp = stamp_of(path)  # before it is read: what is written to it meanwhile gives it another
+        size = path.stat().st_size
+        if size != expected["bytes"]:
+            return f"has {size:,} bytes instead of {expected['bytes']:,}"
+        is_large, hashed = size > ALWAYS_HASHED, (name, str(stamp), expected["sha256"])
+        if is_large and path.suffix == ".safetensors":
+            try:
+                with safe_open(path, framework="pt"):
+                    pass
+            except SafetensorError as error:
+                return f"has a damaged header ({error})"
+        if is_large and not every_byte and (hashed in known or not os.access(path.parent, os.W_OK)):
+            return None
+        if sha256_of(path) != expected["sha256"]:
+            return "was altered, its SHA-256 does not match"
+        if is_large:
+            self._hashed.append(hashed)
+        return None
+
+    def keep_hashes(self) -> None:
+        """What was hashed need not be again; where that cannot be kept at once, nothing is lost but time."""
+        if self._hashed:
+            with suppress(UmpteenError, Replaced), self.store.changing(0.0) as connection:
+                write_hashes(connection, self._hashed)
+                self._hashed.clear()
 
 
 @dataclass
@@ -183,35 +210,6 @@ class NewPart:
     needs: dict[str, Part | None] = field(default_factory=dict)  # other parts that it was made with
     replaces: tuple[str, ...] = ()  # other parts that hold no more
     replaced: Part | None = None  # whose place it has taken
-
-
-class Verified:
-    """The large files that were compared with their SHA-256, and have not changed since."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._known = {file: (stamp, sha) for file, stamp, sha in connection.execute("SELECT * FROM verified")}
-        self._new: list[tuple[str, str, str]] = []
-
-    def knows(self, name: str, path: Path, sha256: str) -> bool:
-        return self._known.get(name) == (str(stamp_of(path)), sha256)
-
-    def add(self, name: str, stamp: str, sha256: str) -> None:
-        self._new.append((name, stamp, sha256))
-
-    def add_new(self, folder: Path, files: Files) -> None:
-        """Files that were hashed just now."""
-        for name, file in files.items():
-            if file["bytes"] > ALWAYS_HASHED:
-                self.add(f"{folder.name}/{name}", str(stamp_of(folder / name)), file["sha256"])
-
-    def keep(self, store: Store) -> None:
-        """Where that is possible at once; without it, nothing is lost but time."""
-        if self._new:
-            with suppress(UmpteenError, Replaced), store.changing(0.0) as connection:
-                self.write(connection)
-
-    def write(self, connection: Connection) -> None:
-        connection.executemany("INSERT OR REPLACE INTO verified VALUES (?, ?, ?)", self._new)
 
 
 def at_one_moment(path: Path | str, read: Callable[[ModelFolder, Connection], Result]) -> Result:
@@ -246,10 +244,10 @@ def checked_parts(connection: Connection) -> dict[str, Part]:
         ours = _OURS.fullmatch(part.folder)
         if ours is None or ours[1] != part.name or ours[3]:
             raise DamagedModel(f"the model's {part.name} is said to be in {part.folder!r}; do not use this model")
-        if digest_of(connection, part.labels_version) is None:
-            version = part.labels_version
+        if not has_version(connection, part.labels_version):
             raise DamagedModel(
-                f"{part.folder}: was made with version {version} of the labels, which is not there; make it again"
+                f"{part.folder}: was made with version {part.labels_version} of the labels, which is not there; "
+                f"make the {part.name} again"
             )
         _require_confined(part.files, part.folder)
     return parts
@@ -260,10 +258,6 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     if not folder.is_dir():
         raise BadFile(folder, "there is no such model folder; `umpteen train` makes one")
-    if (folder / _OLD_MANIFEST).is_file() and not path.is_file():
-        raise DamagedModel(
-            f"{folder}: was written by an older umpteen, in a format this one ({FORMAT}) does not read; train it again"
-        )
     try:
         content: dict[str, Any] = json.loads(read_plainly(path))
         found, model = content["format"], content.get("model")
@@ -286,14 +280,17 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return content
 
 
-def refuse_links(folder: Path) -> None:
+def refuse_links(folder: Path | str) -> None:
     """A model folder holds files and folders of its own, and nothing that leads elsewhere."""
-    for entry in _everything(folder):
-        if entry.is_symlink() or not (entry.is_dir(follow_symlinks=False) or entry.is_file(follow_symlinks=False)):
-            raise DamagedModel(
-                f"{entry.path}: is a link or no file; a model folder holds its own files only. Nothing was changed: "
-                "remove it, and ask where the model comes from"
-            )
+    with suppress(FileNotFoundError), os.scandir(folder) as entries:  # databases in use make and remove files
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                refuse_links(entry.path)
+            elif not entry.is_file(follow_symlinks=False):
+                raise DamagedModel(
+                    f"{entry.path}: is a link or no file; a model folder holds its own files only. Nothing was "
+                    "changed: remove it, and ask where the model comes from"
+                )
 
 
 def verify(path: Path | str, progress: Advance | None = None) -> list[str]:
@@ -301,7 +298,7 @@ def verify(path: Path | str, progress: Advance | None = None) -> list[str]:
 
     def look(folder: ModelFolder, connection: Connection) -> list[str]:
         parts = checked_parts(connection).values()
-        found = folder.problems(parts, Verified(connection), every_byte=True, progress=progress)
+        found = list(folder.problems(connection, parts, every_byte=True, progress=progress))
         for part in parts:
             mark_of_it, digest = folder.part_path(part) / MARK, _digest_of(part.about)
             is_whole = not any(problem.startswith(f"{mark_of_it}:") for problem in found)
@@ -362,6 +359,16 @@ def _read_mark(folder: Path) -> dict[str, Any]:
     return {}
 
 
+def hashed_now(folder: Path, files: Files) -> list[Hashed]:
+    """Of files that were listed a moment ago, the large ones."""
+    large = {name: file["sha256"] for name, file in files.items() if file["bytes"] > ALWAYS_HASHED}
+    return [(f"{folder.name}/{name}", str(stamp_of(folder / name)), sha256) for name, sha256 in large.items()]
+
+
+def write_hashes(connection: Connection, hashed: Iterable[Hashed]) -> None:
+    connection.executemany("INSERT OR REPLACE INTO verified VALUES (?, ?, ?)", hashed)
+
+
 def listed(folder: Path, living: str | None = None) -> Files:
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     return {
@@ -369,30 +376,6 @@ def listed(folder: Path, living: str | None = None) -> Files:
         for path in paths
         if living is None or not path.is_relative_to(folder / living)
     }
-
-
-def _problem(path: Path, name: str, expected: dict[str, Any], verified: Verified, every_byte: bool) -> str | None:
-    if not path.is_file():
-        return "is missing"
-    stamp = stamp_of(path)  # before it is read: what is written to it meanwhile gives it another
-    size = path.stat().st_size
-    if size != expected["bytes"]:
-        return f"has {size:,} bytes instead of {expected['bytes']:,}"
-    is_large = size > ALWAYS_HASHED
-    if is_large and path.suffix == ".safetensors":
-        try:
-            with safe_open(path, framework="pt"):
-                pass
-        except SafetensorError as error:
-            return f"has a damaged header ({error})"
-    is_known = verified.knows(name, path, expected["sha256"]) or not os.access(path.parent, os.W_OK)
-    if is_large and is_known and not every_byte:
-        return None
-    if sha256_of(path) != expected["sha256"]:
-        return "was altered, its SHA-256 does not match"
-    if is_large:
-        verified.add(name, str(stamp), expected["sha256"])
-    return None
 
 
 def stamp_of(path: Path | str) -> tuple[int, int, int]:
@@ -410,14 +393,6 @@ def _require_confined(files: Mapping[str, Any], where: str) -> None:
             raise DamagedModel(f"{where}: lists {name!r}, which is no file of the model; do not use this model")
         if not (isinstance(file, dict) and isinstance(file.get("bytes"), int) and isinstance(file.get("sha256"), str)):
             raise DamagedModel(f"{where}: says nothing of the size and SHA-256 of {name!r}; copy the model again")
-
-
-def _everything(folder: Path | str) -> Iterator[os.DirEntry[str]]:
-    with suppress(FileNotFoundError), os.scandir(folder) as entries:  # databases in use make and remove files
-        for entry in entries:
-            yield entry
-            if entry.is_dir(follow_symlinks=False):
-                yield from _everything(entry.path)
 
 
 def sha256_of(path: Path) -> str:

@@ -11,20 +11,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from umpteen.data.dataset import Dataset
-from umpteen.data.text_files import BadRow, InputRows
+from umpteen.data.formats.reading import BadRow, InputRows
 from umpteen.encoders.encoder import encode_texts
 from umpteen.errors import BadFile, BadInput, NotSaved
 from umpteen.files.progress import Progress
 from umpteen.model.catalogue import open_labels
 from umpteen.model.changes import Part, read_parts, write_part
 from umpteen.model.classifier import Classifier
-from umpteen.model.folder import INDEX, ModelFolder, Verified, at_one_moment, checked_parts
+from umpteen.model.folder import INDEX, ModelFolder, at_one_moment, checked_parts
 from umpteen.model.labels import LiveLabels
 from umpteen.search.certificate import Certificate, interval, queries_per_second, tune
-from umpteen.search.engine import ExactIndex, LabelIndex
-from umpteen.search.index import Indexed, Rows
-from umpteen.search.kinds import KINDS, class_of, forget
+from umpteen.search.index import KINDS, ExactIndex, Indexed, Rows, class_of
 
 CERTIFICATE = "certificate.json"
 USUAL = 1000  # queries
@@ -38,13 +35,19 @@ class Sample(NamedTuple):
     origin: str
 
 
-def of_label_texts(labels: LiveLabels, count: int = USUAL, seed: int = 0) -> Sample:
+def sample_of(texts: Sequence[str], origin: str, count: int = USUAL, rows: Rows | None = None) -> Sample:
+    """Some of the texts, or of those in these rows."""
+    rows = np.arange(len(texts)) if rows is None else rows
+    chosen = np.random.default_rng(0).choice(rows, min(count, len(rows)), replace=False)
+    return Sample([texts[row] for row in np.sort(chosen).tolist()], origin)
+
+
+def of_label_texts(labels: LiveLabels, count: int = USUAL) -> Sample:
     """Texts of some labels: all there is where nothing is known of the queries to come."""
-    said = "the labels' own texts, encoded as queries"
-    return _sample(labels.texts, count, seed, said, rows=np.flatnonzero(labels.active))
+    return sample_of(labels.texts, "the labels' own texts, encoded as queries", count, np.flatnonzero(labels.active))
 
 
-def of_file(path: Path, count: int = USUAL, seed: int = 0) -> Sample:
+def of_file(path: Path, count: int = USUAL) -> Sample:
     """Some texts of a file: one a line, or the field `text` of JSON lines or a table."""
     texts = []
     for row in InputRows(path):
@@ -53,18 +56,7 @@ def of_file(path: Path, count: int = USUAL, seed: int = 0) -> Sample:
         texts.append(row.text)
     if len(texts) < 2:
         raise BadFile(path, f"holds {len(texts)} texts; an index is tuned on some and certified on others")
-    return _sample(texts, count, seed, f"texts of {path.name}")
-
-
-def of_dataset(dataset: Dataset, count: int = USUAL, seed: int = 0) -> Sample:
-    """Some training texts of a dataset."""
-    return _sample(dataset.train.texts, count, seed, f"training texts of {dataset.name}")
-
-
-def _sample(texts: Sequence[str], count: int, seed: int, origin: str, rows: Rows | None = None) -> Sample:
-    rows = np.arange(len(texts)) if rows is None else rows
-    chosen = np.random.default_rng(seed).choice(rows, min(count, len(rows)), replace=False)
-    return Sample([texts[row] for row in np.sort(chosen).tolist()], origin)
+    return sample_of(texts, f"texts of {path.name}", count)
 
 
 def build_index(
@@ -82,7 +74,15 @@ def build_index(
     If the recall cannot be reached, nothing is changed. Where the sample of queries is a number, so many of the labels'
     own texts are the queries; `k` is 10, or as many as the ranker looks at; `uri` says where Milvus is.
     """
-    chosen = _checked(kind, recall, k, uri)
+    chosen = class_of(kind)
+    if not 0 < recall <= 1:
+        raise BadInput(f"a recall of {recall:g} is asked for; it must lie above 0 and not above 1")
+    if k is not None and k < 1:
+        raise BadInput(f"k is {k}; ask for at least 1 label")
+    if uri is not None and not chosen.has_address:
+        others = [name for name in KINDS if class_of(name).has_address]
+        raise BadInput(f"an address ({uri}) is for {', '.join(others)}; {kind} keeps its files in the model folder")
+    chosen.check(uri)
     tell = progress or (lambda name, done, total: None)
     classifier = Classifier.load(model, index=False)
     folder = classifier.folder
@@ -125,7 +125,7 @@ def build_index(
         )
         save_certificate(certificate, part.folder)
     if part.replaced is not None:
-        forget(folder.part_path(part.replaced), part.replaced.about)
+        _forget(folder, part.replaced)
     return certificate
 
 
@@ -158,20 +158,6 @@ def sync_index(model: Path | str, *, sample: Sample | int = USUAL, progress: Pro
     return len(changed)
 
 
-def _checked(kind: str, recall: float, k: int | None, uri: str | None) -> type[LabelIndex]:
-    """The indexes of this kind, if it can be built as is asked for."""
-    chosen = class_of(kind)
-    if not 0 < recall <= 1:
-        raise BadInput(f"a recall of {recall:g} is asked for; it must lie above 0 and not above 1")
-    if k is not None and k < 1:
-        raise BadInput(f"k is {k}; ask for at least 1 label")
-    if uri is not None and not chosen.has_address:
-        others = [name for name in KINDS if class_of(name).has_address]
-        raise BadInput(f"an address ({uri}) is for {', '.join(others)}; {kind} keeps its files in the model folder")
-    chosen.check(uri)
-    return chosen
-
-
 def index_of(model: Path) -> tuple[Part, Certificate] | None:
     """The index of a model folder, if it has one and its files are whole, and what was measured when it was built."""
 
@@ -179,7 +165,7 @@ def index_of(model: Path) -> tuple[Part, Certificate] | None:
         part = checked_parts(connection).get(INDEX)
         if part is None:
             return None
-        folder.require_whole([part], Verified(connection), only=(part.folder,))
+        folder.require_whole(connection, [part], (part.folder,))
         return part, Certificate(**json.loads((folder.part_path(part) / CERTIFICATE).read_text(encoding="utf-8")))
 
     return at_one_moment(model, read)
@@ -195,7 +181,13 @@ def remove_index(model: Path) -> str | None:
     """The model searches exactly from now on; returns what was left behind elsewhere, if something was."""
     folder = ModelFolder(model)
     part = folder.drop(INDEX)
-    return forget(folder.part_path(part), part.about)
+    return _forget(folder, part)
+
+
+def _forget(folder: ModelFolder, part: Part) -> str | None:
+    """Removes what lies elsewhere of an index that is gone; of a kind that nobody knows here, nothing does."""
+    kind = str(part.about.get("kind"))
+    return class_of(kind).forget(folder.part_path(part), part.about) if kind in KINDS else None
 
 
 def save_certificate(certificate: Certificate, folder: Path) -> None:

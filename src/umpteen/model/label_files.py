@@ -3,68 +3,33 @@
 import csv
 import io
 import json
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from umpteen.data.formats.reading import ENDINGS, is_table, read_records, string
-from umpteen.data.prepared import Place
 from umpteen.errors import BadFile, BadInput
 from umpteen.files.storage import write_atomically
-from umpteen.model.changes import Add, Change, Rename, Retire, step_of
+from umpteen.model.changes import Add, Change, Rename, Retire
 from umpteen.model.labels import LiveLabels
 
 
-class Line(NamedTuple):
-    """One label of a file."""
+def changes_of(
+    path: Path,
+    labels: LiveLabels,
+    *,
+    kind: type[Add] | type[Rename] | type[Retire] | None = None,
+    retire_missing: bool = False,
+) -> list[Change]:
+    """A change of this kind for each line of the file; one that cannot be made is refused by its number.
 
-    at: Place
-    key: str
-    text: str  # empty where only keys were asked for
-    retired: bool
-
-
-def additions(path: Path, labels: LiveLabels) -> list[Change]:
-    """An Add for each line; a line that cannot be added is refused by its number."""
-    return [_checked(Add(line.key, line.text), line.at, labels) for line in read_lines_of(path)]
-
-
-def renamings(path: Path, labels: LiveLabels) -> list[Change]:
-    return [_checked(Rename(line.key, line.text), line.at, labels) for line in read_lines_of(path)]
-
-
-def retirements(path: Path, labels: LiveLabels) -> list[Change]:
-    """A Retire for each line, whose text, if it has one, does not matter."""
-    return [_checked(Retire(line.key), line.at, labels) for line in read_lines_of(path, texts=False)]
-
-
-def changes_of(path: Path, labels: LiveLabels, *, retire_missing: bool = False) -> list[Change]:
-    """What makes the labels those of the file: new ones added, other texts renamed, lines marked as retired retired.
-
-    Labels that are not in the file stay, unless they are to be retired.
+    Without a kind, what makes the labels those of the file: new ones added, other texts renamed, lines marked as
+    retired retired. Labels that are not in the file stay, unless they are to be retired.
     """
-    changes: list[Change] = []
-    named: set[str] = set()
-    for line in read_lines_of(path):
-        named.add(line.key)
-        there = labels.text_of(line.key)
-        if line.retired:
-            changes += [Retire(line.key)] if there is not None else []
-        elif there is None:
-            changes.append(_checked(Add(line.key, line.text), line.at, labels))
-        elif there != line.text:
-            changes.append(_checked(Rename(line.key, line.text), line.at, labels))
-    if retire_missing:
-        changes += [Retire(labels.keys[row]) for row in labels.find_rows() if labels.keys[row] not in named]
-    return changes
-
-
-def read_lines_of(path: Path, *, texts: bool = True) -> Iterator[Line]:
-    """Key and text of each line; a key that stands twice is refused with both lines."""
     if not path.is_file():
         raise BadFile(path, "there is no such file")
     if not path.name.endswith(ENDINGS):
         raise BadFile(path, f"labels are read from {', '.join(ENDINGS[:3])}, packed or not (.gz)")
+    changes: list[Change] = []
     first: dict[str, int] = {}
     for at, record in read_records(path, lambda _: None):
         key = string(record, "key", at)
@@ -72,16 +37,23 @@ def read_lines_of(path: Path, *, texts: bool = True) -> Iterator[Line]:
         if key in first:
             raise at.error(f"label key {key!r} stands twice, first in line {first[key]:,}; keys must be unique")
         first[key] = at.line
-        retired = record.get("retired") in (True, "true", "True", "1")
-        yield Line(at, key, string(record, "text", at) if texts and not retired else "", retired)
-
-
-def _checked(change: Change, at: Place, labels: LiveLabels) -> Change:
-    try:
-        step_of(change, labels)
-    except BadInput as problem:
-        raise at.error(str(problem)) from None
-    return change
+        make = kind or (Rename if key in labels else Add)
+        if record.get("retired") in (True, "true", "True", "1") and kind is not Retire:
+            if kind is not None:
+                raise at.error(f"label {key!r} is marked as retired; `umpteen labels import` takes it so")
+            if key not in labels:
+                continue
+            make = Retire
+        change = Retire(key) if issubclass(make, Retire) else make(key, string(record, "text", at))
+        if isinstance(change, Rename) and labels.text_of(key) == change.text:
+            continue  # whatever it is, it is not new
+        try:
+            changes += [change] if labels.step_of(change) is not None else []
+        except BadInput as problem:
+            raise at.error(str(problem)) from None
+    if retire_missing:
+        changes += [Retire(labels.keys[row]) for row in labels.find_rows() if labels.keys[row] not in first]
+    return changes
 
 
 def write_label_file(path: Path, labels: LiveLabels, *, retired: bool = False) -> int:

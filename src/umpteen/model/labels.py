@@ -5,10 +5,13 @@ A label keeps its row for ever. Adding appends a row, renaming changes a row's t
 
 import sqlite3
 import threading
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
+from copy import copy
+from difflib import get_close_matches
 from heapq import merge
-from itertools import chain, islice, takewhile
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from urllib.parse import quote
@@ -17,8 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from umpteen.data.labels import LabelCatalogue
-from umpteen.errors import DamagedModel
-from umpteen.model.changes import Version, unknown_key
+from umpteen.data.prepared import KEYS_CHEAP_TO_COMPARE
+from umpteen.errors import BadInput, DamagedModel
+from umpteen.model.changes import Add, Change, Retire, Step, Version, check_key, check_text, check_type
 
 LABELS = "labels.db"
 Origin = Literal["trained", "added", "renamed"]
@@ -37,12 +41,7 @@ _SCHEMA = (
     "tokenize = 'trigram case_sensitive 1')",
 )
 
-Stop = Callable[[], bool]  # whether nobody waits for a search any more
-
-
-def never() -> bool:
-    """Of a search that somebody waits for to its end."""
-    return False
+Stop = Callable[[], bool] | None  # whether nobody waits for a search any more
 
 
 class Column(Sequence[str]):
@@ -65,16 +64,6 @@ class Column(Sequence[str]):
 
     def __iter__(self) -> Iterator[str]:
         return self._of_all()
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Sequence)
-            and not isinstance(other, str)
-            and len(self) == len(other)
-            and all(one == two for one, two in zip(self, other, strict=True))
-        )
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 class StoredLabels:
@@ -112,14 +101,10 @@ class StoredLabels:
         return self._reading.rows(query, given)
 
     def find(self, key: str) -> int | None:
-        if not _is_text(key):
-            return None
         return next((int(row) for (row,) in self.rows("SELECT row FROM labels WHERE key = ?", key)), None)
 
-    def matching(self, search: str, stop: Stop = never) -> Iterator[int]:
+    def matching(self, search: str, stop: Stop = None) -> Iterator[int]:
         """Rows, ascending, whose key or text holds this, whatever the case; no more of them once `stop` says so."""
-        if not _is_text(search):
-            return
         wanted = search.casefold()
         query = "SELECT row FROM labels WHERE holds(key, ?1) OR holds(text, ?1)"
         if len(wanted) >= _LETTERS_INDEXED and not {"\0", _NO_LETTER} & set(wanted):
@@ -142,29 +127,22 @@ class _Connection:
             raise DamagedModel(f"{path}: cannot be opened ({error}); copy the model again") from error
         self._connection.create_function("holds", 2, lambda text, part: part in text.casefold(), deterministic=True)
 
-    def rows(self, query: str, given: tuple[Any, ...], stop: Stop = never) -> Iterator[Any]:
+    def rows(self, query: str, given: tuple[Any, ...], stop: Stop = None) -> Iterator[Any]:
         cursor, some = None, None
         while some is None or some:
             try:
                 with self._one_at_a_time:
                     # Whoever searched before may have given up: that is not to end this search.
-                    self._connection.set_progress_handler(None if stop is never else stop, STEPS_BETWEEN_LOOKS)
+                    self._connection.set_progress_handler(stop, STEPS_BETWEEN_LOOKS)
                     cursor = cursor or self._connection.execute(query, given)
                     some = cursor.fetchmany(_ROWS_AT_A_TIME)
+            except UnicodeEncodeError:  # halves of surrogate pairs are in no file
+                return
             except sqlite3.Error as error:  # in a file too large to be checked at every load
-                if stop():
+                if stop is not None and stop():
                     return
                 raise DamagedModel(f"{self._path}: is damaged ({error}); copy the model again") from error
             yield from some
-
-
-def _is_text(text: str) -> bool:
-    """Whether it can be in a file at all: halves of surrogate pairs cannot."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 FirstLabels = StoredLabels | LabelCatalogue  # those a model was written with, which never change
@@ -197,7 +175,8 @@ class LiveLabels:
         self.version = version
         self.first = first
         self.active = np.ones(len(first), dtype=np.bool_) if active is None else active
-        self._origins = origins  # of the first labels; None: all trained
+        self._first_origins = np.full(len(first), TRAINED, dtype=np.uint8) if origins is None else origins
+        self.origins = self._first_origins  # where the vectors of all rows come from, as places in ORIGINS
         self._keys: dict[int, str] = {}  # of the rows after the first ones
         self._rows: dict[str, int] = {}  # the same, the other way round
         self._texts: dict[int, str] = {}  # of those rows, and of first ones with another text than at first
@@ -205,13 +184,14 @@ class LiveLabels:
 
     def after(self, versions: Sequence[Version]) -> "LiveLabels":
         """The labels once these versions, the next ones, have happened too."""
-        new = LiveLabels(self.first, version=self.version, origins=self._origins)
+        new = copy(self)
         new._keys, new._rows, new._texts = self._keys.copy(), self._rows.copy(), self._texts.copy()
-        added = sum(step.do == "add" for version in versions for step in version.steps)
+        added = sum(step.do == "add" for version in versions for step in version.items)
         new.active = np.concatenate([self.active, np.zeros(added, dtype=np.bool_)])
+        new.origins = np.concatenate([self.origins, np.full(added, ADDED, dtype=np.uint8)])
         for version in versions:
             new.version = version.number
-            for do, key, text in version.steps:
+            for do, key, text in version.items:
                 row = new.find(key)
                 if (row is None) != (do == "add") or (text is None) != (do == "retire"):
                     raise ValueError(f"{do} {key!r} does not fit the labels before it")
@@ -221,8 +201,10 @@ class LiveLabels:
                 new.active[row] = text is not None
                 if text is not None and self.is_first_text(row, text):
                     new._texts.pop(row, None)
+                    new.origins[row] = self._first_origins[row]
                 elif text is not None:
                     new._texts[row] = text
+                    new.origins[row] = RENAMED if new.origins[row] == TRAINED else new.origins[row]
         new._count = int(new.active.sum())
         return new
 
@@ -260,8 +242,64 @@ class LiveLabels:
         """The position of a label in every matrix."""
         row = self.find(key)
         if row is None or not self.active[row]:
-            raise unknown_key(key, retired=row is not None)
+            raise self.unknown(key)
         return row
+
+    def unknown(self, key: str) -> BadInput:
+        """Names the nearest key, if there are not too many to compare with."""
+        if self.is_retired(key):
+            return BadInput(f"the label {key!r} is retired; add it again to bring it back", code="unknown_key")
+        there: Iterable[str] = ()
+        if len(self) <= KEYS_CHEAP_TO_COMPARE:
+            there = (known for known, is_active in zip(self.keys, self.active, strict=True) if is_active)
+        meant = "".join(f"; did you mean {nearest!r}?" for nearest in get_close_matches(key, there, n=1))
+        return BadInput(f"there is no label with the key {key!r}{meant}", code="unknown_key")
+
+    def steps_of(self, changes: Sequence[Change]) -> tuple[Step, ...]:
+        """The changes as steps, each checked against these labels; those that change nothing are left out."""
+        steps: dict[str, Step | None] = {}
+        for place, change in enumerate(changes):
+            try:
+                check_type(change.key)
+                if change.key in steps:
+                    reason = f"label key {change.key!r} stands twice among the changes; give each key once"
+                    raise BadInput(reason, code="duplicate_key")
+                steps[change.key] = self.step_of(change)
+            except BadInput as problem:
+                problem.place = place
+                raise
+        made = tuple(step for step in steps.values() if step is not None)
+        if self.count() + sum({"add": 1, "revive": 1, "retire": -1}.get(step.do, 0) for step in made) < 1:
+            reason = "this would retire the last label, and a model without labels can answer nothing; add one first"
+            raise BadInput(reason, code="last_label")
+        return made
+
+    def step_of(self, change: Change) -> Step | None:
+        """The change as a step, checked against these labels; None if it changes nothing."""
+        key, there = change.key, self.text_of(change.key)
+        if isinstance(change, Add):
+            if there is not None:
+                reason = f"there is a label with the key {key!r} already ({there!r}); rename it, or choose another key"
+                raise BadInput(reason, code="duplicate_key")
+            if not self.is_retired(key):
+                check_key(key)
+                if self.find(unicodedata.normalize("NFD", key)) is not None:
+                    raise BadInput(f"{key!r} is there already, in decomposed form; rename it", code="duplicate_key")
+        elif there is None:
+            raise self.unknown(key)
+        if isinstance(change, Retire):
+            return self.step_to(key, None)
+        check_text(key, change.text)
+        return self.step_to(key, change.text)
+
+    def step_to(self, key: str, text: str | None) -> Step | None:
+        """What gives the key this text, or retires it for None; None if it is so already."""
+        there = self.text_of(key)
+        if there == text:
+            return None
+        if text is None:
+            return Step("retire", key, None)
+        return Step("rename" if there is not None else "add" if self.find(key) is None else "revive", key, text)
 
     def __contains__(self, key: object) -> bool:
         row = self.find(key) if isinstance(key, str) else None
@@ -279,30 +317,11 @@ class LiveLabels:
         """Whether this row had this text, and so this text's vector, when the model was written."""
         return row < len(self.first) and self.first.texts[row] == text
 
-    def origin(self, row: int) -> Origin:
-        """Where the label's vector comes from: the training, or its text alone since it was added or renamed."""
-        if row >= len(self.first):
-            return "added"
-        stored = TRAINED if self._origins is None else int(self._origins[row])
-        return "renamed" if stored == TRAINED and row in self._texts else ORIGINS[stored]
-
-    def origins(self) -> NDArray[np.int64]:
-        """Of every row, as places in ORIGINS."""
-        found = np.full(len(self), ADDED, dtype=np.int64)
-        found[: len(self.first)] = TRAINED if self._origins is None else self._origins
-        changed = self.changed()
-        found[changed[found[changed] == TRAINED]] = RENAMED
-        return found
-
-    def changed(self) -> NDArray[np.int64]:
-        """Rows of first labels that have another text now."""
-        return np.array(sorted(row for row in self._texts if row < len(self.first)), dtype=np.int64)
-
     def entry(self, row: int) -> LabelEntry:
         """All there is to say about a row."""
-        return LabelEntry(self.keys[row], self.texts[row], row, self.origin(row), not self.active[row])
+        return LabelEntry(self.keys[row], self.texts[row], row, ORIGINS[self.origins[row]], not self.active[row])
 
-    def find_rows(self, search: str = "", *, retired: bool = False, stop: Stop = never) -> Iterator[int]:
+    def find_rows(self, search: str = "", *, retired: bool = False, stop: Stop = None) -> Iterator[int]:
         """Rows, ascending, whose key or text holds `search`, whatever the case; with retired ones if asked for.
 
         They end early once `stop` says so, which is looked at even while no row is found.
@@ -313,36 +332,18 @@ class LiveLabels:
             in_memory = range(len(self)) if isinstance(self.first, LabelCatalogue) else sorted(self._texts)
             rows = (
                 row
-                for row in takewhile(lambda _: not stop(), in_memory)
+                for row in takewhile(lambda _: stop is None or not stop(), in_memory)
                 if wanted in texts[row].casefold() or wanted in keys[row].casefold()
             )
             if isinstance(self.first, StoredLabels):
                 rows = merge((row for row in self.first.matching(search, stop) if row not in self._texts), rows)
         return (row for row in rows if retired or self.active[row])
 
-    def page(self, *, search: str = "", start: int = 0, count: int = 50, retired: bool = False) -> list[LabelEntry]:
-        """Some of the labels whose key or text holds `search`, in the order of rows; with retired ones if asked for."""
-        if not search:
-            rows = np.arange(len(self)) if retired else np.flatnonzero(self.active)
-            return [self.entry(int(row)) for row in rows[start : start + count]]
-        return [self.entry(row) for row in islice(self.find_rows(search, retired=retired), start, start + count)]
-
     def catalogue(self) -> LabelCatalogue:
         """Keys and texts of all rows for code that reads them all, retired ones included."""
         if isinstance(self.first, LabelCatalogue) and not self._texts:
             return self.first
         return LabelCatalogue(self.keys, self.texts)
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, LiveLabels)
-            and np.array_equal(self.active, other.active)
-            and np.array_equal(self.origins(), other.origins())
-            and all(one == two for one, two in zip(self.keys, other.keys, strict=True))
-            and all(one == two for one, two in zip(self.texts, other.texts, strict=True))
-        )
-
-    __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         return f"<{self.count():,} labels, version {self.version}>"
@@ -356,12 +357,12 @@ def read_labels(folder: Path, version: int, rows: int) -> LiveLabels:
         if not 0 <= origin < len(ORIGINS):
             raise DamagedModel(f"{folder / LABELS}: row {row} has the origin {origin}; copy the model again")
         active[row], origins[row] = not retired, origin
-    return LiveLabels(first, version=version, active=active, origins=origins if origins.any() else None)
+    return LiveLabels(first, version=version, active=active, origins=origins)
 
 
 def write_labels(folder: Path, labels: LiveLabels) -> None:
     """All rows of the labels, in their order, as the first ones of a new model."""
-    columns = (labels.keys, labels.texts, labels.origins().tolist(), (~labels.active).astype(np.int64).tolist())
+    columns = (labels.keys, labels.texts, labels.origins.tolist(), (~labels.active).astype(np.int64).tolist())
     with closing(sqlite3.connect(folder / LABELS, isolation_level=None)) as connection:
         # As searches see it. SQLite knows less of upper and lower case than Python, and stops at a NUL.
         connection.create_function("searched", 1, lambda text: text.casefold().replace("\0", _NO_LETTER))

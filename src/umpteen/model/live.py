@@ -3,10 +3,11 @@
 import json
 import tomllib
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from sqlite3 import Connection
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError
@@ -17,6 +18,7 @@ from umpteen.errors import BadInput, DamagedModel
 from umpteen.evaluation.report import Report
 from umpteen.model.catalogue import LiveCatalogue
 from umpteen.model.changes import Part, Replaced
+from umpteen.model.examples import LiveExamples
 from umpteen.model.folder import (
     CALIBRATION,
     INDEX,
@@ -24,27 +26,27 @@ from umpteen.model.folder import (
     RECIPE,
     REPORT,
     ModelFolder,
-    Verified,
     at_one_moment,
     checked_parts,
     refuse_links,
 )
 from umpteen.model.labels import ADDED, LiveLabels
 from umpteen.rerank.ranker import Ranker
-from umpteen.search.engine import ExactIndex, LabelIndex, try_out
-from umpteen.search.kinds import class_of
+from umpteen.search.index import ExactIndex, LabelIndex, class_of, try_out
 from umpteen.search.ranking import HeadStart
 
 TEMPERATURES = 2.0  # by how many of them labels that came after training are lifted (docs/how-to/manage-labels.md)
 _UNTIL_NEXT_PART = 5.0  # seconds, to use a part that could not be used: it may be somebody else's for now
 
 
-class _Trouble(NamedTuple):
-    """A part that could not be used."""
+@dataclass(frozen=True)
+class Told:
+    """What a model says of its training."""
 
-    place: str
-    error: Exception
-    until: float  # when it is tried again
+    report: dict[str, Any] | None = None  # of the dual encoder alone, on validation, as JSON has it
+    recipe: str | None = None  # as TOML
+    data: dict[str, Any] = field(default_factory=dict)
+    training: dict[str, Any] = field(default_factory=dict)  # steps, seconds and parameters
 
 
 class LiveModel:
@@ -55,10 +57,7 @@ class LiveModel:
         towers: Towers,
         catalogue: LiveCatalogue,
         *,
-        report: dict[str, Any] | None = None,
-        recipe: str | None = None,
-        data: dict[str, Any] | None = None,
-        training: dict[str, Any] | None = None,
+        told: Told | None = None,
         ranker: Ranker | None = None,
         calibration: Calibration | None = None,
         folder: ModelFolder | None = None,
@@ -73,11 +72,9 @@ class LiveModel:
         if ranker is not None and ranker.labels != count:
             raise BadInput(f"the ranker knows {ranker.labels:,} labels, the model {count:,}; fit it again")
         self.catalogue = catalogue
+        self.examples = LiveExamples(catalogue.store, towers.dimension)
         self.towers = towers
-        self._report = report  # as JSON has it, until somebody asks for it
-        self.recipe = recipe
-        self.data = data or {}
-        self.training = training or {}
+        self.told = told or Told()
         self.calibration = calibration
         self.folder = folder
         self.parts: dict[str, Part] = {}
@@ -87,47 +84,41 @@ class LiveModel:
         self.fitted_ranker = ranker
         self._current_ranker: tuple[int, Ranker] | None = None  # for which version
         self._head_start: tuple[int, HeadStart | None] | None = None  # likewise
-        self.troubles: dict[str, _Trouble] = {}  # by part, when it was last tried
+        # By part that could not be used: its place, why, and until when it is not tried again.
+        self.troubles: dict[str, tuple[str, Exception, float]] = {}
 
     @classmethod
     def load(cls, path: Path | str, *, ranker: bool = True, index: bool = True) -> "LiveModel":
         """What `Classifier.load` opens."""
         follows = [*([RANKER] if ranker else []), CALIBRATION, *([INDEX] if index else [])]
 
-        def read(folder: ModelFolder, connection: Connection) -> tuple[LiveModel, Verified]:
-            verified = Verified(connection)
+        def read(folder: ModelFolder, connection: Connection) -> tuple[LiveModel, ModelFolder]:
             parts = {name: part for name, part in checked_parts(connection).items() if name in (*follows, RANKER)}
-            folder.require_whole(parts.values(), verified)
-            report, recipe = folder.trained / REPORT, folder.trained / RECIPE
-            loaded = cls(
-                Towers.load(folder.trained / "encoder"),
-                LiveCatalogue.read(folder, connection),
-                report=json.loads(report.read_text(encoding="utf-8")) if report.exists() else None,
-                recipe=recipe.read_text(encoding="utf-8") if recipe.exists() else None,
-                data=folder.manifest["settings"]["data"],
-                training=folder.manifest["settings"]["training"],
-                folder=folder,
-                follows=follows,
+            folder.require_whole(connection, parts.values())
+            report, recipe, settings = folder.trained / REPORT, folder.trained / RECIPE, folder.manifest["settings"]
+            told = Told(
+                json.loads(report.read_text(encoding="utf-8")) if report.exists() else None,
+                recipe.read_text(encoding="utf-8") if recipe.exists() else None,
+                settings["data"],
+                settings["training"],
             )
+            towers, catalogue = Towers.load(folder.trained / "encoder"), LiveCatalogue.read(folder, connection)
+            loaded = cls(towers, catalogue, told=told, folder=folder, follows=follows)
+            loaded.examples.take_in(connection)
             for name in loaded._wanted(parts):
                 loaded._use(name, parts.get(name), try_it=False)
-            return loaded, verified
+            return loaded, folder
 
-        loaded, verified = at_one_moment(path, read)
-        assert loaded.folder is not None
-        verified.keep(loaded.folder.store)
+        loaded, folder = at_one_moment(path, read)
+        folder.keep_hashes()
         return loaded
 
     @property
     def report(self) -> Report | None:
         """On validation: as it answers, with its ranker if it has one."""
         ranked = None if self.fitted_ranker is None else self.fitted_ranker.report
-        return self.trained_report if ranked is None else Report.from_dict(ranked)
-
-    @property
-    def trained_report(self) -> Report | None:
-        """On validation, as training ended: of the dual encoder alone."""
-        return None if self._report is None else Report.from_dict(self._report)
+        found = ranked or self.told.report
+        return None if found is None else Report.from_dict(found)
 
     @property
     def labels(self) -> LiveLabels:
@@ -139,26 +130,30 @@ class LiveModel:
 
     @property
     def ranker(self) -> Ranker | None:
-        if self.fitted_ranker is None:
+        ranker, labels, current = self.fitted_ranker, self.labels, self._current_ranker
+        if ranker is None:
             return None
-        if self._current_ranker is None or self._current_ranker[0] != self.version:
+        if current is None or current[0] != labels.version:
             fitted = self.parts[RANKER].labels_version if RANKER in self.parts else self.catalogue.start.version
             changed = self.catalogue.renamed_since(fitted)
-            self._current_ranker = self.version, self.fitted_ranker.with_later(len(self.labels), changed)
-        return self._current_ranker[1]
+            current = self._current_ranker = labels.version, ranker.with_later(len(labels), changed)
+        return current[1]
+
+    @property
+    def last_ranker(self) -> Ranker | None:
+        """The ranker as it was last used, whose labels may be fewer than there are by now; any thread may ask."""
+        current = self._current_ranker
+        return self.fitted_ranker if current is None else current[1]
 
     @property
     def head_start(self) -> HeadStart | None:
         """For labels that were added since training, if there are any; renamed ones had queries pulled towards them."""
         if self._head_start is None or self._head_start[0] != self.version:
-            later = (self.labels.origins() == ADDED) & self.labels.active
-            bonus = later.astype(np.float32) * np.float32(TEMPERATURES * self._temperature())
+            later = (self.labels.origins == ADDED) & self.labels.active
+            trained_with = tomllib.loads(self.told.recipe or "").get("objective", {})  # without, nobody is lifted
+            bonus = later.astype(np.float32) * np.float32(TEMPERATURES * float(trained_with.get("temperature", 0.0)))
             self._head_start = self.version, HeadStart(bonus) if bonus.any() else None
         return self._head_start[1]
-
-    def _temperature(self) -> float:
-        """That scores were divided by in training; 0 if nothing tells."""
-        return float(tomllib.loads(self.recipe or "").get("objective", {}).get("temperature", 0.0))
 
     def look(self) -> bool:
         """Takes in what others have done to the folder; raises Replaced if another model has its place by now."""
@@ -170,27 +165,28 @@ class LiveModel:
             return self.take_in(connection)
 
     def take_in(self, connection: Connection) -> bool:
-        """What others have changed since, labels and parts; a part that cannot be used is tried again later."""
+        """What others have changed since: labels, examples, parts; a part that cannot be used is tried again later."""
         assert self.folder is not None
         changed = self.catalogue.take_in(connection)
+        changed = self.examples.take_in(connection) or changed
         self.tell_index()
-        parts, verified = checked_parts(connection), Verified(connection)
+        parts = checked_parts(connection)
         for name in self._wanted(parts):
-            part, trouble = parts.get(name), self.troubles.get(name)
+            part, (tried, _, until) = parts.get(name), self.troubles.get(name, (None, None, 0.0))
             if _place(part) == _place(self.parts.get(name)):
                 self.troubles.pop(name, None)
-            elif trouble is None or trouble.place != _place(part) or monotonic() > trouble.until:
+            elif tried != _place(part) or monotonic() > until:
                 try:
                     if part is not None:
-                        self.folder.require_whole([part], verified, only=(part.folder,))
+                        self.folder.require_whole(connection, [part], (part.folder,))
                     self._use(name, part, try_it=True)
                 except Exception as error:
-                    self.troubles[name] = _Trouble(_place(part), error, monotonic() + _UNTIL_NEXT_PART)
+                    self.troubles[name] = _place(part), error, monotonic() + _UNTIL_NEXT_PART
                 else:
                     self.troubles.pop(name, None)
                     changed = True
-        for trouble in self.troubles.values():
-            raise trouble.error
+        for _, why, _ in self.troubles.values():
+            raise why
         return changed
 
     @property

@@ -4,7 +4,6 @@ While it is fitted, MODEL.ranker holds what is done; the ranker becomes a part o
 """
 
 import itertools
-import tomllib
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -16,12 +15,10 @@ from torch import Tensor
 
 from umpteen.data.dataset import Dataset, Split
 from umpteen.encoders.encoder import encode_tokens, tokens_for
-from umpteen.errors import BadInput
-from umpteen.evaluation.report import Evaluator
 from umpteen.files.progress import Advance, Progress, named
 from umpteen.files.storage import open_workspace, write_atomically
 from umpteen.model.classifier import RANKER, Classifier
-from umpteen.model.evaluate import in_rows_of, propensity_of_recipe
+from umpteen.model.evaluate import as_trained, evaluator_of
 from umpteen.model.folder import CALIBRATION, CARD, ModelFolder
 from umpteen.model.labels import TRAINED
 from umpteen.model.writing import standing_in, with_ranker
@@ -39,6 +36,7 @@ RARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 VOTES = (0.2, 0.4, 0.6, 0.8)
 NEIGHBOURS, SIMILARITIES = (10, 20, 50), (0.03, 0.05, 0.1)
 USUAL_VOTES, USUAL_RARE = 0.5, 0.5  # where there is no validation to choose them on
+_GIVE_WEIGHT = "--weight, as found for a model that was fitted on train only"
 
 
 class Trial(NamedTuple):
@@ -74,9 +72,10 @@ def fit_ranker(
     """
     classifier = Classifier.load(model, ranker=False, index=False)
     settings = replace(settings, candidates=min(settings.candidates, classifier.labels.count()))
-    dataset = _as_the_model_saw_it(classifier, dataset, needs_validation=weight is None)
+    dataset = as_trained(classifier, dataset, otherwise=_GIVE_WEIGHT if weight is None else None)
     # What was begun with other settings, data or model is discarded.
-    identity = [standing_in(model), dataset.fingerprint, len(dataset.train), settings.to_dict(), __version__]
+    stands = (standing_in(model) or ())[:2]  # whatever it learns meanwhile
+    identity = [stands, dataset.fingerprint, len(dataset.train), settings.to_dict(), __version__]
     with open_workspace(Path(f"{model.resolve()}.ranker"), "umpteen rerank fit", identity) as workspace:
         ranker = _fit(classifier, dataset.train, Samples(workspace.folder), settings, jobs, progress)
         trials: list[Trial] = []
@@ -90,21 +89,26 @@ def fit_ranker(
             origin: dict[str, Any] = {"chosen": f"by the mean of {', '.join(best.metrics)} on validation"}
             for name, trial in (("validation", best), ("without_ranker", trials[0])):
                 origin[name] = {metric: round(value, 2) for metric, value in trial.metrics.items()}
-            ranker = _as_tried(replace(ranker, origin=origin), best)
-            ranker = replace(ranker, report=_report(classifier, ranker, dataset))
-        put_ranker(classifier, ranker)
+            settings = replace(settings, neighbours=best.neighbours, similarity=best.similarity)
+            if both and best.votes == 0:  # nobody would ask the memory
+                ranker, settings = replace(ranker, memory=None), replace(settings, memory=False)
+            ranker = replace(ranker, weight=best.weight, votes=best.votes, rare=best.rare)
+            ranker = replace(ranker, settings=settings, origin=origin)
+            # On validation, with intervals: it answers so from now on.
+            evaluator = evaluator_of(classifier, dataset, "validation")
+            split, width = evaluator.split, max(*evaluator.at, settings.candidates)
+            dense = classifier.rank(split.texts, width, split.filtered.matrix, examples=False)
+            ranking = ranker.rerank(split.texts, _vectors(classifier, split), dense)
+            ranker = replace(ranker, report=evaluator.report(ranking.head(max(evaluator.at))).to_dict())
+        folder = classifier.folder
+        assert folder is not None
+        with folder.adding(RANKER) as part:
+            ranker.save(part.folder)
+            part.labels_version, part.about = classifier.version, ranker.describe()
+            part.replaces = (CALIBRATION,)  # scores are others from now on
+        _describe(folder, ranker.describe())
         workspace.remove()
     return ranker, trials
-
-
-def _as_tried(ranker: Ranker, trial: Trial) -> Ranker:
-    memory = ranker.memory
-    if memory is not None:
-        memory = replace(memory, neighbours=trial.neighbours, temperature=trial.similarity)
-    settings = replace(ranker.settings, neighbours=trial.neighbours, similarity=trial.similarity)
-    if memory is not None and trial.votes == 0 and settings.sparse:  # nobody would ask it
-        memory, settings = None, replace(settings, memory=False)
-    return replace(ranker, weight=trial.weight, votes=trial.votes, rare=trial.rare, memory=memory, settings=settings)
 
 
 def _fit(
@@ -123,35 +127,15 @@ def _fit(
     memory = None
     if settings.memory:
         vectors = _vectors(classifier, train, named(told, "remembering texts"))
-        memory = replace(Memory.of(vectors, relevant), neighbours=settings.neighbours, temperature=settings.similarity)
+        memory = Memory.of(vectors, relevant, train.texts if settings.keep_texts else None)
     texts = np.bincount(relevant.indices[relevant.data > 0], minlength=count).astype(np.int64)
-    texts[(texts == 0) & (classifier.labels.origins() != TRAINED)] = LATER
+    texts[(texts == 0) & (classifier.labels.origins != TRAINED)] = LATER
     return Ranker(features, weights, intercepts, texts, settings, memory)
-
-
-def _report(classifier: Classifier, ranker: Ranker, dataset: Dataset) -> dict[str, Any]:
-    """The model with this ranker on validation, with intervals: it answers so from now on."""
-    assert dataset.validation is not None
-    a, b = propensity_of_recipe(classifier)
-    evaluator = Evaluator(dataset, dataset.validation, a=a, b=b)
-    query, vectors, hidden = classifier.towers.query, classifier.vectors, classifier.hidden
-    ranking = evaluator.rank(query, vectors, ranker=ranker, head_start=classifier.head_start, hidden=hidden)
-    return evaluator.report(ranking).to_dict()
 
 
 def _vectors(classifier: Classifier, split: Split, progress: Advance | None = None) -> Tensor:
     tower = classifier.towers.query
     return encode_tokens(tower, tokens_for(tower, split.texts), progress=progress).float().cpu()
-
-
-def put_ranker(classifier: Classifier, ranker: Ranker) -> None:
-    """The ranker counts from now on; scores are others then, so a calibration holds no more."""
-    folder = classifier.folder
-    assert folder is not None
-    with folder.adding(RANKER) as part:
-        ranker.save(part.folder)
-        part.labels_version, part.about, part.replaces = classifier.version, ranker.describe(), (CALIBRATION,)
-    _describe(folder, ranker.describe())
 
 
 def remove_ranker(model: Path) -> None:
@@ -179,24 +163,22 @@ def try_on_validation(
     N-grams and memory are first tried each by itself, then together with what was best for each; with `votes` given,
     only ways that have these count.
     """
-    assert dataset.validation is not None
-    split = dataset.validation
-    a, b = propensity_of_recipe(classifier)
-    evaluator = Evaluator(dataset, split, at=(1, 5), a=a, b=b)
+    evaluator = evaluator_of(classifier, dataset, "validation", at=(1, 5))
     evaluator.require_positives()
+    split = evaluator.split
     vectors = _vectors(classifier, split)
     width = max(*evaluator.at, ranker.settings.candidates)
     dense = top_k(vectors, classifier.vectors, width, excluding=split.filtered.matrix, hidden=classifier.hidden)
     head = dense.rows[:, : ranker.settings.candidates]
     margins, memory = ranker.margins(split.texts, head), ranker.memory
-    nearest = None if memory is None else replace(memory, neighbours=max(NEIGHBOURS)).nearest(vectors)
+    nearest = None if memory is None else memory.nearest(vectors, max(NEIGHBOURS))
 
     def tried(neighbours: int, similarity: float, ways: Iterable[tuple[float, float, float]]) -> list[Trial]:
         """Each (weight, votes, rare) with so many neighbours."""
         one = Trial(0, 0, 0, neighbours, similarity, {})
         votes = None
         if memory is not None and nearest is not None:
-            votes = replace(memory, neighbours=neighbours, temperature=similarity).votes(nearest, head)
+            votes = memory.votes(nearest.head(min(neighbours, nearest.width)), head, similarity)
         found = []
         for weight, share, rare in ways:
             second = replace(ranker, votes=share, rare=rare).scores(margins, votes, head)
@@ -224,28 +206,6 @@ def try_on_validation(
         together = tried(*near, ((weight, share, rare) for share in shares for weight in WEIGHTS))
         trials = [trials[0], *together] if votes is not None else trials + together
     return trials
-
-
-def _as_the_model_saw_it(classifier: Classifier, dataset: Dataset, *, needs_validation: bool) -> Dataset:
-    """The dataset split as the model's recipe split it, its labels in the model's rows."""
-    recipe = tomllib.loads(classifier.recipe or "")
-    data = recipe.get("data", {})
-    held_out = data.get("fit_on") == "train"
-    if needs_validation and not held_out:
-        saw = "was fitted on validation, too" if data else "does not say what it was trained on"
-        raise BadInput(
-            f"the model {saw}, so nothing is left to choose the ranker's weight on; "
-            "give --weight, as found for a model that was fitted on train only"
-        )
-    if needs_validation and classifier.data.get("fingerprint") != dataset.fingerprint:
-        raise BadInput(
-            f"{dataset.name} is not what the model was trained on ({classifier.data.get('name')}), so it is unknown "
-            "which of its queries the model has not seen; give that dataset, or --weight"
-        )
-    dataset = in_rows_of(classifier, dataset)
-    if held_out:
-        return dataset.with_validation(data["validation_fraction"], recipe["seed"])
-    return dataset.with_validation_in_train()
 
 
 def _retrieve(

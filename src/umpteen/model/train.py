@@ -1,12 +1,15 @@
 """One run from its recipe to its model folder: nothing of value is in the way, nothing appears before it is whole."""
 
+import tomllib
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from umpteen.config.recipes import read_config, to_toml
+from umpteen.config.recipes import resolve, to_toml
 from umpteen.config.settings import RunConfig
+from umpteen.data.dataset import Dataset
 from umpteen.encoders.encoder import Encoder, encode_texts
 from umpteen.encoders.rows import row_tables
 from umpteen.errors import BadInput
@@ -39,7 +42,7 @@ def train(
     While it trains, `output` + ".training" holds its checkpoint and metrics.jsonl; the model folder appears whole at
     the end. `resume` goes on with what is there; `overwrite` discards it. `start_from` is a trained model's folder.
 
-    Takes a recipe, as a file or as a configuration; gives the trained classifier.
+    Takes a recipe, by name, as a file or as a configuration; gives the trained classifier.
 
     >>> from umpteen import RunConfig, train
     >>> tiny = {"name": "tiny", "training": {"steps": 1, "batch_size": 8}, "evaluation": {"every_epochs": 0}}
@@ -47,7 +50,7 @@ def train(
     >>> len(classifier.predict(["a small dog with a curly tail"], k=3)[0])
     3
     """
-    config = read_config(Path(config)) if isinstance(config, str | Path) else config
+    config = resolve(str(config)) if isinstance(config, str | Path) else config
     output = Path("runs", config.name) if output is None else Path(output)
     train_in(
         World(),
@@ -87,8 +90,12 @@ def train_in(
         if start_from is not None:
             trained = Classifier.load(start_from, ranker=False, index=False)
             start = Start(str(start_from), trained.towers, list(trained.labels.keys))
+            before, by = trained.data, tomllib.loads(trained.recipe or "")
             del trained
         run = build_run(config, workspace=folder, start=start, observer=observer, progress=progress, world=world)
+        if start is not None and _saw_validation(before, by, run.dataset, config):
+            told = f"{start_from} was trained on texts that are validation here"
+            observer.notice(f"warning: {told}; figures on them will be too high")
         if folder is not None and overwrite:
             remove_checkpoint(folder)  # only now: a mistake in recipe or data must not cost the old run
         if folder is not None and (name := launch_name()):
@@ -131,6 +138,15 @@ def train_in(
             if kept is not None:
                 observer.notice(f"{output} was changed while this one was trained; what stood there is kept in {kept}")
         world.wait()
+
+
+def _saw_validation(before: dict[str, Any], by: dict[str, Any], dataset: Dataset, config: RunConfig) -> bool:
+    """Whether a model of this data by this recipe knows the validation split of another recipe."""
+    if config.data.fit_on != "train" or before.get("fingerprint") != dataset.fingerprint:
+        return False
+    held_out = by.get("seed"), by.get("data", {}).get("validation_fraction")
+    other = dataset.validation_was_taken and held_out != (config.seed, config.data.validation_fraction)
+    return bool(before.get("trained_on") != "train" or other)
 
 
 def workspace_of(output: Path) -> Path:

@@ -1,21 +1,13 @@
 """Shows long work to people: bars with ETA on a terminal or in a notebook, a line now and then elsewhere."""
 
-import re
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from umpteen.model.changes import UNSEEN
+from umpteen.model.changes import visible
 
 if TYPE_CHECKING:
     from umpteen.data.dataset import Dataset
-
-_UNSEEN = re.compile(rf"[{UNSEEN}\ud800-\udfff]")
-
-
-def visible(text: object) -> str:
-    """The text in one line that a terminal only shows: characters that would steer it stand as escapes."""
-    return _UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode(), str(text))
 
 
 def duration(seconds: float) -> str:

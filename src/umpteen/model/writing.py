@@ -1,54 +1,55 @@
 """A model written into its folder, whole or not at all; what stood there is replaced in one step, and never lost.
 
-Its README.md, the card, says what the model is, what it was trained on, how good it is, and how to use it.
+Over its own folder that folds all versions in: labels as they are, and no history. Its README.md, the card, says what
+the model is, what it was trained on, how good it is, and how to use it.
 """
 
 import json
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from sqlite3 import Connection
-from string import Template
 from types import EllipsisType
-from typing import Any
-
-from torch import Tensor
+from typing import Any, NamedTuple
 
 from umpteen.encoders.folder import write_tensors
-from umpteen.encoders.towers import Towers
 from umpteen.errors import BadInput, DamagedModel, UmpteenError
 from umpteen.evaluation.report import Report
 from umpteen.files.storage import atomic_folder, can_hold, flush_to_disk, hidden_sibling, write_atomically
 from umpteen.model.catalogue import VECTORS
-from umpteen.model.changes import Part, Store, write_part
+from umpteen.model.changes import Part, Replaced, Store, write_part
 from umpteen.model.folder import (
+    CALIBRATION,
     CARD,
     FORMAT,
+    INDEX,
     MANIFEST,
+    MARK,
     RANKER,
     RECIPE,
     REPORT,
     Files,
     ModelFolder,
-    Verified,
     at_one_moment,
+    checked_parts,
     checksum_of,
+    hashed_now,
     listed,
     mark,
     refuse_links,
     remove_if_ours,
+    write_hashes,
 )
-from umpteen.model.labels import LiveLabels, write_labels
-from umpteen.rerank.ranker import Ranker
+from umpteen.model.labels import LABELS, write_labels
+from umpteen.model.live import LiveModel, Told
+from umpteen.search.index import BOUND
 from umpteen.search.ranking import require_finite
 from umpteen.version import __version__
 
-_METRICS = ("P", "nDCG", "R", "PSP", "PSnDCG")
 _RANKER_SECTION = """
 ## Ranker
 
@@ -56,219 +57,256 @@ Linear weights a label on the words of a text (tf-idf of n-grams) put the encode
 (1 − weight) · inner product + weight · the ranker's score. `Classifier.load(folder, ranker=False)` leaves it out.
 """
 
-Standing = tuple[str, int]  # a model, and the version of its labels
-Carried = tuple[Part, Path]  # a part of another model that holds for a new one, too, and the folder it lies in
+Standing = tuple[str, int, int]  # a model, the version of its labels, and how many lessons it has had
 
 
-@dataclass(frozen=True)
-class Model:
-    """What training makes, and a ranker if there is one."""
+class Compacted(NamedTuple):
+    """What became of a folder."""
 
-    towers: Towers
-    labels: LiveLabels
-    vectors: Tensor  # [rows, d]
-    report: Report | None = None
-    recipe: str | None = None
-    data: dict[str, Any] = field(default_factory=dict)
-    training: dict[str, Any] = field(default_factory=dict)
-    ranker: Ranker | None = None
-
-    def settings(self) -> dict[str, Any]:
-        """For the manifest and the model card."""
-        settings = {
-            "labels": len(self.labels),
-            "dimension": self.towers.dimension,
-            "encoder": self.towers.describe(),
-            "shared_towers": self.towers.shared,
-            "data": self.data,
-            "training": self.training,
-            "labels_version": self.labels.version,
-        }
-        if self.labels.count() != len(self.labels):
-            settings["retired_labels"] = len(self.labels) - self.labels.count()
-        return settings
+    versions: int  # that were folded in
+    version: int  # of the labels, as before
+    labels: int
+    dropped_index: bool
 
 
-def write_model(
-    model: Model,
+def save_model(
+    live: LiveModel,
     path: Path,
+    told: Told,
     *,
     extra_files: Iterable[Path] = (),
-    carried: Iterable[Carried] = (),
     unless_changed: Standing | EllipsisType | None = ...,
-    held: bool = False,
-    card: str | None = None,
 ) -> Path | None:
-    """Writes the model, whole or not at all; one that stood there is replaced in one step, and readers go on with it.
+    """Writes the model with what is told of it; one that stood there is replaced, and readers go on with it.
 
     `unless_changed` says what stood there, None for nothing: if something else does by now, or something damaged, it is
-    kept aside, and the folder that it is in is returned. `held` says that the caller is changing the model that stands
-    there. A `card` that people may have edited is kept, but for its lines about the labels.
+    kept aside, and the folder that it is in is returned.
     """
+    if live.folder is not None and path.resolve() == live.folder.path.resolve():
+        _rewrite(live, told)
+        return None
     if not can_hold(path, MANIFEST):
         raise BadInput(f"{path} exists and is not a model folder; nothing was written, choose another path")
-    identity, kept = secrets.token_hex(4), None
-    if (path / MANIFEST).exists() and not held and standing_in(path) is None:  # damaged, but who knows what it holds
-        kept = path.rename(path.with_name(f"{path.name}.kept-{identity}"))
-    if not (path / MANIFEST).exists():
-        try:
-            with atomic_folder(path, replace=False) as folder:
-                _write_files(model, folder, identity, extra_files, carried)
-                _write_card(folder, identity, model, card)
-        except BaseException:
-            if kept is not None and not path.exists():
-                kept.rename(path)
-            raise
-        return kept
-    refuse_links(path)
-    try:
-        with ExitStack() as holding:
-
-            def hold() -> None:
-                nonlocal kept
-                kept = None if held else holding.enter_context(_last_change(path, unless_changed))
-
-            _write_files(model, path, identity, extra_files, carried, hold)
-    except BaseException:
-        with suppress(UmpteenError, OSError):  # what went wrong first is what is told
-            if ModelFolder(path).model != identity:  # else it counts already, and only the folder could not be flushed
-                for leftover in (path / f"model-{identity}", path / f"model-{identity}.db"):
-                    remove_if_ours(leftover)
-        raise
-    _write_card(path, identity, model, card)
-    if not held:
+    parts: Mapping[str, Part] = {}
+    if live.folder is not None:
+        with suppress(Replaced), live.folder.store.reading() as connection:  # else its parts are replaced, too
+            parts = checked_parts(connection)
+    new = _New(live, told, tuple(extra_files), _carried(live, parts, path))
+    kept = None
+    if (path / MANIFEST).exists() and standing_in(path) is None:  # damaged, but who knows what it holds
+        kept = path.rename(path.with_name(f"{path.name}.kept-{new.identity}"))
+    if (path / MANIFEST).exists():
+        kept = new.replace(path, hold=_last_change(path, unless_changed))
         ModelFolder(path).sweep()
+        return kept
+    try:
+        with atomic_folder(path, replace=False) as folder:
+            new.write(folder)
+            new.write_card(folder)
+    except BaseException:
+        if kept is not None and not path.exists():
+            kept.rename(path)
+        raise
     return kept
 
 
+def compact(path: Path, *, drop_index: bool = False) -> Compacted:
+    """The versions of a model's labels become its own files, whole or not at all: rows stay, the history ends."""
+    card = path / CARD
+    written = card.read_text("utf-8", errors="replace") if card.is_file() else None
+    return _rewrite(LiveModel.load(path, index=False), drop_index=drop_index, card=written)
+
+
+def _rewrite(
+    live: LiveModel, told: Told | None = None, *, drop_index: bool = False, card: str | None = None
+) -> Compacted:
+    """The model takes its own place: with all that others have changed, its parts, labels as they are, no history."""
+    assert live.folder is not None
+    path, made = live.folder.path, {LABELS, VECTORS, REPORT, RECIPE, MARK}
+    extra = [live.folder.trained / name for name in live.folder.manifest["files"] if "/" not in name]
+    with live.folder.changing() as connection:
+        live.take_in(connection)
+        parts, versions = checked_parts(connection), len(live.catalogue.versions)
+        is_old = INDEX in parts and parts[INDEX].labels_version != live.version
+        if versions or told is not None:
+            carried = _carried(live, parts, path, drop_index=drop_index)
+            files = tuple(file for file in extra if file.name not in made)
+            _New(live, told or live.told, files, carried).replace(path, card)
+    ModelFolder(path).sweep()
+    return Compacted(versions, live.version, live.labels.count(), is_old and versions > 0)
+
+
+def _carried(live: LiveModel, parts: Mapping[str, Part], path: Path, *, drop_index: bool = False) -> list[Part]:
+    """Which parts hold for these very labels and scores, too, in this folder; an index of older labels does not."""
+    is_own = live.folder is not None and path == live.folder.path
+    found = [parts[CALIBRATION]] if CALIBRATION in parts and live.is_whole else []
+    index = parts.get(INDEX)
+    if index is not None and index.labels_version == live.version:
+        found += [index] if is_own or not index.about.get(BOUND) else []
+    elif index is not None and is_own and not drop_index:
+        raise BadInput(
+            f"the index of {path} was built of older labels and cannot come along; build it again first "
+            f"(`umpteen index build {path}`), or remove it (`umpteen index remove {path}`) and build it afterwards"
+        )
+    return found
+
+
 def standing_in(path: Path) -> Standing | None:
-    """Which model stands there, with which version of its labels; None if there is none that can be read."""
+    """Which model stands there, with which labels and lessons; None if there is none that can be read."""
     with suppress(DamagedModel, BadInput):
-        return at_one_moment(path, lambda folder, connection: (folder.model, _newest(connection)))
+        return at_one_moment(path, lambda folder, connection: (folder.model, *_newest(connection)))
     return None
 
 
 @contextmanager
 def _last_change(path: Path, unless_changed: Standing | EllipsisType | None) -> Iterator[Path | None]:
     """Nobody changes the model that stands there any more; kept aside, if it is not the expected one."""
-    old = ModelFolder(path)
+    old, kept = ModelFolder(path), None
     with old.changing() as connection:
-        kept = None
-        if unless_changed is not ... and unless_changed != (old.model, _newest(connection)):
+        if unless_changed is not ... and unless_changed != (old.model, *_newest(connection)):
             kept = path.with_name(f"{path.name}.kept-{old.model}")
             # Never the database itself: closing a file that was opened here would end this process's locks on it.
             but = shutil.ignore_patterns(".*", f"{old.trained.name}.db*")
             with atomic_folder(kept) as copy:
                 shutil.copytree(path, copy, dirs_exist_ok=True, symlinks=True, ignore=but)
                 old.store.copy(copy)
-        yield kept
+        try:
+            yield kept
+        except BaseException:
+            if kept is not None and old.is_current():
+                shutil.rmtree(kept, ignore_errors=True)
+            raise
 
 
-def _newest(connection: Connection) -> int:
-    return int(connection.execute("SELECT max(version) FROM versions").fetchone()[0])
+def _newest(connection: Connection) -> tuple[int, int]:
+    counted = "SELECT (SELECT max(version) FROM versions), (SELECT count(*) FROM lessons)"
+    version, lessons = connection.execute(counted).fetchone()
+    return int(version), int(lessons)
 
 
-def _write_files(
-    model: Model,
-    path: Path,
-    identity: str,
-    extra_files: Iterable[Path],
-    carried: Iterable[Carried],
-    hold: Callable[[], None] = lambda: None,
-) -> None:
-    """All of a model, and then the manifest that makes it count.
+class _New:
+    """A model on its way into a folder: its labels as they are now, and parts of its old folder that hold for it."""
 
-    `hold` is called before anything has the name of a model or a part: nobody else may sweep from then on.
-    """
-    name = f"model-{identity}"
-    require_finite("label", model.vectors)
-    with atomic_folder(path / name) as folder:
-        model.towers.save(folder / "encoder")
-        write_labels(folder, model.labels)
-        write_tensors(folder / VECTORS, {"vectors": model.vectors.float().cpu()})
-        if model.report is not None:
-            (folder / REPORT).write_text(json.dumps(model.report.to_dict(), indent=2) + "\n", encoding="utf-8")
-        if model.recipe is not None:
-            (folder / RECIPE).write_text(model.recipe, encoding="utf-8")
-        for file in extra_files:
-            shutil.copyfile(file, folder / file.name)
-        mark(folder, "model")
-        files = listed(folder)
-        hold()
-    parts = [_carry(part, source, path, model.labels.version) for part, source in carried]
-    if model.ranker is not None:
-        about, target = model.ranker.describe(), f"{RANKER}-{secrets.token_hex(4)}"
-        with atomic_folder(path / target) as folder:
-            model.ranker.save(folder)
-            mark(folder, RANKER, about)
-            parts.append(Part(RANKER, target, model.labels.version, about, listed(folder)))
-    _write_database(path / f"{name}.db", identity, model.labels.version, parts, files)
-    manifest = {
-        "format": FORMAT,
-        "umpteen": __version__,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "model": identity,
-        "settings": model.settings(),
-        "files": files,
-    }
-    sealed = {**manifest, "checksum": checksum_of(manifest)}
-    write_atomically(path / MANIFEST, json.dumps(sealed, indent=2, ensure_ascii=False) + "\n")
+    def __init__(self, live: LiveModel, told: Told, extra_files: Iterable[Path], carried: Iterable[Part]) -> None:
+        self.live, self.told, self.extra_files, self.carried = live, told, extra_files, carried
+        self.report = None if told.report is None else Report.from_dict(told.report)
+        self.identity = secrets.token_hex(4)
+        self.name = f"model-{self.identity}"
+        labels, towers = live.labels, live.towers
+        self.settings: dict[str, Any] = {  # for the manifest and the card
+            "labels": len(labels),
+            "dimension": towers.dimension,
+            "encoder": towers.describe(),
+            "shared_towers": towers.shared,
+            "data": told.data,
+            "training": told.training,
+            "labels_version": labels.version,
+        }
+        if labels.count() != len(labels):
+            self.settings["retired_labels"] = len(labels) - labels.count()
 
+    def replace(
+        self, path: Path, card: str | None = None, hold: AbstractContextManager[Path | None] | None = None
+    ) -> Path | None:
+        """Takes the place of the model there, which the caller is changing, or this from `hold` on; what that gives."""
+        refuse_links(path)
+        kept: list[Path | None] = []
+        try:
+            with ExitStack() as held:
+                self.write(path, lambda: None if hold is None else kept.append(held.enter_context(hold)))
+        except BaseException:
+            with suppress(UmpteenError, OSError):  # what went wrong first is what is told
+                if ModelFolder(path).model != self.identity:  # else it counts already, only the folder is not flushed
+                    for leftover in (path / self.name, path / f"{self.name}.db"):
+                        remove_if_ours(leftover)
+            raise
+        self.write_card(path, card)
+        return kept[0] if kept else None
 
-def _write_database(path: Path, identity: str, version: int, parts: Iterable[Part], files: Files) -> None:
-    made = hidden_sibling(path)  # what a kill leaves of it is told by its name
-    try:
-        store = Store.create(made, identity, version)
-        with store.changing() as connection:
-            for part in parts:
-                write_part(connection, part)
-            verified = Verified(connection)
-            verified.add_new(path.with_suffix(""), files)  # so that the first load need not hash them
-            verified.write(connection)
-        flush_to_disk(made)
-        made.replace(path)
-    except BaseException:
-        made.unlink(missing_ok=True)
-        raise
+    def write(self, path: Path, named: Callable[[], None] = lambda: None) -> None:
+        """All of it, and then the manifest that makes it count."""
+        live, told, vectors = self.live, self.told, self.live.catalogue.vectors.everything
+        require_finite("label", vectors)
+        with atomic_folder(path / self.name) as folder:
+            live.towers.save(folder / "encoder")
+            write_labels(folder, live.labels)
+            write_tensors(folder / VECTORS, {"vectors": vectors.float().cpu()})
+            if told.report is not None:
+                (folder / REPORT).write_text(json.dumps(told.report, indent=2) + "\n", encoding="utf-8")
+            if told.recipe is not None:
+                (folder / RECIPE).write_text(told.recipe, encoding="utf-8")
+            for file in self.extra_files:
+                shutil.copyfile(file, folder / file.name)
+            mark(folder, "model")
+            files = listed(folder)
+            named()  # from here on there are folders with the names of models and parts, which nobody else may sweep
+        self._write_database(path, self._write_parts(path), files)
+        manifest = {
+            "format": FORMAT,
+            "umpteen": __version__,
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "model": self.identity,
+            "settings": self.settings,
+            "files": files,
+        }
+        sealed = {**manifest, "checksum": checksum_of(manifest)}
+        write_atomically(path / MANIFEST, json.dumps(sealed, indent=2, ensure_ascii=False) + "\n")
 
+    def _write_parts(self, path: Path) -> list[Part]:
+        parts, version, old, ranker = [], self.live.version, self.live.folder, self.live.ranker
+        for part in self.carried:
+            assert old is not None
+            if old.path.resolve() != path.resolve():
+                source, part = old.part_path(part), part._replace(folder=f"{part.name}-{secrets.token_hex(4)}")
+                with atomic_folder(path / part.folder) as folder:
+                    shutil.copytree(source, folder, dirs_exist_ok=True)
+            parts.append(part._replace(labels_version=version))
+        if ranker is not None:
+            about, target = ranker.describe(), f"{RANKER}-{secrets.token_hex(4)}"
+            with atomic_folder(path / target) as folder:
+                ranker.save(folder)
+                mark(folder, RANKER, about)
+                parts.append(Part(RANKER, target, version, about, listed(folder)))
+        return parts
 
-def _carry(part: Part, source: Path, path: Path, version: int) -> Part:
-    if source.parent.resolve() == path.resolve():
-        return part._replace(labels_version=version)
-    name = f"{part.name}-{secrets.token_hex(4)}"
-    with atomic_folder(path / name) as folder:
-        shutil.copytree(source, folder, dirs_exist_ok=True)
-    return part._replace(folder=name, labels_version=version)
+    def _write_database(self, path: Path, parts: Iterable[Part], files: Files) -> None:
+        made = hidden_sibling(path / f"{self.name}.db")  # what a kill leaves of it is told by its name
+        try:
+            store = Store.create(made, self.identity, self.live.version)
+            with store.changing() as connection:
+                self.live.examples.copy(connection, store)
+                for part in parts:
+                    write_part(connection, part)
+                write_hashes(connection, hashed_now(path / self.name, files))  # the first load need not hash them again
+            flush_to_disk(made)
+            made.replace(path / f"{self.name}.db")
+        except BaseException:
+            made.unlink(missing_ok=True)
+            raise
 
+    def write_card(self, path: Path, old: str | None = None) -> None:
+        """Says what the model is; of an old card only the lines about its labels are brought up to date."""
+        from jinja2 import Environment
 
-def _write_card(path: Path, identity: str, model: Model, card: str | None) -> None:
-    ranker = None if model.ranker is None else model.ranker.describe()
-    files, settings = f"model-{identity}", model.settings()
-    made = with_labels(card, files, settings) if card else model_card(files, settings, model.report, model.recipe)
-    write_atomically(path / CARD, with_ranker(made, ranker))
-
-
-def model_card(files: str, settings: dict[str, Any], report: Report | None, recipe: str | None) -> str:
-    """Markdown for the settings of a manifest, the report and the recipe of the model whose files are in a folder."""
-    data = {"licence": "not stated; it follows from the data's and from the encoder this one started from"}
-    data |= settings.get("data", {})
-    facts = [f"- encoder: {settings['encoder']}", _line_about_labels(settings)]
-    facts += [f"- data {name.replace('_', ' ')}: {value}" for name, value in data.items() if name != "licence"]
-    for name, value in settings.get("training", {}).items():
-        said = ", ".join(f"{key} {n:,}" for key, n in value.items()) if isinstance(value, dict) else value
-        facts += [] if value is None else [f"- training {name.replace('_', ' ')}: {said}"]
-    card = Template(Path(__file__).with_name("card.md").read_text(encoding="utf-8")).substitute(
-        title=_title(settings),
-        version=__version__,
-        dimension=settings["dimension"],
-        facts="\n".join([*facts, f"- licence: {data['licence']}"]),
-        files=files,
-        encode="encode" if settings["shared_towers"] else "encode_query",
-        # sentence-transformers takes a module of ours only when told so.
-        trust=", trust_remote_code=True" if "bigrams" in settings["encoder"] else "",
-    )
-    card += "" if report is None else "\n" + _table_of_metrics(report)
-    return card if recipe is None else f"{card}\n## Recipe\n\n```toml\n{recipe.strip()}\n```\n"
+        report = self.report
+        environment = Environment(trim_blocks=True, keep_trailing_newline=True)  # it makes no HTML
+        environment.filters["n"] = "{:,}".format
+        card = environment.from_string(Path(__file__).with_name("card.md").read_text(encoding="utf-8")).render(
+            settings=self.settings,
+            retired=self.settings.get("retired_labels", 0),
+            version=__version__,
+            files=self.name,
+            report=report,
+            cutoffs=sorted({int(name.partition("@")[2]) for name in report.metrics}) if report else (),
+            recipe=self.told.recipe,
+        )
+        if old:
+            for line in (r"^# A text classifier over [\d,]+ labels$", r"^- labels: .*, in labels\.db.*$"):
+                new = "".join(re.findall(line, card, re.M)[:1])
+                old = re.sub(line, new, old, count=1, flags=re.M)
+            card = re.sub(r"\bmodel-[0-9a-f]{8}\b", self.name, old)
+        ranker = self.live.ranker
+        write_atomically(path / CARD, with_ranker(card, None if ranker is None else ranker.describe()))
 
 
 def with_ranker(card: str, ranker: dict[str, Any] | None) -> str:
@@ -278,40 +316,3 @@ def with_ranker(card: str, ranker: dict[str, Any] | None) -> str:
         return rest
     lines = [f"- {name.replace('_', ' ')}: {value}" for name, value in ranker.items()]
     return "\n".join([rest + _RANKER_SECTION, *lines, ""])
-
-
-def with_labels(card: str, files: str, settings: dict[str, Any]) -> str:
-    """The card with its lines about the labels and where they are brought up to date, where they still stand."""
-    card = re.sub(r"\bmodel-[0-9a-f]{8}\b", files, card)
-    card = re.sub(r"^# A text classifier over [\d,]+ labels$", _title(settings), card, count=1, flags=re.M)
-    return re.sub(r"^- labels: .*, in labels\.db.*$", _line_about_labels(settings), card, count=1, flags=re.M)
-
-
-def _title(settings: dict[str, Any]) -> str:
-    return f"# A text classifier over {settings['labels'] - settings.get('retired_labels', 0):,} labels"
-
-
-def _line_about_labels(settings: dict[str, Any]) -> str:
-    retired, version = settings.get("retired_labels", 0), settings["labels_version"]
-    line = f"- labels: {settings['labels'] - retired:,}, in labels.db"
-    line += f", and {retired:,} retired ones" if retired else ""
-    return line + (f"; version {version} of the labels, which were changed after training" if version else "")
-
-
-def _table_of_metrics(report: Report) -> str:
-    lines = [
-        "## Metrics\n",
-        f"In percent, 95 % bootstrap intervals in brackets; {report.queries:,} queries"
-        f" ({report.queries_left_out:,} without positives left out);"
-        f" propensity A = {report.propensity['A']}, B = {report.propensity['B']}.\n",
-        "| k | " + " | ".join(_METRICS) + " |",
-        "|---" * (len(_METRICS) + 1) + "|",
-    ]
-    for k in sorted({int(name.partition("@")[2]) for name in report.metrics}):
-        cells = []
-        for name in (f"{metric}@{k}" for metric in _METRICS):
-            cell = f"{report.metrics[name]:.2f}" if name in report.metrics else ""
-            low, high = report.intervals.get(name, (None, None))
-            cells.append(f"{cell} [{low:.2f}, {high:.2f}]" if cell and low is not None else cell)
-        lines.append(f"| {k} | " + " | ".join(cells) + " |")
-    return "\n".join([*lines, ""])

@@ -71,7 +71,6 @@ class Tiles:
         self.wanted = (False, False)  # whether gradients of the queries, of the labels will be asked for
         self._query_gradient: Tensor | None = None
         self._label_gradient: Tensor | None = None
-        self._label_gradient_is_blank = False  # allocated, not yet written
 
     def check(self, pairs: Pairs) -> None:
         """Refuse pairs that are not in the matrix."""
@@ -131,8 +130,8 @@ class Tiles:
 
         What is the same for all of a query's scores multiplies its vector: a pass over B × d, not over B × L.
         """
-        to_queries, to_labels = self._query_buffer(), self._label_buffer(blank=True)
-        keep = 0 if self._label_gradient_is_blank else 1
+        keep = 0 if self._label_gradient is None else 1  # the first walk writes all of it: a pass over L × d is saved
+        to_queries, to_labels = self._buffers(torch.empty_like)
         gain = (gradient * bar.factor())[:, None]
         scaled = self.queries * gain
         shares = self._shares()
@@ -150,7 +149,6 @@ class Tiles:
         for gathered in spread(accumulate, shares):
             if to_queries is not None:
                 to_queries.addcmul_(gathered, gain / self.temperature)
-        self._label_gradient_is_blank = False
 
     def largest(self) -> float:
         """A bound no score exceeds, up or down, on any process."""
@@ -173,7 +171,7 @@ class Tiles:
 
     def backpropagate_at(self, pairs: Pairs, gradient: Tensor) -> None:
         """Add the gradient [p] of the scores at the given pairs to the gradients of the vectors."""
-        to_queries, to_labels = self._query_buffer(), self._label_buffer()
+        to_queries, to_labels = self._buffers()
         mine = self._mine(pairs)
         for span in spans(len(mine)):
             query, label = pairs.take(mine[span])
@@ -185,7 +183,7 @@ class Tiles:
 
     def hand_out(self) -> tuple[Tensor | None, Tensor | None]:
         """The gradients collected so far, of the queries and of the labels; collecting begins anew."""
-        gradients = self._query_buffer(), self._label_buffer()
+        gradients = self._buffers()
         self._query_gradient = self._label_gradient = None
         return gradients
 
@@ -193,20 +191,15 @@ class Tiles:
         """Positions of the pairs whose label is in this shard."""
         return torch.where((pairs.label >= self.shard.start) & (pairs.label < self.shard.stop))[0]
 
-    def _query_buffer(self) -> Tensor | None:
+    def _buffers(
+        self, new_for_labels: Callable[[Tensor], Tensor] = torch.zeros_like
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """The gradients so far, of those that are wanted."""
         if self.wanted[0] and self._query_gradient is None:
             self._query_gradient = torch.zeros_like(self.queries)
-        return self._query_gradient
-
-    def _label_buffer(self, blank: bool = False) -> Tensor | None:
-        """The labels' gradient so far; a walk over all labels takes it blank and saves a pass over L × d."""
         if self.wanted[1] and self._label_gradient is None:
-            self._label_gradient = torch.empty_like(self.labels)
-            self._label_gradient_is_blank = True
-        if self._label_gradient is not None and self._label_gradient_is_blank and not blank:
-            self._label_gradient.zero_()
-            self._label_gradient_is_blank = False
-        return self._label_gradient
+            self._label_gradient = new_for_labels(self.labels)
+        return self._query_gradient, self._label_gradient
 
     def _shares(self) -> int:
         """Into how many threads a walk is divided."""
@@ -270,7 +263,7 @@ class Scores:
 
     def at(self, pairs: Pairs) -> Tensor:
         """The scores at the given pairs [p], filtered or not."""
-        return _apply(_At, self._anchor, self._tiles, pairs)
+        return _apply(_Answer, self._anchor, self._tiles.at(pairs), partial(self._tiles.backpropagate_at, pairs))
 
     def log_sum_exp(self, excluding: Pairs | None = None) -> Tensor:
         """log Σ_j exp(s_ij) for each query [B]; −∞ for a query that has no label left."""
@@ -293,7 +286,8 @@ class Scores:
 
     def _reduce(self, make_bar: Callable[[], Bar], excluding: Pairs | None) -> Tensor:
         holes = self._tiles.holes(self.filtered, excluding)
-        return _apply(_Reduce, self._anchor, self._tiles, make_bar, holes)
+        bar, value = self._tiles.reduce(make_bar, holes)
+        return _apply(_Answer, self._anchor, value, partial(self._tiles.backpropagate, bar, holes))
 
 
 def _apply(function: type[Function], *arguments: object) -> Tensor:
@@ -316,24 +310,10 @@ class _Root(Function):
         return *ctx.tiles.hand_out(), None
 
 
-class _At(Function):
+class _Answer(Function):
     @staticmethod
-    def forward(ctx: Any, anchor: Tensor, tiles: Tiles, pairs: Pairs) -> Tensor:
-        ctx.tiles, ctx.pairs = tiles, pairs
-        return tiles.at(pairs)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        ctx.tiles.backpropagate_at(ctx.pairs, gradients[0])
-        return gradients[0].new_zeros(()), None, None
-
-
-class _Reduce(Function):
-    @staticmethod
-    def forward(ctx: Any, anchor: Tensor, tiles: Tiles, make_bar: Callable[[], Bar], holes: Holes | None) -> Tensor:
-        ctx.tiles, ctx.holes = tiles, holes
-        ctx.bar, value = tiles.reduce(make_bar, holes)
+    def forward(ctx: Any, anchor: Tensor, value: Tensor, backpropagate: Callable[[Tensor], None]) -> Tensor:
+        ctx.backpropagate = backpropagate
         # A bar may keep its value. As the output of this node it would hold the node, which holds the bar: a circle
         # that keeps all vectors until the garbage collector comes by.
         return value.clone()
@@ -341,5 +321,5 @@ class _Reduce(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        ctx.tiles.backpropagate(ctx.bar, ctx.holes, gradients[0])
-        return gradients[0].new_zeros(()), None, None, None
+        ctx.backpropagate(gradients[0])
+        return gradients[0].new_zeros(()), None, None

@@ -6,7 +6,6 @@ What is measured is what a step does, with the run's own objects and texts; its 
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 
 from umpteen.config.settings import RunConfig
 from umpteen.data.labels import Relevance
-from umpteen.encoders.encoder import Encoder, micro_batches
+from umpteen.encoders.encoder import micro_batches
 from umpteen.encoders.rows import row_tables
 from umpteen.files.progress import Progress
 from umpteen.objectives.losses import build_objective
@@ -25,12 +24,11 @@ from umpteen.parallel.children import run_in_world
 from umpteen.parallel.meter import Meter, Seconds, timed
 from umpteen.parallel.world import World
 from umpteen.search.ranking import Ranking, top_k
-from umpteen.training.build import Run, build_run, step_settings
-from umpteen.training.gradient_cache import CachedVectors
-from umpteen.training.inputs import DistinctTexts, TrainingData
+from umpteen.training.build import Run, build_run
+from umpteen.training.inputs import TrainingData
 from umpteen.training.observer import Silence
 from umpteen.training.optimizer import set_learning_rate
-from umpteen.training.step import Encoded, StepOutcome, TrainingStep
+from umpteen.training.step import TrainingStep
 
 Numbers = NDArray[np.float64]
 Batches = Sequence[NDArray[np.int64]]  # rows of queries
@@ -55,9 +53,9 @@ def on_line(points: Sequence[tuple[float, Numbers]], size: float) -> Numbers:
     return np.where(slope < 0, proportional, np.maximum(high + slope * (size - larger), 0))
 
 
-def largest_micro_batch(queries: NDArray[np.int64], labels: NDArray[np.int64], shared: bool, token_budget: int) -> int:
+def largest_micro_batch(queries: NDArray[np.int64], labels: NDArray[np.int64], token_budget: int) -> int:
     """Padded tokens of the largest micro-batch of texts of these lengths."""
-    sides = [np.concatenate([queries, labels])] if shared else [queries, labels]
+    sides = queries, labels
     return max(len(part) * max(1, int(side[part[0]])) for side in sides for part in micro_batches(side, token_budget))
 
 
@@ -114,7 +112,7 @@ def measure(run: Run, config: RunConfig, batches: Batches, meter: Meter, progres
 def _part(run: Run, config: RunConfig, batches: Batches, share: float, meter: Meter) -> Part:
     """Bytes of the longest step, and seconds of the middle one of several."""
     data, labels, budget = run.data, len(run.data.labels), max(1, round(config.training.token_budget * share))
-    settings, shared = replace(step_settings(config), token_budget=budget), run.towers.shared
+    smaller = config.model_copy(update={"training": config.training.model_copy(update={"token_budget": budget})})
     size = math.ceil(len(batches[0]) * share)
     rows = np.concatenate([batch[:size] for batch in batches])
     few = np.split(np.arange(len(rows)), np.cumsum([len(batch[:size]) for batch in batches])[:-1])
@@ -123,18 +121,19 @@ def _part(run: Run, config: RunConfig, batches: Batches, share: float, meter: Me
     relevance, filtered = (Relevance(each.matrix[rows][:, chosen]) for each in (data.relevance, data.filtered))
     part = TrainingData(data.queries.take(rows), data.labels.take(chosen), relevance, filtered)
     objective = build_objective(config.objective, labels, pooled=True)  # k may be more than there are here
-    step = WatchedStep(run.towers, part, objective, run.optimizer, settings, meter=meter)
+    marks = Marks(meter)
+    step = TrainingStep(run.towers, part, objective, run.optimizer, smaller, mark=marks)
     step(few[-1], step=0, seed=0)  # libraries load, threads start, the optimizer makes its state
     run.optimizer.zero_grad(set_to_none=True)
-    always, step.weighs = meter.settle(), True
+    always, marks.weighs = meter.settle(), True
     step(few[0], step=1, seed=0)
-    peaks, step.weighs = step.peaks(), False
+    peaks, marks.weighs = marks.peaks(), False
     meter.settle()
     step(few[0], step=2, seed=0)  # takes the memory that the others find
     runs: list[Numbers] = []
     while len(runs) < 2 or (len(runs) < REPEATS and np.sum(runs, axis=(0, 1)).min() < REPEAT_SECONDS):
         step(few[(1 + len(runs)) % len(few)], step=3 + len(runs), seed=0)
-        runs.append(step.seconds())
+        runs.append(marks.seconds())
     peaks[2] = max(peaks[2], meter.peak())  # freed blocks of one shape seldom fit the next: several steps hold more
     vectors = (size + len(chosen)) * run.towers.dimension * next(run.towers.parameters()).element_size()
     return Part(
@@ -142,59 +141,37 @@ def _part(run: Run, config: RunConfig, batches: Batches, share: float, meter: Me
         np.median(runs, axis=0),
         always,
         np.maximum(peaks - always - COPIES * vectors, 0),
-        largest_micro_batch(part.queries.lengths[few[0]], part.labels.lengths, shared, budget),
+        largest_micro_batch(part.queries.lengths[few[0]], part.labels.lengths, budget),
         size,
-        min(settings.tile or even_tile(size, len(chosen)), len(chosen)),
+        min(config.training.tile or even_tile(size, len(chosen)), len(chosen)),
     )
 
 
-class WatchedStep(TrainingStep):
-    """A step that knows when its parts ended, and what was held at most until then."""
+class Marks:
+    """When the parts of the last step ended, and what was held at most until then."""
 
-    def __init__(self, *given: Any, meter: Meter) -> None:
-        super().__init__(*given)
+    def __init__(self, meter: Meter) -> None:
         self._meter = meter
         self._marks: list[tuple[str, Numbers]] = []
-        self._queries = 0
         self.weighs = False  # which costs time
 
-    def __call__(self, rows: NDArray[np.int64], *, step: int, seed: int) -> StepOutcome:
-        self._marks, self._queries = [], len(rows)
-        self._mark("began")
-        outcome = super().__call__(rows, step=step, seed=seed)
-        self._mark("optimizer")
-        return outcome
-
-    def _cache(self, tower: Encoder, texts: DistinctTexts, side: int, *, step: int, seed: int) -> CachedVectors:
-        cache = super()._cache(tower, texts, side, step=step, seed=seed)
-        self._mark(PARTS[side])
-        return cache
-
-    def _replay(self, encoded: Encoded) -> None:
-        self._mark("loss")
-        super()._replay(encoded)
-        self._mark("replay")
-
-    def _mark(self, name: str) -> None:
+    def __call__(self, name: str) -> None:
         if self._meter.device.type == "cuda":
             torch.cuda.synchronize(self._meter.device)
         peak = self._meter.peak() if self.weighs else 0
-        self._marks.append((name, np.array([time.perf_counter(), time.process_time(), peak])))
+        mark = name, np.array([time.perf_counter(), time.process_time(), peak])
+        self._marks = [mark] if name == "began" else [*self._marks, mark]
         if self.weighs:
             self._meter.settle()
 
     def seconds(self) -> Numbers:
-        """Of the last step by part [5, 2]; a shared tower divides its time by the numbers of texts."""
+        """By part [5, 2]."""
         names, marks = zip(*self._marks, strict=True)
         took = np.diff(np.stack(marks)[:, :2], axis=0)
-        found = np.stack([took[np.array(names[1:]) == part].sum(axis=0) for part in PARTS])
-        if self._towers.shared:
-            queries = self._queries / (self._queries + len(self._data.labels))
-            found[:2] = found[0] * np.array([[queries], [1 - queries]])
-        return found
+        return np.stack([took[np.array(names[1:]) == part].sum(axis=0) for part in PARTS])
 
     def peaks(self) -> Numbers:
-        """Of the last step by phase [4]."""
+        """By phase [4]."""
         names = (PARTS[:2], ("loss",), ("replay",), ("optimizer",))
         return np.array([max(mark[2] for name, mark in self._marks if name in phase) for phase in names])
 

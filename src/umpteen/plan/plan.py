@@ -17,7 +17,7 @@ from umpteen.objectives.scores import even_tile
 from umpteen.parallel.meter import Meter, Seconds
 from umpteen.parallel.world import cores
 from umpteen.plan.measure import COPIES, PARTS, PHASES, Costs, Measured, largest_micro_batch, measure, on_line, verify
-from umpteen.training.build import build_run, loop_settings, pick_device
+from umpteen.training.build import build_run, pick_device
 
 BATCHES = 8  # that are measured
 SMALLEST_TILE = 64
@@ -52,7 +52,6 @@ class Work(NamedTuple):
 
     queries: NDArray[np.int64]
     labels: NDArray[np.int64]
-    shared: bool  # by one tower
     evaluated: int
     processes: int
 
@@ -63,7 +62,7 @@ def predict(costs: Costs, work: Work, sizes: Sizes) -> Prediction:
     seconds = on_line([(part.share, part.seconds) for part in costs.parts], 1 / processes)
     seconds[2] = on_line([(part.share**2, part.seconds[2]) for part in costs.parts], 1 / processes)
     seconds[4] = on_line([(part.share, part.seconds[4]) for part in costs.parts], 1)
-    largest = largest_micro_batch(work.queries[::processes], work.labels[::processes], work.shared, sizes.token_budget)
+    largest = largest_micro_batch(work.queries[::processes], work.labels[::processes], sizes.token_budget)
     extra = on_line([(part.largest, part.extra) for part in costs.parts], largest)
     extra[3] = costs.parts[-1].extra[3]  # the optimizer's does not grow with texts
     # What scores need goes with the queries and the numbers each has in its vector and in a tile.
@@ -142,11 +141,11 @@ def make_plan(
 
     def predicted(sizes: Sizes) -> Prediction:
         batch = lengths[batches[0][: sizes.batch_size]]
-        found = predict(costs, Work(batch, run.data.labels.lengths, run.towers.shared, evaluated, processes), sizes)
+        found = predict(costs, Work(batch, run.data.labels.lengths, evaluated, processes), sizes)
         return found._replace(memory={"building": building, **found.memory})
 
     sizes = Sizes(config.training.batch_size, config.training.token_budget, config.training.tile)
-    prediction, loop = predicted(sizes), loop_settings(config, run.sampler.batches_per_epoch)
+    prediction, loop = predicted(sizes), run.loop
     clock, processor = prediction.step.tolist()
     steps = loop.steps if loop.seconds is None else min(loop.steps, math.ceil(loop.seconds / clock))
     evaluation = float(prediction.evaluation[0])

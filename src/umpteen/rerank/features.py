@@ -37,6 +37,7 @@ class RankerSettings:
     iterations: int = 100  # after which it stops anyway
     sparse: bool = True  # weights of n-grams for each label
     memory: bool = True  # votes of the nearest training texts
+    keep_texts: bool = True  # these texts lie in the model folder, for explanations to show
     neighbours: int = 20  # that vote
     similarity: float = 0.05  # temperature of the softmax over similarities that weighs the votes
 
@@ -44,7 +45,8 @@ class RankerSettings:
         for field in fields(self):
             name, value = field.name, getattr(self, field.name)
             if name in ("words", "characters"):
-                fits = _are_lengths(value) or (value is None and name == "characters")
+                is_pair = isinstance(value, tuple) and len(value) == 2 and all(map(_is_count, value))
+                fits = value[0] <= value[1] if is_pair else value is None and name == "characters"
                 rule = "two lengths, the shorter first, for instance [1, 2]"
             elif isinstance(field.default, bool):
                 fits, rule = isinstance(value, bool), "true or false"
@@ -78,10 +80,6 @@ class RankerSettings:
 
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 2**31
-
-
-def _are_lengths(value: Any) -> bool:
-    return isinstance(value, tuple) and len(value) == 2 and all(map(_is_count, value)) and value[0] <= value[1]
 
 
 VOCABULARY = "vocabulary.json"
@@ -133,6 +131,16 @@ class TextFeatures:
 
         both: csr_array = normalize(csr_array(hstack(parts, format="csr")), copy=False)
         return both
+
+    def ngrams(self, text: str) -> dict[int, str]:
+        """The n-grams of a text that are known, by their columns."""
+        found: dict[int, str] = {}
+        start = 0
+        for vectorizer in self._vectorizers.values():
+            known = vectorizer.vocabulary_
+            found |= {start + known[ngram]: ngram for ngram in vectorizer.build_analyzer()(text) if ngram in known}
+            start += len(known)
+        return found
 
     def idf(self) -> NDArray[np.float32]:
         """Of all n-grams, in the order of the columns."""

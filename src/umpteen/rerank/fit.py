@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Iterator
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 from joblib import Parallel, delayed
@@ -91,46 +91,36 @@ def _write(path: Path, array: NDArray[np.generic]) -> None:
 #
 # min ½(|w|² + b²) + C Σ max(0, 1 − y(w·x + b))², y = 1 for texts that have the label and −1 for those that do not.
 # Light to import: processes that fit labels load nothing else.
-class BlockWeights(NamedTuple):
-    """Weights of the labels of one block, a CSR matrix without its shape."""
-
-    counts: NDArray[np.int64]  # weights of each label
-    columns: NDArray[np.int32]
-    values: NDArray[np.float32]
-    intercepts: NDArray[np.float32]
-
-
-def solve_block(samples: Samples, start: int, stop: int, settings: RankerSettings) -> BlockWeights:
-    """The pruned weights of the labels from `start` to `stop`."""
+def solve_block(samples: Samples, start: int, stop: int, settings: RankerSettings) -> dict[str, NDArray[Any]]:
+    """The pruned weights of the labels from `start` to `stop`: how many each has, their columns and values, and the
+    labels' intercepts."""
     features = samples.matrix("features")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # `iterations` is a choice
         found = [_solve_label(*rows, features, settings) for rows in samples.of_labels(start, stop)]
     columns, values, intercepts = zip(*found, strict=True)
-    return BlockWeights(
-        np.array([len(part) for part in columns], dtype=np.int64),
-        np.concatenate(columns).astype(np.int32),
-        np.concatenate(values).astype(np.float32),
-        np.array(intercepts, dtype=np.float32),
-    )
-
-
-Solution = tuple[NDArray[np.integer], NDArray[np.float64], float]
+    return {
+        "counts": np.array([len(part) for part in columns], dtype=np.int64),
+        "columns": np.concatenate(columns).astype(np.int32),
+        "values": np.concatenate(values).astype(np.float32),
+        "intercepts": np.array(intercepts, dtype=np.float32),
+    }
 
 
 def _solve_label(
-    positives: NDArray[np.int64],
-    negatives: NDArray[np.int64],
-    features: csr_array,
-    settings: RankerSettings,
-) -> Solution:
+    positives: NDArray[np.int64], negatives: NDArray[np.int64], features: csr_array, settings: RankerSettings
+) -> tuple[NDArray[np.integer], NDArray[np.float64], float]:
+    """The columns and values of its weights, and its intercept."""
     nothing = np.empty(0, dtype=np.int64), np.empty(0), 0.0
     if len(positives) == 0:  # nothing to recognise it by
         return nothing
-    rows = np.concatenate([positives, negatives])
-    matrix, columns = _without_empty_columns(features[rows])
-    if matrix.shape[1] == 0:  # none of its texts has an n-gram that is known
+    rows = features[np.concatenate([positives, negatives])]
+    # Only the columns that are not empty: liblinear's weights are dense, and a label meets few of a million n-grams.
+    columns, place = np.unique(rows.indices, return_inverse=True)
+    if len(columns) == 0:  # none of its texts has an n-gram that is known
         return nothing
+    values, shape = (rows.data.astype(np.float64), place.astype(np.int32), rows.indptr), (rows.shape[0], len(columns))
+    matrix = csr_matrix(values, shape=shape)
     signs = np.repeat([1, -1], [len(positives), len(negatives)])
     if len(negatives) == 0:  # no text retrieves it wrongly: it is told apart from the text without words
         matrix, signs = vstack([matrix, csr_matrix((1, matrix.shape[1]))], format="csr"), np.append(signs, -1)
@@ -139,13 +129,6 @@ def _solve_label(
     weights = solver.coef_[0]
     kept = np.abs(weights) >= max(settings.threshold, np.finfo(np.float32).tiny)
     return columns[kept], weights[kept], float(solver.intercept_[0])
-
-
-def _without_empty_columns(rows: csr_array) -> tuple[csr_matrix, NDArray[np.int32]]:
-    """liblinear's weights are dense, and a label meets few of a million n-grams."""
-    columns, place = np.unique(rows.indices, return_inverse=True)
-    shape = (rows.shape[0], len(columns))
-    return csr_matrix((rows.data.astype(np.float64), place.astype(np.int32), rows.indptr), shape=shape), columns
 
 
 # Every block reads all candidates once: few blocks for many labels, and for few labels blocks small enough to share.
@@ -180,7 +163,7 @@ def fit_weights(
             "the same command goes on; if memory ran out, give fewer --jobs"
         ) from None
     solved = [load_file(_path(samples, block)) for block in blocks]
-    whole = {name: np.concatenate([block[name] for block in solved]) for name in BlockWeights._fields}
+    whole = {name: np.concatenate([block[name] for block in solved]) for name in solved[0]}
     starts = np.concatenate([[0], np.cumsum(whole["counts"])])
     shape = (labels, int(samples.matrix("features").shape[1]))
     by_label = csr_array((whole["values"], whole["columns"], starts), shape=shape)
@@ -189,7 +172,7 @@ def fit_weights(
 
 def _fit_block(folder: Path, block: tuple[int, int], settings: RankerSettings) -> tuple[int, int]:
     samples = Samples(folder)
-    write_atomically(_path(samples, block), save(solve_block(samples, *block, settings)._asdict()))
+    write_atomically(_path(samples, block), save(solve_block(samples, *block, settings)))
     return block
 
 

@@ -1,8 +1,10 @@
-"""Training texts that vote: the labels of a text's nearest neighbours among those the model was trained on.
+"""Texts that vote: those the model was trained on for the labels they have, corrected ones for and against labels.
 
-memory.safetensors: the texts' vectors in half precision, and their labels. N texts, n queries, L labels, d: dimension.
+memory.safetensors: the texts' vectors in half precision, and their labels. texts.*: the texts themselves, which only
+explanations read. N texts, E corrected texts, n queries, L labels, d: dimension.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,13 +13,23 @@ import torch
 from numpy.typing import NDArray
 from safetensors import safe_open
 from safetensors.torch import save_file
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, vstack
 from torch import Tensor
+from torch.nn.functional import normalize
 
+from umpteen.data.texts import Texts, TextsWriter
 from umpteen.errors import DamagedModel
-from umpteen.search.ranking import Ranking, top_k, values_at
+from umpteen.search.ranking import NO_LABEL, Ranking, top_k, values_at
 
-MEMORY_FILE = "memory.safetensors"
+MEMORY_FILE, TEXTS = "memory.safetensors", "texts"
+
+
+def weigh(nearest: Ranking, temperature: float) -> NDArray[np.float32]:
+    """How much the vote of each of these neighbours counts, by a softmax over similarities: a query's add up to 1."""
+    peak = np.maximum(nearest.scores[:, :1], np.float32(-1e30))  # −∞ where there is no neighbour at all
+    weights: NDArray[np.float32] = np.exp((nearest.scores - peak) / np.float32(temperature))
+    weights /= np.maximum(weights.sum(1, keepdims=True), 1e-9)
+    return weights
 
 
 @dataclass(frozen=True)
@@ -26,38 +38,33 @@ class Memory:
 
     vectors: Tensor  # [N, d], of the query tower
     labels: csr_array  # [N, L], 1 where a text has a label
-    neighbours: int = 20  # that vote
-    temperature: float = 0.05  # of the softmax over their similarities, which weighs the votes
+    texts: Texts | None = None  # [N], if they may be shown
 
     @classmethod
-    def of(cls, vectors: Tensor, relevant: csr_array) -> "Memory":
+    def of(cls, vectors: Tensor, relevant: csr_array, texts: Texts | None = None) -> "Memory":
         """The memory of these texts; it has the vectors at the precision in which it is kept."""
         stored = relevant.copy()  # the dataset's own is not ours to change
         stored.data = (stored.data > 0).astype(np.float32)
         stored.eliminate_zeros()
-        return cls(vectors.half().float(), stored)
+        return cls(vectors.half().float(), stored, texts)
 
-    def nearest(self, queries: Tensor, own: NDArray[np.int64] | None = None) -> Ranking:
-        """The nearest texts of each query; of queries that are themselves remembered, `own` says where, or −1."""
-        excluding = None
-        if own is not None:
-            known = np.flatnonzero(own >= 0)
-            pairs = np.ones(len(known), np.float32), (known, own[known])
-            excluding = csr_array(pairs, shape=(len(own), len(self.vectors)))
-        return top_k(queries, self.vectors, min(self.neighbours, len(self.vectors)), excluding=excluding)
+    def nearest(self, queries: Tensor, count: int) -> Ranking:
+        """The nearest texts of each query."""
+        return top_k(queries, self.vectors, min(count, len(self.vectors)))
 
-    def votes(self, nearest: Ranking, rows: NDArray[np.int32]) -> NDArray[np.float32]:
+    def votes(self, nearest: Ranking, rows: NDArray[np.int32], temperature: float) -> NDArray[np.float32]:
         """For the labels rows[i] of each query i, the share of its neighbours' votes: between 0 and 1."""
-        head = nearest.head(min(self.neighbours, nearest.width))
-        peak = np.maximum(head.scores[:, :1], np.float32(-1e30))  # −∞ where there is no neighbour at all
-        weights = np.exp((head.scores - peak) / self.temperature)
-        weights /= np.maximum(weights.sum(1, keepdims=True), 1e-9)
-        starts = np.arange(len(head) + 1) * head.width
-        voters = csr_array(
-            (weights.ravel().astype(np.float32), np.maximum(head.rows, 0).ravel(), starts),
-            shape=(len(head), len(self.vectors)),
-        )
-        return values_at(csr_array(voters @ self.labels), rows)
+        voters, starts = np.maximum(nearest.rows, 0).ravel(), np.arange(len(nearest) + 1) * nearest.width
+        shape = len(nearest), len(self.vectors)
+        weights = csr_array((weigh(nearest, temperature).ravel(), voters, starts), shape=shape)
+        return values_at(csr_array(weights @ self.labels), rows)
+
+    def texts_with(self, label: int, count: int) -> list[str]:
+        """The first texts that have a label; none if texts are not kept."""
+        if self.texts is None:
+            return []
+        found = np.flatnonzero(self.labels.indices == label)[:count]
+        return [self.texts[row] for row in (np.searchsorted(self.labels.indptr, found, "right") - 1).tolist()]
 
     def with_labels(self, count: int) -> "Memory":
         """The memory for so many labels, none of whose new ones any text has."""
@@ -81,9 +88,13 @@ class Memory:
             "labels": torch.from_numpy(self.labels.indices.astype(np.int32)),
         }
         save_file(tensors, folder / MEMORY_FILE)
+        if self.texts is not None:
+            with TextsWriter(folder, TEXTS) as kept:
+                for text in self.texts:
+                    kept.append(text)
 
     @classmethod
-    def load(cls, folder: Path, labels: int, neighbours: int, temperature: float) -> "Memory":
+    def load(cls, folder: Path, labels: int) -> "Memory":
         """What `save` wrote, for so many labels."""
         with safe_open(folder / MEMORY_FILE, framework="pt") as file:
             vectors, starts, rows = (file.get_tensor(name) for name in ("vectors", "starts", "labels"))
@@ -91,4 +102,70 @@ class Memory:
             raise ValueError(f"{tuple(vectors.shape)} vectors do not fit {len(starts):,} places")
         known = csr_array((np.ones(len(rows), np.float32), rows.numpy(), starts.numpy()), shape=(len(vectors), labels))
         known.check_format()
-        return cls(vectors.float(), known, neighbours, temperature)
+        texts = Texts.open(folder, TEXTS) if (folder / f"{TEXTS}.sha256").exists() else None
+        if texts is not None and (len(texts) != len(vectors) or (texts.byte_lengths() < 0).any()):
+            raise ValueError(f"{len(texts):,} texts are kept of {len(vectors):,} that are remembered, or end early")
+        return cls(vectors.float(), known, texts)
+
+
+TEMPERATURE, WEIGHT = 0.07, 4.0  # chosen on validation of wordnet-nouns (docs/results/notebook.md)
+LEAST = 0.02  # what is further away has no say at all: unrelated texts are answered as ever, to the bit
+PAIRS_AT_A_TIME = 2**24  # of queries and examples
+
+
+@dataclass(frozen=True)
+class Corrections:
+    """Vectors of corrected texts, and what was said of their labels."""
+
+    vectors: Tensor  # [E, d], of the query tower, of length 1
+    said: csr_array  # [E, L], 1 where a label is right, −1 where it is wrong
+    temperature: float = TEMPERATURE
+    weight: float = WEIGHT
+
+    @classmethod
+    def of(cls, vectors: Tensor, said: csr_array) -> "Corrections":
+        return cls(normalize(vectors.float(), dim=1), said)
+
+    def votes(self, queries: Tensor, excluding: csr_array | None = None) -> csr_array:
+        """weight · Σ exp((cosine − 1) / temperature) · said over the examples, cut to [−1, 1]; nothing for pairs stored
+        in `excluding`."""  # [n, L]
+        blocks = torch.split(queries, max(1, PAIRS_AT_A_TIME // len(self.vectors)))
+        found = csr_array(vstack([self._near(block) @ self.said for block in blocks]))
+        found.data = np.clip(self.weight * found.data, -1, 1).astype(np.float32)
+        if excluding is not None:
+            stored = csr_array((np.ones(excluding.nnz, np.float32), excluding.indices, excluding.indptr), found.shape)
+            found = csr_array(found - found.multiply(stored))
+        found.eliminate_zeros()
+        return found
+
+    def _near(self, queries: Tensor) -> csr_array:
+        with torch.no_grad():
+            cosines = normalize(queries.float().cpu(), dim=1) @ self.vectors.T
+            near = torch.exp((cosines - 1) / self.temperature).numpy()
+        return csr_array(np.where(near >= LEAST, near, 0))  # [n, E]
+
+
+def shifts(ranking: Ranking, votes: csr_array) -> NDArray[np.float32]:
+    """What the votes add to each score of a ranking; a whole vote carries a label to the end of its text's range.
+
+    That is: up to 1, or the best score if it is more; down to 0, or the least score if it is less.
+    """  # [n, k]
+    share, scores = values_at(votes, ranking.rows), np.where(ranking.rows == NO_LABEL, 0, ranking.scores)
+    top, bottom = scores.max(1, keepdims=True, initial=1), scores.min(1, keepdims=True, initial=0)
+    found = np.where(share > 0, share * (top - scores), share * (scores - bottom))
+    return np.asarray(found, dtype=np.float32)
+
+
+def corrected(ranking: Ranking, votes: csr_array, score: Callable[[NDArray[np.int32]], NDArray[np.float32]]) -> Ranking:
+    """The ranking with its votes counted; of equal scores, the label with more of them comes first.
+
+    Labels that are voted for and not in the ranking join it, with the scores that `score` gives for rows [n, …] of
+    labels, −1 where there is none.
+    """
+    wanted = votes.maximum(0)
+    joining = Ranking.from_csr(wanted, max(1, int(np.diff(wanted.indptr).max(initial=0)))).without(ranking.to_csr())
+    rows = np.concatenate([ranking.rows, joining.rows], 1)
+    wide = Ranking(rows, np.concatenate([ranking.scores, score(joining.rows)], 1), ranking.labels)
+    scores = wide.scores + shifts(wide, votes)
+    order = np.lexsort((-values_at(votes, rows), -scores))
+    return Ranking(np.take_along_axis(rows, order, 1), np.take_along_axis(scores, order, 1), ranking.labels)

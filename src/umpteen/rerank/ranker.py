@@ -1,14 +1,16 @@
 """The ranker of a classifier: what n-grams and training texts say of a text's first labels, and its folder.
 
 ranker.json (settings, weights) · vocabulary.json · weights.safetensors (features × labels, row by row) ·
-memory.safetensors. What a ranker does without is not there.
+memory.safetensors and texts.*. What a ranker does without is not there.
 """
 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import add
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,14 +26,16 @@ from umpteen.search.ranking import NO_LABEL, Ranking, values_at
 
 _NEIGHBOURS = 5  # on either side
 
+Real = TypeVar("Real", np.float32, np.float64)
+
 
 # One score from three: (1 − weight) · the dual encoder's + weight · second, where second is (1 − votes) · what the
 # n-grams say + votes · what the memory says, both between 0 and 1.
 #
 # N texts, k labels each, in the dual encoder's order.
-def squash(margins: NDArray[np.float32]) -> NDArray[np.float32]:
+def squash(margins: NDArray[Real]) -> NDArray[Real]:
     """exp(−max(0, 1 − margin)²): 1 from the margin on that training asks of positives, 0.02 at that of negatives."""
-    squashed: NDArray[np.float32] = np.exp(-np.square(np.maximum(0, 1 - margins)))
+    squashed: NDArray[Real] = np.exp(-np.square(np.maximum(0, 1 - margins)))
     return squashed
 
 
@@ -87,8 +91,10 @@ def fuse(dense: Ranking, second: NDArray[np.float32], weight: float) -> Ranking:
     return Ranking(np.take_along_axis(dense.rows, order, 1), np.take_along_axis(scores, order, 1), dense.labels)
 
 
+NGRAMS, MEMORY = "n-grams", "training texts"  # who has a say
 LATER = -1  # in place of the number of training texts of a label that was added or renamed since
 _TEXTS_AT_A_TIME = 1024
+_UNREADABLE = BadInput, OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, SafetensorError
 _KINDS = {  # of the stored arrays
     "idf": "float32",
     "starts": "int64",
@@ -138,11 +144,17 @@ class Ranker:
         self, margins: NDArray[np.float32], votes: NDArray[np.float32] | None, rows: NDArray[np.int32]
     ) -> NDArray[np.float32]:
         """From 0 to 1, for the margins and the votes of labels in dense order."""
-        texts = self.texts[rows]
-        found = squash(margins + head_start(texts, self.rare)) if self.votes < 1 else np.zeros_like(margins)
-        if votes is not None:
-            found = np.float32(1 - self.votes) * found + np.float32(self.votes) * votes
+        texts, found = self.texts[rows], reduce(add, self.terms(margins, votes, rows).values())
         return keep_place(fill_unknown(found, texts > 0), texts == LATER, rows != NO_LABEL)
+
+    def terms(
+        self, margins: NDArray[np.float32], votes: NDArray[np.float32] | None, rows: NDArray[np.int32]
+    ) -> dict[str, NDArray[np.float32]]:
+        """What adds up to the score of a label that it knows; each has a line of its own in an explanation."""
+        said = squash(margins + head_start(self.texts[rows], self.rare)) if self.votes < 1 else np.zeros_like(margins)
+        if votes is None:
+            return {NGRAMS: said}
+        return {NGRAMS: np.float32(1 - self.votes) * said, MEMORY: np.float32(self.votes) * votes}
 
     def with_later(self, count: int, changed: NDArray[np.int64]) -> "Ranker":
         """The ranker for so many labels, of which it knows nothing of those beyond its own and of the changed ones."""
@@ -162,15 +174,20 @@ class Ranker:
         if self.weight == 0:
             return dense
         head = dense.rows[:, : self.settings.candidates]
-        votes = None if self.memory is None else self.memory.votes(self.memory.nearest(vectors), head)
+        votes = None
+        if self.memory is not None:
+            nearest = self.memory.nearest(vectors, self.settings.neighbours)
+            votes = self.memory.votes(nearest, head, self.settings.similarity)
         return fuse(dense, self.scores(self.margins(texts, head), votes, head), self.weight)
+
+    def chosen(self) -> dict[str, Any]:
+        """What another ranker counts as much by."""
+        return {"weight": self.weight, "votes": self.votes, "rare": self.rare}
 
     def describe(self) -> dict[str, Any]:
         """For the manifest and the model card."""
         return {
-            "weight": self.weight,
-            "votes": self.votes,
-            "rare": self.rare,
+            **self.chosen(),
             "candidates": self.settings.candidates,
             "features": int(self.weights.shape[0]),
             "weights": int(self.weights.nnz),
@@ -181,8 +198,8 @@ class Ranker:
     def save(self, folder: Path) -> None:
         """Writes the ranker's files into a new folder."""
         folder.mkdir(exist_ok=True)
-        chosen = {"weight": self.weight, "votes": self.votes, "rare": self.rare, "origin": self.origin}
-        content = {**chosen, "settings": self.settings.to_dict(), "report": self.report}
+        about = {"origin": self.origin, "settings": self.settings.to_dict(), "report": self.report}
+        content = {**self.chosen(), **about}
         (folder / "ranker.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         self.features.save(folder)
         arrays: dict[str, NDArray[Any]] = {
@@ -214,21 +231,10 @@ class Ranker:
             weights.check_format()  # 20 million weights in 13 ms
             if len(arrays["texts"]) != labels:
                 raise ValueError(f"{len(arrays['texts']):,} labels have texts, {labels:,} have weights")
-            memory = None
-            if settings.memory:
-                memory = Memory.load(folder, labels, settings.neighbours, settings.similarity)
+            memory = Memory.load(folder, labels) if settings.memory else None
             chosen = {name: content[name] for name in ("weight", "votes", "rare", "origin", "report")}
             return cls(features, weights, arrays["intercepts"], arrays["texts"], settings, memory, **chosen)
-        except (
-            BadInput,
-            OSError,
-            ValueError,
-            LookupError,
-            TypeError,
-            AttributeError,
-            OverflowError,
-            SafetensorError,
-        ) as error:
+        except _UNREADABLE as error:
             raise DamagedModel(f"{folder}: is no ranker ({error}); copy the model again, or fit it again") from error
 
 

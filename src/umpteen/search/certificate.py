@@ -12,8 +12,7 @@ from torch import Tensor
 
 from umpteen.errors import BadInput
 from umpteen.parallel.world import undivided
-from umpteen.search.engine import LabelIndex
-from umpteen.search.index import Effort, exact_scores, exact_search
+from umpteen.search.index import Effort, LabelIndex, exact_scores, exact_search
 from umpteen.search.ranking import NO_LABEL, Ranking
 
 _SAME = 1e-5  # scores that differ by no more, relative to 1 + their size, are equal: rounding

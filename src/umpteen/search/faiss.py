@@ -16,10 +16,10 @@ from torch import Tensor
 
 from umpteen.errors import BadInput, DamagedModel, NotSaved
 from umpteen.files.progress import Advance
-from umpteen.search.engine import LabelIndex
 from umpteen.search.index import (
     Effort,
     Indexed,
+    LabelIndex,
     LiveVectors,
     Overlay,
     Rows,
@@ -213,7 +213,7 @@ class FaissIndex(LabelIndex):
             raise DamagedModel(
                 f"the index holds {index.ntotal:,} vectors but there were {len(held):,} labels; build it again"
             )
-        return cls(kind, index, Effort.from_dict(about["effort"]), held, now.vectors, changed)
+        return cls(kind, index, Effort(**about["effort"]), held, now.vectors, changed)
 
     def _padded(self, vectors: Vectors) -> Vectors:
         missing = self._index.d - vectors.shape[1]

@@ -1,12 +1,17 @@
-"""Labels that change, and exact search over them: nothing is ever missed, and adding one costs nothing.
+"""Labels that change, the seam to what finds the k best of them, and exact search, which builds nothing, misses none.
 
 B queries, k wanted, C candidates. One query, or a few, are one product with all labels and one look at its largest
-scores; many are searched tile by tile (ranking.py). engine.py has the seam to other indexes.
+scores; many are searched tile by tile (ranking.py). A new kind is a module with a subclass of `LabelIndex`, and a row
+of `KINDS`.
 """
 
 import math
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
+from importlib import import_module
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -14,6 +19,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from umpteen.errors import BadInput
+from umpteen.files.progress import Advance
 from umpteen.search.ranking import NO_LABEL, Ranking, require_searchable, top_k
 
 _FEW_QUERIES = 32
@@ -25,9 +32,9 @@ _NONE: Rows = np.empty(0, dtype=np.int64)
 
 # Each label's current vector: a mapped base that never changes, and an overlay of rows added or changed since.
 #
-# A snapshot: changing rows gives a new one that shares the base, so whoever searches the old one is not disturbed.
+# A snapshot: whoever changes rows makes a new one that shares the base, so who searches the old one is not disturbed.
 class LiveVectors:
-    """Rows never shift. A removed row keeps its place and its vector, and is not found; given a vector, it is back."""
+    """Rows never shift. A row that is not active keeps its place and its vector, and is not found."""
 
     def __init__(
         self,
@@ -71,27 +78,6 @@ class LiveVectors:
     def everything(self) -> Tensor:
         """The vectors of all rows, removed ones included: the base itself while none has changed."""  # [rows, d]
         return self.of(np.arange(len(self))) if len(self.changed) else self.base
-
-    def with_rows(self, rows: Rows, given: Tensor) -> "LiveVectors":
-        """These rows, each named once, have these vectors from now on, new rows and known ones."""
-        active = np.zeros(max(len(self), int(rows.max(initial=-1)) + 1), dtype=np.bool_)
-        active[: len(self)] = self.active
-        active[rows] = True
-        # A row that takes its base vector back needs no place in the overlay.
-        old = np.flatnonzero(rows < len(self.base))
-        back = np.zeros(len(rows), dtype=np.bool_)
-        back[old] = (self.base[torch.from_numpy(rows[old])].float() == given[torch.from_numpy(old)]).all(1).numpy()
-        keep = ~np.isin(self.changed, rows)
-        changed = np.concatenate([self.changed[keep], rows[~back]])
-        everything = torch.cat([self.vectors[torch.from_numpy(keep)], given[torch.from_numpy(~back)]])
-        order = np.argsort(changed)
-        return LiveVectors(self.base, active, changed[order], everything[torch.from_numpy(order)])
-
-    def without(self, rows: Rows) -> "LiveVectors":
-        """These rows are found no more."""
-        active = self.active.copy()
-        active[rows] = False
-        return LiveVectors(self.base, active, self.changed, self.vectors)
 
 
 class NamedRows(Protocol):
@@ -146,10 +132,6 @@ class Effort(NamedTuple):
         more = k / self.k
         return Effort(k, math.ceil(self.breadth * more), max(k, math.ceil(self.rescored * more)))
 
-    @classmethod
-    def from_dict(cls, content: dict[str, Any]) -> "Effort":
-        return cls(*(int(content[name]) for name in cls._fields))
-
 
 def with_spare(k: int) -> int:
     """Candidates for k labels: coarse scores may put one that belongs to the k best a little behind them."""
@@ -169,6 +151,109 @@ def doubling(first: int, last: int, *, steps: int = 1) -> list[int]:
     return [*sorted(value for value in between if value < last), last]
 
 
+BOUND = "bound_to_folder"  # in what is told of an index: a copy of its files would be of no use elsewhere
+
+
+class LabelIndex(ABC):
+    """Finds labels by inner product. Rows are label rows; they never shift, and a removed one is never returned.
+
+    The class says how an index of its kinds is built, opened, brought up to date and forgotten. What most need stands
+    here.
+    """
+
+    living: str | None = None  # a subfolder of its files that changes in use
+    has_address = False  # it may lie elsewhere than in the model folder
+    updates = False  # it can be told of changed labels for good, instead of being built again
+
+    kind: str  # its name in the table of kinds.py
+    effort: Effort
+    labels: LiveVectors  # all there is to find now
+    one_process = False  # no other process can search it at the same time
+    away: str | None = None  # why exact search stands in for it, if it cannot be reached
+    stood_in: str | None = None  # why it did when it last had to
+
+    @abstractmethod
+    def tell(self, now: Indexed, changed: Rows) -> None:
+        """The labels as they are now, and which rows have come, gone or changed since it was told last or built."""
+
+    @abstractmethod
+    def search(self, queries: Tensor, k: int) -> Ranking:
+        """The k best rows of each query, of equal scores the smaller first; ends in −1 when there are fewer."""
+
+    @abstractmethod
+    def candidates(self, queries: Tensor, effort: Effort) -> Rows:
+        """The rows found for each query with this effort, best first, before exact scores; −1 where none is left."""
+
+    @abstractmethod
+    def efforts(self, k: int) -> list[Effort]:
+        """What can be tried, the least first, in groups of one breadth; an index without a choice has one."""
+
+    def save(self, folder: Path) -> dict[str, Any]:
+        """Writes the index as it was built into a folder; returns what `open` has to be told."""
+        return {"kind": self.kind, "effort": self.effort._asdict()}
+
+    def close(self) -> None:  # noqa: B027  most have nothing to let go of
+        """Lets go of files, locks and connections; an index is not searched after it."""
+
+    @classmethod  # noqa: B027  most have nothing to refuse
+    def check(cls, uri: str | None) -> None:
+        """Refuses an address that it cannot be built at."""
+
+    @classmethod
+    @abstractmethod
+    def build(
+        cls, kind: str, folder: Path, now: Indexed, uri: str | None, progress: Advance
+    ) -> AbstractContextManager[tuple["LabelIndex", dict[str, Any]]]:
+        """An index over the labels, open while this lasts, and what to remember besides what its `save` tells."""
+
+    @classmethod
+    @abstractmethod
+    def open(cls, folder: Path, about: dict[str, Any], now: Indexed, held: Rows, changed: Rows) -> "LabelIndex":
+        """The index as it was saved, of the rows `held` at that time, and told of those that have changed since."""
+
+    @classmethod
+    def update(cls, folder: Path, about: dict[str, Any], now: Indexed, changed: Rows) -> None:
+        """Takes the rows that have changed into the index for good."""
+        raise NotImplementedError
+
+    @classmethod
+    def forget(cls, folder: Path, about: dict[str, Any]) -> str | None:
+        """Removes what lies elsewhere of an index that is gone; says what is left behind if that cannot be done."""
+        return None
+
+    @classmethod
+    def size(cls, folder: Path, about: dict[str, Any]) -> int | None:
+        """Bytes of the index itself; None if it is elsewhere."""
+        return size_of(folder)
+
+
+# Each kind of index by its class, whose library is loaded when it is asked for.
+KINDS = {
+    "exact": "umpteen.search.index.ExactIndex",
+    **dict.fromkeys(("faiss-flat", "faiss-hnsw", "faiss-ivfpq", "faiss-sq"), "umpteen.search.faiss.FaissIndex"),
+    "milvus": "umpteen.search.milvus_index.MilvusIndex",
+}
+
+
+def class_of(kind: str) -> type[LabelIndex]:
+    """The class of indexes of this kind, or an error that lists those there are."""
+    if kind not in KINDS:
+        raise BadInput(f"{kind!r} is no kind of index; there are {', '.join(KINDS)}")
+    module, _, name = KINDS[kind].rpartition(".")
+    found: type[LabelIndex] = getattr(import_module(module), name)
+    return found
+
+
+def size_of(folder: Path) -> int:
+    """Bytes of all files below a folder."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def try_out(index: LabelIndex, dimension: int) -> None:
+    """One search, for its errors: some indexes are opened by their first, and another process may have them."""
+    index.search(torch.zeros(1, dimension), 1)
+
+
 def exact_search(queries: Tensor, labels: LiveVectors, k: int) -> Ranking:
     """The k best current labels of each query."""
     queries = checked_queries(queries, labels.dimension, k)
@@ -178,6 +263,39 @@ def exact_search(queries: Tensor, labels: LiveVectors, k: int) -> Ranking:
         new, more = _best_of_rows(queries, labels.changed, labels.vectors, k, gone)
         return best_of(np.concatenate([rows, new], 1), np.concatenate([scores, more], 1), k, len(labels))
     return Ranking(rows.astype(np.int32), scores, len(labels))
+
+
+class ExactIndex(LabelIndex):
+    """All labels are looked at for every query; nothing is built or kept but the labels' vectors."""
+
+    kind = "exact"
+    effort = Effort(1, 0, 1)
+
+    def __init__(self, labels: LiveVectors) -> None:
+        self.labels = labels
+
+    def tell(self, now: Indexed, changed: Rows) -> None:
+        self.labels = now.vectors
+
+    def search(self, queries: Tensor, k: int) -> Ranking:
+        return exact_search(queries, self.labels, k)
+
+    def candidates(self, queries: Tensor, effort: Effort) -> Rows:
+        return exact_search(queries, self.labels, effort.rescored).rows.astype(np.int64)
+
+    def efforts(self, k: int) -> list[Effort]:
+        return [Effort(k, 0, k)]
+
+    @classmethod
+    @contextmanager
+    def build(
+        cls, kind: str, folder: Path, now: Indexed, uri: str | None, progress: Advance
+    ) -> Iterator[tuple[LabelIndex, dict[str, Any]]]:
+        yield cls(now.vectors), {}
+
+    @classmethod
+    def open(cls, folder: Path, about: dict[str, Any], now: Indexed, held: Rows, changed: Rows) -> LabelIndex:
+        return cls(now.vectors)
 
 
 def _best_of_rows(
@@ -209,42 +327,33 @@ def _best(queries: Tensor, vectors: Tensor, k: int, hidden: Rows) -> tuple[Rows,
             scores = torch.mm(queries, vectors.float().T)
         if len(hidden):
             scores.index_fill_(1, torch.from_numpy(hidden), -torch.inf)
-    found = [_best_of_one(of_query, k) for of_query in scores.numpy()]
-    return np.stack([rows for rows, _ in found]), np.stack([best for _, best in found])
+    return _best_of_each(scores.numpy(), k)
 
 
-def _best_of_one(scores: NDArray[np.float32], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Positions and values of the k largest scores, of equal ones the earlier first."""
-    blocks = len(scores) // _BLOCK
-    if blocks > k:
-        # k blocks hold a score of at least the k-th largest of their maxima, so the k best do not lie below it.
-        maxima = scores[: blocks * _BLOCK].reshape(blocks, _BLOCK).max(1)
-        bar = np.partition(maxima, blocks - k)[blocks - k]
-    else:
-        bar = np.partition(scores, len(scores) - k)[len(scores) - k]
-    at = np.flatnonzero(scores >= bar)
-    at = at[np.argsort(-scores[at], kind="stable")[:k]]
-    best = scores[at]
+def _best_of_each(scores: NDArray[np.float32], k: int) -> tuple[Rows, NDArray[np.float32]]:
+    """Positions and values of each row's k largest scores, of equal ones the earlier first."""
+    queries, labels = scores.shape
+    blocks = labels // _BLOCK
+    # k blocks hold a score of at least the k-th largest of their maxima, so the k best do not lie below it.
+    maxima = scores[:, : blocks * _BLOCK].reshape(queries, blocks, _BLOCK).max(2) if blocks > k else scores
+    bar = np.partition(maxima, -k, axis=1)[:, -k, None]
+    passed = np.flatnonzero(scores >= bar)
+    query, at = np.divmod(passed, labels)
+    best = scores.ravel()[passed]
+    first = np.searchsorted(query, np.arange(queries))
+    chosen = np.lexsort((-best, query))[first[:, None] + np.arange(k)]
+    at, best = at[chosen], best[chosen]
     return np.where(best == -np.inf, NO_LABEL, at), best
 
 
 def best_of(rows: NDArray[np.int64], scores: NDArray[np.float32], k: int, labels: int) -> Ranking:
-    """The k best of each query's candidates; rows that stand twice count once, −1 counts nothing."""  # [B, C] each
+    """The k best of each query's candidates, of which none stands there twice; −1 counts nothing."""  # [B, C] each
     scores = np.where(rows == NO_LABEL, np.float32(-np.inf), scores)
-    order = np.lexsort((rows, -scores))
+    order = np.lexsort((rows, -scores))[:, :k]
     rows, scores = np.take_along_axis(rows, order, 1), np.take_along_axis(scores, order, 1)
-    again = np.zeros(rows.shape, dtype=np.bool_)
-    again[:, 1:] = (rows[:, 1:] == rows[:, :-1]) & (rows[:, 1:] != NO_LABEL)  # a row's scores are equal: side by side
-    if again.any():
-        order = np.argsort(again, axis=1, kind="stable")
-        rows = np.take_along_axis(np.where(again, NO_LABEL, rows), order, 1)
-        scores = np.take_along_axis(np.where(again, np.float32(-np.inf), scores), order, 1)
-    return Ranking(_wide(rows[:, :k].astype(np.int32), k, NO_LABEL), _wide(scores[:, :k], k, -np.inf), labels)
-
-
-def _wide(values: NDArray[Any], k: int, filling: float) -> NDArray[Any]:
-    missing = k - values.shape[1]
-    return np.pad(values, ((0, 0), (0, missing)), constant_values=filling) if missing > 0 else values
+    missing = ((0, 0), (0, max(0, k - rows.shape[1])))
+    found = np.pad(rows.astype(np.int32), missing, constant_values=NO_LABEL)
+    return Ranking(found, np.pad(scores, missing, constant_values=-np.inf), labels)
 
 
 class Overlay(NamedTuple):

@@ -1,5 +1,9 @@
 """Milvus as an index: it finds candidates, which get exact scores from the labels' own vectors.
 
+In its collection each row is an entity with its key, its vector, whether it is retired, and since which version. Row −1
+says which version of the labels the collection holds. It is written last; writing rows again changes nothing, so
+whatever was interrupted is done again from there.
+
 What has changed since the index was opened is searched exactly beside it, whether Milvus has heard of it or not; so a
 change waits for nobody, and `catch_up` writes it there when Milvus can be reached. While it is away, search is exact.
 
@@ -22,10 +26,11 @@ from torch import Tensor
 
 from umpteen.errors import BadInput
 from umpteen.files.progress import Advance
-from umpteen.search.engine import BOUND, LabelIndex, size_of
 from umpteen.search.index import (
+    BOUND,
     Effort,
     Indexed,
+    LabelIndex,
     LiveVectors,
     Overlay,
     Rows,
@@ -33,23 +38,21 @@ from umpteen.search.index import (
     doubling,
     exact_search,
     lists_of,
+    size_of,
     with_spare,
 )
-from umpteen.search.milvus import (
-    AUTO,
-    HNSW,
-    IVF_FLAT,
-    MOST_RESULTS,
-    MilvusAway,
-    MilvusCollection,
-    MilvusConnection,
-    is_embedded,
-)
+from umpteen.search.milvus import MilvusAway, MilvusConnection, is_embedded
 from umpteen.search.ranking import NO_LABEL, Ranking
 
 ADDRESS = "UMPTEEN_MILVUS_URI"  # where the operator says that Milvus is
 LIVING = "milvus"  # the embedded engine's folder in an index, which changes in use
 INSIDE = f"{LIVING}/labels.db"  # the address of an engine that lies in the index folder and moves with it
+HNSW, IVF_FLAT = "HNSW", "IVF_FLAT"
+_MARKER = -1
+_MOST_RESULTS = 16_384  # of a query: Milvus' own limit
+_WIDEST = 32_768  # search effort of its graph: its own limit, too
+_NUMBERS_AT_A_TIME = 2**20  # of vectors in a message
+_QUERIES_AT_A_TIME = 256
 _ALIKE = 1e-3  # lengths that differ from 1 by no more are all 1
 _ROWS_AT_A_TIME = 16_384
 _LISTS_EMBEDDED = 128  # nlist of milvus-lite
@@ -69,10 +72,8 @@ class State(NamedTuple):
 class MilvusIndex(LabelIndex):
     """A collection in the embedded engine, which lies in the index folder or beside it, or in a cluster.
 
-    Answers even when Milvus does not: by exact search, and `away` says why.
-
-    From the first search on a thread of its own waits for Milvus with growing patience and tells it of changed labels.
-    Who never searches never touches Milvus.
+    Answers even when Milvus does not: by exact search, and `away` says why. From the first search on a thread of its
+    own waits for Milvus with growing patience and tells it of changed labels. Who never searches never touches Milvus.
     """
 
     kind = "milvus"
@@ -80,51 +81,75 @@ class MilvusIndex(LabelIndex):
     has_address = True
     updates = True
 
-    def __init__(self, collection: MilvusCollection, now: Indexed, effort: Effort, changed: Rows) -> None:
-        self.collection = collection
+    def __init__(
+        self, connection: MilvusConnection, name: str, structure: str, now: Indexed, effort: Effort, changed: Rows
+    ) -> None:
+        self.connection = connection
+        self.one_process = connection.embedded
+        self.name = name
+        self.structure = structure  # the kind of index that Milvus keeps over the vectors
         self.effort = effort
-        self.one_process = collection.connection.embedded
         self.labels = now.vectors
         self._state = State(now, Overlay.of(now.vectors, changed), changed)
-        self._changing = Lock()
+        self._loaded: Any = None  # the client that knows that the collection is in Milvus' memory
+        self._changing = Lock()  # around the state, the start of the thread and its end
         self._keeper: Thread | None = None
-        self._keeping = Lock()  # around its start and its end
         self._ending = Event()
+
+    @classmethod
+    def over(cls, connection: MilvusConnection, name: str, now: Indexed, progress: Advance) -> "MilvusIndex":
+        """A new collection of this name that holds the labels."""
+        structure = HNSW if _all_of_length_1(now.vectors, np.flatnonzero(now.vectors.active)) else IVF_FLAT
+        connection.call(lambda client: _create(client, name, now.vectors, structure))
+        made = cls(connection, name, structure, now, Effort(1, 1, 1), np.empty(0, dtype=np.int64))
+        made.write(np.arange(len(now.vectors)), now, progress)
+        made.mark(now)
+        return made
 
     def search(self, queries: Tensor, k: int) -> Ranking:
         overlay, found = self._state.overlay, None
         queries = checked_queries(queries, overlay.labels.dimension, k)
         if self.away is None:
             try:
-                found = overlay.best(queries, self._found(queries, self.effort.for_k(k), overlay.labels), k)
+                found = overlay.best(queries, self.candidates(queries, self.effort.for_k(k), overlay.labels), k)
             except MilvusAway as away:
                 self.away = self.stood_in = str(away)
-        with self._keeping:
+        with self._changing:
             if self._keeper is None and not self._ending.is_set():
                 self._keeper = Thread(target=_look_after, args=(ref(self), self._ending), name="milvus", daemon=True)
                 self._keeper.start()
         return exact_search(queries, overlay.labels, k) if found is None else found
 
-    def candidates(self, queries: Tensor, effort: Effort) -> Rows:
-        return self._found(queries, effort, self.labels)
-
-    def _found(self, queries: Tensor, effort: Effort, labels: LiveVectors) -> Rows:
-        filtered = not labels.active.all()
-        rows = self.collection.search(queries, effort.rescored, effort.breadth, filtered=filtered)
+    def candidates(self, queries: Tensor, effort: Effort, labels: LiveVectors | None = None) -> Rows:
+        """The rows that Milvus finds for each query with this effort, best first; −1 where none is left."""
+        labels = self.labels if labels is None else labels
+        count = min(effort.rescored + 1, _MOST_RESULTS)  # the marker may be among them
+        graph = {"ef": min(max(effort.breadth, count), _WIDEST)}
+        asked = graph if self.structure == HNSW else {"nprobe": effort.breadth}
+        rows = np.full((len(queries), count), NO_LABEL, dtype=np.int64)
+        for start in range(0, len(queries), _QUERIES_AT_A_TIME):
+            found = self._ask(
+                "search",
+                data=list(queries[start : start + _QUERIES_AT_A_TIME].numpy()),
+                anns_field="vector",
+                limit=count,
+                filter="" if labels.active.all() else "retired == false",
+                search_params={"metric_type": "IP", "params": asked},
+                output_fields=["row"],
+            )
+            for place, hits in enumerate(found, start):
+                rows[place, : len(hits)] = [hit["row"] for hit in hits]
         # Milvus may know rows that this snapshot does not have yet, or has no more.
         known = (rows >= 0) & (rows < len(labels))
         known[known] = labels.active[rows[known]]
         return np.where(known, rows, NO_LABEL)
 
     def efforts(self, k: int) -> list[Effort]:
-        few = with_spare(k)
-        count = len(self.labels)
-        if self.collection.structure == AUTO:
-            return [Effort(k, 0, few)]
-        if self.collection.structure == HNSW:
-            return [Effort(k, width, few) for width in doubling(max(16, few), min(count, MOST_RESULTS), steps=_STEPS)]
+        few, count = with_spare(k), len(self.labels)
+        if self.structure == HNSW:
+            return [Effort(k, width, few) for width in doubling(max(16, few), min(count, _MOST_RESULTS), steps=_STEPS)]
         # The embedded engine does not hear how many lists are wanted; of those it makes, it cannot search too many.
-        most = max(lists_of(count), _LISTS_EMBEDDED) if self.collection.connection.embedded else lists_of(count)
+        most = max(lists_of(count), _LISTS_EMBEDDED) if self.connection.embedded else lists_of(count)
         return [Effort(k, lists, few) for lists in doubling(1, most)]
 
     def tell(self, now: Indexed, changed: Rows) -> None:
@@ -138,33 +163,85 @@ class MilvusIndex(LabelIndex):
         """How many rows Milvus has not heard of yet."""
         return len(self._state.waiting)
 
-    def catch_up(self) -> None:
-        """Tells Milvus of everything that has changed; what it could not be told goes on waiting."""
+    def catch_up(self, *, anyway: bool = False) -> None:
+        """Tells Milvus of everything that has changed; what it could not be told goes on waiting.
+
+        Another process may have told it; that is taken on trust, unless it is to be told `anyway`.
+        """
         with self._changing:
             now, _, waiting = self._state
             self._state = self._state._replace(waiting=waiting[:0])
         try:
-            self.collection.catch_up(now, waiting)
+            held = self.version()
+            if anyway or held is None or held < now.labels.version:
+                self.write(np.arange(len(now.vectors)) if held is None else waiting, now)
+                self.mark(now)
         except BaseException:
             with self._changing:  # more may have changed meanwhile
                 self._state = self._state._replace(waiting=np.union1d(self._state.waiting, waiting))
             raise
 
+    def write(self, rows: Rows, now: Indexed, progress: Advance = lambda done, total: None) -> None:
+        """These rows as they are now; those that are there already are replaced."""
+        step = max(1, _NUMBERS_AT_A_TIME // now.vectors.dimension)
+        for start in range(0, len(rows), step):
+            some = rows[start : start + step]
+            self._upsert(
+                [
+                    {
+                        "row": row,
+                        "key": now.labels.keys[row],
+                        "version": now.labels.version,
+                        "retired": not now.vectors.active[row],
+                        "vector": vector,
+                    }
+                    for row, vector in zip(some.tolist(), now.vectors.of(some).numpy(), strict=True)
+                ]
+            )
+            progress(start + len(some), len(rows))
+
+    def mark(self, now: Indexed) -> None:
+        """The collection holds this version of the labels."""
+        self.connection.call(lambda client: client.flush(self.name))
+        vector = np.zeros(now.vectors.dimension, dtype=np.float32)
+        self._upsert([{"row": _MARKER, "key": "", "version": now.labels.version, "retired": True, "vector": vector}])
+
+    def version(self) -> int | None:
+        """The version of the labels that the collection holds; None if it never was complete."""
+        found = self.query(f"row == {_MARKER}", ["version"])
+        return int(found[0]["version"]) if found else None
+
+    def query(self, expression: str, fields: list[str]) -> Any:
+        """These fields of the entities for which the expression holds, as they are after the last write."""
+        # The embedded engine knows no other way, and does not know that it can be asked for.
+        fresh = {} if self.connection.embedded else {"consistency_level": "Strong"}
+        return self._ask("query", filter=expression, output_fields=fields, **fresh)
+
+    def _ask(self, what: str, **asked: Any) -> Any:
+        """A collection can be searched once Milvus has it in memory; asking again costs little."""
+
+        def ask(client: Any) -> Any:
+            if self._loaded is not client:
+                client.load_collection(self.name)
+                self._loaded = client
+            return getattr(client, what)(self.name, timeout=self.connection.timeout, **asked)
+
+        return self.connection.call(ask)
+
+    def _upsert(self, entities: list[dict[str, Any]]) -> None:
+        self.connection.call(lambda client: client.upsert(self.name, entities, timeout=10 * self.connection.timeout))
+
     def close(self) -> None:
         self._ending.set()
-        with self._keeping:
+        with self._changing:
             keeper = self._keeper
         if keeper is not None:
             keeper.join(timeout=_PATIENCE)
-        self.collection.connection.close()
+        self.connection.close()
 
     def save(self, folder: Path) -> dict[str, Any]:
         """Milvus holds all there is."""
-        return {
-            **super().save(folder),
-            "collection": self.collection.name,
-            "structure": self.collection.structure,
-        }
+        return {**super().save(folder), "collection": self.name, "structure": self.structure}
 
     @classmethod
     def check(cls, uri: str | None) -> None:
@@ -185,47 +262,44 @@ class MilvusIndex(LabelIndex):
     ) -> Iterator[tuple[LabelIndex, dict[str, Any]]]:
         where = INSIDE if uri is None else str(Path(uri).resolve()) if is_embedded(uri) else uri
         (folder / LIVING).mkdir()  # before the engine that may lie in it
-        connection = MilvusConnection(str((folder / INSIDE).resolve()) if where == INSIDE else where)
-        name = new_collection(now.model, secrets.token_hex(4))
-        with closing(connection):
-            connection.connect(attempts=4)
+        address = str((folder / INSIDE).resolve()) if where == INSIDE else where
+        name = _collection(now.model, secrets.token_hex(4))
+        with closing(MilvusConnection(address)) as connection:
+            connection.call(lambda client: client.list_collections())
             try:
-                made = filled(connection, name, now, progress)
-                with closing(cls(made, now, Effort(1, 1, 1), np.empty(0, dtype=np.int64))) as index:
+                with closing(cls.over(connection, name, now, progress)) as index:
                     yield index, {"uri": where, BOUND: True}
             except BaseException:
                 if where != INSIDE:  # it comes to nothing, and would stay there for ever
-                    with suppress(BadInput), closing(MilvusConnection(where)) as again:
-                        MilvusCollection(again, name, "").drop()
+                    with suppress(BadInput), closing(MilvusConnection(address)) as again:
+                        again.call(lambda client: client.drop_collection(name))
                 raise
 
     @classmethod
-    def open(cls, folder: Path, about: dict[str, Any], now: Indexed, held: Rows, changed: Rows) -> LabelIndex:
-        return cls(collection_of(folder, about), now, Effort.from_dict(about["effort"]), changed)
+    def open(cls, folder: Path, about: dict[str, Any], now: Indexed, held: Rows, changed: Rows) -> "MilvusIndex":
+        effort = Effort(**about["effort"])
+        return cls(_connection(folder, about), about["collection"], about["structure"], now, effort, changed)
 
     @classmethod
     def update(cls, folder: Path, about: dict[str, Any], now: Indexed, changed: Rows) -> None:
-        collection = collection_of(folder, about)
-        with closing(collection.connection) as connection:
-            connection.connect(attempts=4)
-            if collection.structure == HNSW and not all_of_length_1(now.vectors, changed[now.vectors.active[changed]]):
+        with closing(cls.open(folder, about, now, changed, changed)) as index:
+            if index.structure == HNSW and not _all_of_length_1(now.vectors, changed[now.vectors.active[changed]]):
                 raise BadInput(
                     f"{folder}: some labels now have vectors of other lengths than 1, for which the graph in "
                     "Milvus is not made; nothing was changed, build the index again"
                 )
-            collection.catch_up(now, changed, anyway=True)
+            index.catch_up(anyway=True)
 
     @classmethod
     def forget(cls, folder: Path, about: dict[str, Any]) -> str | None:
         if about.get("uri") == INSIDE:
             return None  # it goes with the folder
         name = str(about.get("collection"))
-        if not re.fullmatch(new_collection("[0-9a-f]{8}", "[0-9a-f]{8}"), name):
+        if not re.fullmatch(_collection("[0-9a-f]{8}", "[0-9a-f]{8}"), name):
             return f"the collection {name} is left alone: it is not one of umpteen's"
         try:
-            collection = collection_of(folder, about)
-            with closing(collection.connection):
-                collection.drop()
+            with closing(_connection(folder, about)) as connection:
+                connection.call(lambda client: client.drop_collection(name))
         except (BadInput, KeyError) as reason:
             return f"the collection {name} may still be there: {reason}"
         return None
@@ -238,7 +312,23 @@ class MilvusIndex(LabelIndex):
         return size_of(Path(uri)) if is_embedded(uri) else None
 
 
-def all_of_length_1(labels: LiveVectors, rows: Rows) -> bool:
+def _create(client: Any, name: str, labels: LiveVectors, structure: str) -> None:
+    """A new, empty collection."""
+    from pymilvus import DataType
+
+    schema = client.create_schema(auto_id=False, enable_dynamic_field=False)
+    schema.add_field("row", DataType.INT64, is_primary=True)
+    schema.add_field("key", DataType.VARCHAR, max_length=65_535)
+    schema.add_field("version", DataType.INT64)
+    schema.add_field("retired", DataType.BOOL)
+    schema.add_field("vector", DataType.FLOAT_VECTOR, dim=labels.dimension)
+    parameters = {HNSW: {"M": 32, "efConstruction": 200}, IVF_FLAT: {"nlist": lists_of(len(labels))}}
+    index = client.prepare_index_params()
+    index.add_index("vector", index_type=structure, metric_type="IP", params=parameters[structure])
+    client.create_collection(name, schema=schema, index_params=index)
+
+
+def _all_of_length_1(labels: LiveVectors, rows: Rows) -> bool:
     """Whether these rows' vectors differ in nothing but their directions."""
     return all(
         bool(((labels.of(rows[start : start + _ROWS_AT_A_TIME]).norm(dim=1) - 1).abs() <= _ALIKE).all())
@@ -246,18 +336,8 @@ def all_of_length_1(labels: LiveVectors, rows: Rows) -> bool:
     )
 
 
-def filled(connection: MilvusConnection, name: str, now: Indexed, progress: Advance) -> MilvusCollection:
-    """A new collection of this name that holds the labels."""
-    labels = now.vectors
-    structure = HNSW if all_of_length_1(labels, np.flatnonzero(labels.active)) else IVF_FLAT
-    collection = MilvusCollection.create(connection, name, labels.dimension, structure, lists_of(len(labels)))
-    collection.write(np.arange(len(labels)), now, progress)
-    collection.mark(now)
-    return collection
-
-
-def collection_of(folder: Path, about: dict[str, Any]) -> MilvusCollection:
-    """The labels of an index folder in Milvus. An address in it is believed only if the operator gives the same."""
+def _connection(folder: Path, about: dict[str, Any]) -> MilvusConnection:
+    """The way to the labels of an index folder. An address in it is believed only if the operator gives the same."""
     uri, refused = str(about["uri"]), None
     if uri == INSIDE:
         uri = str((folder / INSIDE).resolve())
@@ -266,10 +346,10 @@ def collection_of(folder: Path, about: dict[str, Any]) -> MilvusCollection:
             f"the model folder says that its labels are there, and is not believed: set {ADDRESS}={uri} if that "
             "is yours; until then search is exact"
         )
-    return MilvusCollection(MilvusConnection(uri, refused=refused), about["collection"], about["structure"])
+    return MilvusConnection(uri, refused=refused)
 
 
-def new_collection(model: str, name: str) -> str:
+def _collection(model: str, name: str) -> str:
     """What the labels of a model are called in Milvus."""
     return f"umpteen_{model}_{name}"
 

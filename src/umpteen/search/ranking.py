@@ -59,6 +59,12 @@ class Ranking:
         scores = np.where(keep, self.scores, np.float32(-np.inf))
         return Ranking(np.take_along_axis(rows, order, 1), np.take_along_axis(scores, order, 1), self.labels)
 
+    def with_answers(self, queries: NDArray[np.int64], other: "Ranking") -> "Ranking":
+        """The same ranking, but for these queries, which another one answers."""
+        rows, scores, own = self.rows.copy(), self.scores.copy(), other.head(self.width)
+        rows[queries], scores[queries] = own.rows, own.scores
+        return Ranking(rows, scores, self.labels)
+
     def to_csr(self) -> csr_array:
         """Scores as a sparse query × label matrix, the form other tools exchange predictions in."""
         real = self.rows != NO_LABEL
@@ -132,28 +138,22 @@ def _without_hopeless(matrix: csr_array, k: int) -> csr_array:
 
 def contains(pairs: csr_array, rows: NDArray[np.int32]) -> NDArray[np.bool_]:
     """Whether (query i, label rows[i, j]) is stored in `pairs`; what is stored there, even 0, doesn't matter."""
-    found: NDArray[np.bool_] = np.isin(*_numbered(rows, pairs)) & (rows != NO_LABEL)
-    return found
-
-
-def _numbered(rows: NDArray[np.int32], pairs: csr_array) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The pairs asked for and those that are stored, each as one number."""
-    queries, labels = pairs.shape
-    first = np.arange(queries, dtype=np.int64) * labels
-    return first[:, None] + rows, np.repeat(first, np.diff(pairs.indptr)) + pairs.indices
+    ones = np.ones(pairs.nnz, dtype=np.float32)
+    own = pairs.indices.copy(), pairs.indptr.copy()  # which may be put in order
+    return values_at(csr_array((ones, *own), shape=pairs.shape), rows) > 0
 
 
 def values_at(matrix: csr_array, rows: NDArray[np.int32]) -> NDArray[np.float32]:
     """What `matrix` stores at (query i, label rows[i, j]); 0 where it stores nothing."""
     matrix = csr_array(matrix)
     matrix.sum_duplicates()
-    asked, stored = _numbered(rows, matrix)
-    place = np.minimum(np.searchsorted(stored, asked), max(0, len(stored) - 1))
-    found = (stored[place] == asked) & (rows != NO_LABEL) if len(stored) else np.zeros(rows.shape, dtype=bool)
-    return np.where(found, matrix.data[place] if len(stored) else 0, 0).astype(np.float32)
-
-
-_NUMBERS_AT_A_TIME = 2**14
+    if matrix.nnz == 0:
+        return np.zeros(rows.shape, dtype=np.float32)
+    first = np.arange(len(rows), dtype=np.int64) * matrix.shape[1]  # each pair as one number
+    asked, stored = first[:, None] + rows, np.repeat(first, np.diff(matrix.indptr)) + matrix.indices
+    place = np.minimum(np.searchsorted(stored, asked), len(stored) - 1)
+    found = (stored[place] == asked) & (rows != NO_LABEL)
+    return np.where(found, matrix.data[place], 0).astype(np.float32)
 
 
 def write_csr(
@@ -175,6 +175,7 @@ def write_csr(
                     member.write(array.reshape(-1)[start : start + _NUMBERS_AT_A_TIME].tobytes())
 
 
+_NUMBERS_AT_A_TIME = 2**14  # numpy's own writer takes 16 MiB
 _MERGED_AT_ONCE = 8192  # queries whose best the processes tell each other together
 # A score and its label row as one int64, ordered by score and then by smaller row: no tie is left to chance.
 _NOTHING = torch.iinfo(torch.int64).min
@@ -201,7 +202,14 @@ def top_k(
     With a shard of the labels, each process searches its own for all queries, and all of them get the best of all.
     """
     shard = Shard(World(), len(labels)) if shard is None else shard
-    _check(queries, labels, k, excluding, shard.count)
+    require_searchable(queries, labels.shape[1], k)
+    if k > shard.count:
+        raise BadInput(f"k is {k:,} but there are only {shard.count:,} labels; ask for at most {shard.count}")
+    if excluding is not None and excluding.shape != (len(queries), shard.count):
+        raise BadInput(
+            f"pairs to exclude have the shape {excluding.shape}, "
+            f"but there are {len(queries):,} queries and {shard.count:,} labels"
+        )
     keys = torch.empty(len(queries), k, dtype=torch.int64)
     unseen = None if hidden is None or len(hidden) == 0 else torch.from_numpy(hidden).to(queries.device)
     is_long = queries.device.type == "cpu" and len(queries) * labels.numel() >= _WORTH_A_THREAD
@@ -228,13 +236,7 @@ def top_k(
 
 
 def _best_of_block(
-    queries: Tensor,
-    labels: Tensor,
-    k: int,
-    excluded: Tensor | None,
-    hidden: Tensor | None,
-    tile: int,
-    first_row: int,
+    queries: Tensor, labels: Tensor, k: int, excluded: Tensor | None, hidden: Tensor | None, tile: int, first_row: int
 ) -> Tensor:
     """Keys of the k best labels of each query, best first; the labels are the rows from `first_row` on."""  # [B, k]
     best = torch.full((len(queries), k), _NOTHING, dtype=torch.int64, device=queries.device)
@@ -243,21 +245,24 @@ def _best_of_block(
     # One buffer for all tiles: fresh memory for each would cost as much in page faults as the product itself.
     buffer = torch.empty(len(queries) * min(tile, len(labels)), device=queries.device)
     for start in range(0, len(labels), tile):
+        low = first_row + start
         part = labels[start : start + tile].to(queries)
         scores = torch.mm(queries, part.T, out=buffer[: len(queries) * len(part)].view(len(queries), len(part)))
         if excluded is not None:
-            low = first_row + start
             query, row = excluded[:, (excluded[1] >= low) & (excluded[1] < low + len(part))]
             scores[query, row - low] = -torch.inf
         if hidden is not None:
-            low = first_row + start
             first, last = torch.searchsorted(hidden, torch.tensor([low, low + len(part)], device=hidden.device))
             scores[:, hidden[first:last] - low] = -torch.inf
         if start == 0 and len(part) > k:
             # Nothing is known yet, so the tile's own k-th best is the bar, and what equals it must pass.
             bar = torch.nextafter(scores.topk(k, dim=1).values[:, -1], bar)
-        query, row = _above(scores, bar)
-        waiting.append((query, _key(scores[query, row], row + first_row + start)))
+        if scores.device.type == "cpu":  # where numpy compares, and skips what is false, far faster
+            flat = torch.from_numpy(np.flatnonzero(scores.numpy() > bar.numpy()[:, None]))
+        else:
+            flat = (scores > bar[:, None]).flatten().nonzero().squeeze(1)
+        query, row = flat // len(part), flat % len(part)
+        waiting.append((query, _key(scores[query, row], row + low)))
         # Merging raises the bar but costs more than a tile: worth it once as many wait as are kept.
         if sum(len(query) for query, _ in waiting) >= best.numel() or start + tile >= len(labels):
             _merge(best, *map(torch.cat, zip(*waiting, strict=True)))
@@ -285,15 +290,6 @@ def _pairs(matrix: csr_array) -> Tensor:
     return torch.from_numpy(np.stack([query, matrix.indices.astype(np.int64)]))
 
 
-def _above(scores: Tensor, bar: Tensor) -> tuple[Tensor, Tensor]:
-    """Query and label positions of the scores above their query's bar."""
-    if scores.device.type == "cpu":  # where numpy compares, and skips what is false, far faster
-        flat = torch.from_numpy(np.flatnonzero(scores.numpy() > bar.numpy()[:, None]))
-    else:
-        flat = (scores > bar[:, None]).flatten().nonzero().squeeze(1)
-    return flat // scores.shape[1], flat % scores.shape[1]
-
-
 def _key(scores: Tensor, rows: Tensor) -> Tensor:
     bits = (scores + 0.0).view(torch.int32)  # −0 + 0 is +0, so that both zeros are equal
     return _as_ordered(bits).to(torch.int64) << 32 | (_LARGEST_ROW - rows)
@@ -312,17 +308,6 @@ def _score_of(keys: Tensor) -> Tensor:
 def _as_ordered(bits: Tensor) -> Tensor:
     """A float's bits as an integer that grows with the float; applied twice it gives the bits back."""
     return bits ^ ((bits >> 31) & torch.iinfo(torch.int32).max)
-
-
-def _check(queries: Tensor, labels: Tensor, k: int, excluding: csr_array | None, count: int) -> None:
-    require_searchable(queries, labels.shape[1], k)
-    if k > count:
-        raise BadInput(f"k is {k:,} but there are only {count:,} labels; ask for at most {count}")
-    if excluding is not None and excluding.shape != (len(queries), count):
-        raise BadInput(
-            f"pairs to exclude have the shape {excluding.shape}, "
-            f"but there are {len(queries):,} queries and {count:,} labels"
-        )
 
 
 _PAIRS_AT_A_TIME = 65_536

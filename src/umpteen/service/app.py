@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI, Request
@@ -19,7 +19,7 @@ from umpteen.model.classifier import Classifier
 from umpteen.service.labels import add_editing, add_labels
 from umpteen.service.metrics import Metrics
 from umpteen.service.pages import add_about, add_pages
-from umpteen.service.predict import JSON, add_predict
+from umpteen.service.predict import JSON, add_explain, add_predict
 from umpteen.service.schemas import Refusal, refusal_of, write_in_limits
 from umpteen.service.service import Service
 from umpteen.service.settings import ServiceSettings
@@ -47,12 +47,16 @@ class App(FastAPI):
             await send(message)
 
         try:
-            if service.settings.allowed_hosts:
-                _check_host(scope, service.settings.allowed_hosts)
+            if allowed := {_name(host) for host in service.settings.allowed_hosts}:
+                hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
+                if len(hosts) != 1 or _name(hosts[0]) not in allowed:
+                    asked = f"the service is not asked as {', '.join(hosts) or 'nobody'}"
+                    raise Refusal(400, "unknown_host", f"{asked}; --allowed-host lets a name in")
             limited = _limited(scope, receive, service.settings)
             if self.straight and (scope["method"], scope["path"]) == ("POST", self.straight.path):
                 scope["route"] = self.straight
-                await self.straight.app(scope, limited, noting)
+                await self.straight.app(scope, limited, send)
+                status = 200
             else:  # bodies are JSON here, and curl calls each a form unless told otherwise
                 headers = [header for header in scope["headers"] if header[0] != JSON[0]]
                 scope = {**scope, "headers": [*headers, JSON]}
@@ -79,14 +83,6 @@ def _note(service: Service, scope: Scope, status: int, seconds: float) -> None:
         service.log.request(method=method, route=route, status=status, ms=ms, client=client, **about)
 
 
-def _check_host(scope: Scope, allowed: Iterable[str]) -> None:
-    """Lets pass requests whose Host header has one of these names, with any port or none."""
-    hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
-    if len(hosts) != 1 or _name(hosts[0]) not in map(_name, allowed):
-        reason = f"the service is not asked as {', '.join(hosts) or 'nobody'}; --allowed-host lets a name in"
-        raise Refusal(400, "unknown_host", reason)
-
-
 def _name(host: str) -> str:
     """Without the port, in small letters: `Shop.example:8000`, `[::1]:8000` and `::1` are shop.example and ::1."""
     host = host.strip().lower()
@@ -106,28 +102,25 @@ def _limited(scope: Scope, receive: Receive, settings: ServiceSettings) -> Recei
             return await receive()
         asked = True
         said = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
-        if said.isdigit() and int(said) > most:
-            raise _too_large(most)
+        too_large = said.isdigit() and int(said) > most
         body, more = bytearray(), True
+        closes = {"Connection": "close"}  # what is left of it is not read
         try:
             async with asyncio.timeout(seconds):
-                while more and len(body) <= most:
+                while more and not too_large:
                     message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise Refusal(499, "gone", "whoever asked went away before the end of the body")
                     body += message.get("body", b"")
-                    more = message.get("more_body", False)
+                    more, too_large = message.get("more_body", False), len(body) > most
         except TimeoutError:
-            reason = f"the body was not there within {seconds:g} s"
-            raise Refusal(408, "slow_body", reason, headers={"Connection": "close"}) from None
-        if len(body) > most:
-            raise _too_large(most)
+            raise Refusal(408, "slow_body", f"the body was not there within {seconds:g} s", headers=closes) from None
+        if too_large:
+            reason = f"the body has more than {most:,} bytes; send fewer texts at once"
+            raise Refusal(413, "body_too_large", reason, headers=closes)
         return {"type": "http.request", "body": bytes(body)}
 
     return next_message
-
-
-def _too_large(most: int) -> Refusal:
-    reason = f"the body has more than {most:,} bytes; send fewer texts at once"
-    return Refusal(413, "body_too_large", reason, headers={"Connection": "close"})  # the rest of it is not read
 
 
 def create_app(
@@ -154,6 +147,7 @@ def create_app(
     )
     app.state.service = service
     predict = add_predict(app, service)
+    add_explain(app, service)
     add_labels(app, service)
     if settings.token is not None:
         add_editing(app, service, settings.token)

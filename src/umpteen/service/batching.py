@@ -14,12 +14,14 @@ from functools import partial
 from itertools import islice, repeat
 from typing import Any, NamedTuple, TypeVar
 
+import torch
 from starlette.types import Receive
 
 from umpteen.encoders.towers import Towers
 from umpteen.model.classifier import Classifier
 from umpteen.model.labels import LiveLabels
-from umpteen.search.engine import LabelIndex
+from umpteen.parallel.world import cores
+from umpteen.search.index import LabelIndex
 from umpteen.service.metrics import Metrics
 from umpteen.service.schemas import Refusal, too_busy
 from umpteen.service.settings import ServiceSettings
@@ -27,6 +29,9 @@ from umpteen.service.settings import ServiceSettings
 Result = TypeVar("Result")
 
 SHORT = 0.01  # seconds the event loop may be kept from its sockets
+FEW_EXAMPLES = 500  # take no time
+MANY = 16  # texts; work is short if as many are
+_TRIES = 3  # the first may have to read vectors from the disk
 _CHARACTERS_OF_SHORT_WORK = 50_000
 _BEFORE_A_LOOK = 0.05  # seconds; most answers are there by then, and a look for the sender costs more than it saves
 
@@ -46,19 +51,10 @@ class _Asked:
     k: int
     characters: int
     future: "asyncio.Future[Found]"
+    receive: Receive | None
+    since: float
     queued: bool = True
     look: "asyncio.Task[None] | None" = None  # whether whoever asked is still there
-
-    def expire(self, seconds: float) -> None:
-        _settle(self.future, Refusal(504, "timeout", f"no answer within {seconds:g} s; ask for less at once"))
-
-    def look_for_sender(self, receive: Receive) -> None:
-        async def look() -> None:
-            while (await receive())["type"] != "http.disconnect":
-                pass
-            _settle(self.future, Refusal(499, "gone", "whoever asked has gone away"))
-
-        self.look = asyncio.get_running_loop().create_task(look())
 
 
 def _settle(future: "asyncio.Future[Any]", answer: Any) -> None:
@@ -67,72 +63,119 @@ def _settle(future: "asyncio.Future[Any]", answer: Any) -> None:
         future.set_exception(answer) if isinstance(answer, BaseException) else future.set_result(answer)
 
 
+async def _until_gone(receive: Receive, future: "asyncio.Future[Any]") -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    _settle(future, Refusal(499, "gone", "whoever asked has gone away"))
+
+
 class Batcher:
     """Who waits, who is being answered, and what comes next."""
 
     def __init__(self, classifier: Classifier, settings: ServiceSettings, metrics: Metrics) -> None:
-        self.measured: tuple[Towers, LabelIndex, int] | None = None  # and how many texts of theirs are short work
+        self.measured: tuple[tuple[Towers, LabelIndex, int], int] | None = None  # how many texts of what was served
+        self.examples = 0  # that every text is compared with
         self.waiting_texts = 0
         self.waiting_characters = 0
         self._classifier = classifier
         self._settings = settings
         self._metrics = metrics
-        self._thread = ThreadPoolExecutor(1, "inference")  # starts with its first work
+        self._threads = settings.threads or max(1, cores() // settings.workers)  # of work that is not short
+        self._thread = self._new_thread()
         self._asked: deque[_Asked] = deque()
+        self._open: dict[_Asked, None] = {}  # whoever has no answer yet, oldest first
         self._changes: deque[tuple[Callable[[], Any], asyncio.Future[Any]]] = deque()
+        self._watching: asyncio.Task[None] | None = None
         self._ended = False
         self._busy = False  # the thread has work
         self._next: asyncio.Handle | None = None  # begins the next work; a timer: later, so that more texts can come
         self._seen_texts = 0  # that waited when it was last looked
         self._last_texts, self._last_seconds, self._last_end = 0, 0.0, 0.0  # of the last batch
 
+    def _new_thread(self) -> ThreadPoolExecutor:
+        """Starts with its first work. How many threads torch divides work among holds for the thread that says so."""
+        return ThreadPoolExecutor(1, "inference", torch.set_num_threads, (self._threads,))
+
+    @property
+    def _served(self) -> tuple[Towers, LabelIndex, int]:
+        """What answers, and how many examples, to a power of 2: with others, texts may take another time."""
+        return self._classifier.towers, self._classifier.index, max(self.examples, FEW_EXAMPLES).bit_length()
+
     @property
     def is_measured(self) -> bool:
-        """False once another model or index has taken the place of the one that was measured."""
-        towers, index, _ = self.measured or (None, None, 0)
-        return towers is self._classifier.towers and index is self._classifier.index
+        return self.measured is not None and self.measured[0] == self._served
 
     @property
     def short_texts(self) -> int:
         """The largest batch that is done at once; 0: all go to the thread, as with a model that may take long."""
-        return self.measured[2] if self.measured is not None and self.is_measured else 0
+        return self.measured[1] if self.measured is not None and self.is_measured else 0
+
+    def measure(self) -> None:
+        """Brings the vectors into memory, and finds out, in the inference thread, how many texts are short work.
+
+        Of the processor's time, which other programs change little.
+        """
+        served, labels = self._served, self._classifier.labels
+        texts = [labels.texts[row % len(labels)] for row in range(MANY)]
+
+        def seconds(count: int) -> float:
+            began = time.thread_time()
+            self._classifier.rank(texts[:count], min(5, labels.count()))
+            return time.thread_time() - began
+
+        torch.set_num_threads(self._settings.threads or 1)  # as the event loop, which would do it
+        try:
+            short = 0
+            # Over a network, answers may take long at any time.
+            if any(seconds(1) <= SHORT for _ in range(_TRIES)) and self._classifier.index.kind != "milvus":
+                short = int(MANY * SHORT / max(1e-6, min(seconds(MANY) for _ in range(_TRIES))))
+        finally:
+            torch.set_num_threads(self._threads)
+        self.measured = served, short if short >= MANY else 0
 
     async def predict(self, texts: Sequence[str], k: int, receive: Receive | None = None) -> Found:
         """The k best labels of each text, or fewer where there are fewer; given up if whoever sends goes away."""
-        loop = asyncio.get_running_loop()
-        asked = _Asked(texts, k, sum(map(len, texts)), loop.create_future())
-        self._check_room(asked)
+        future: asyncio.Future[Found] = asyncio.get_running_loop().create_future()
+        asked = _Asked(texts, k, sum(map(len, texts)), future, receive, time.monotonic())
+        limits = self._settings.limits  # an empty queue takes any request
+        if self.waiting_texts and self.waiting_texts + len(texts) > limits.waiting_texts:
+            raise too_busy(f"{self.waiting_texts:,} texts wait, {limits.waiting_texts:,} are the most")
+        if self.waiting_texts and self.waiting_characters + asked.characters > limits.waiting_characters:
+            most = f"{limits.waiting_characters:,} characters"
+            raise too_busy(f"the texts that wait and yours have more than {most} together")
         self._asked.append(asked)
+        self._open[asked] = None
         self.waiting_texts += len(texts)
         self.waiting_characters += asked.characters
         self._schedule()
-        timers = [loop.call_later(self._settings.timeout, asked.expire, self._settings.timeout)]
-        if receive is not None:
-            timers.append(loop.call_later(_BEFORE_A_LOOK, asked.look_for_sender, receive))
+        if self._watching is None or self._watching.done():
+            self._watching = asyncio.ensure_future(self._watch())
         try:
-            return await asked.future
+            return await future
         finally:
-            for timer in timers:
-                timer.cancel()
+            del self._open[asked]
             if asked.look is not None:
                 asked.look.cancel()
             if asked.queued:  # given up: its place, and the memory of its texts, are for others
                 self._asked.remove(asked)
                 self._leaves_queue(asked)
 
+    async def _watch(self) -> None:
+        """Gives up requests that wait too long or that nobody waits for; a timer for each would cost more than this."""
+        while self._open:
+            await asyncio.sleep(_BEFORE_A_LOOK)
+            now = time.monotonic()
+            for asked in self._open:
+                if now - asked.since >= self._settings.timeout:
+                    reason = f"no answer within {self._settings.timeout:g} s; ask for less at once"
+                    _settle(asked.future, Refusal(504, "timeout", reason))
+                elif asked.receive is not None and asked.look is None and now - asked.since >= _BEFORE_A_LOOK:
+                    asked.look = asyncio.ensure_future(_until_gone(asked.receive, asked.future))
+
     def _leaves_queue(self, asked: _Asked) -> None:
         asked.queued = False
         self.waiting_texts -= len(asked.texts)
         self.waiting_characters -= asked.characters
-
-    def _check_room(self, asked: _Asked) -> None:
-        """An empty queue takes any request."""
-        limits = self._settings.limits
-        if self.waiting_texts and self.waiting_texts + len(asked.texts) > limits.waiting_texts:
-            raise too_busy(f"{self.waiting_texts:,} texts wait, {limits.waiting_texts:,} are the most")
-        if self.waiting_texts and self.waiting_characters + asked.characters > limits.waiting_characters:
-            most = f"{limits.waiting_characters:,} characters"
-            raise too_busy(f"the texts that wait and yours have more than {most} together")
 
     async def alone(self, work: Callable[[], Result]) -> Result:
         """Does work on the classifier while no batch runs; it comes before the texts that wait.
@@ -154,7 +197,7 @@ class Batcher:
     def stop(self) -> None:
         """Waits for what the thread was given; an application may be started again."""
         self._thread.shutdown()
-        self._thread = ThreadPoolExecutor(1, "inference")  # starts with its first work
+        self._thread = self._new_thread()
         self._ended = False
 
     def _schedule(self) -> None:
@@ -171,6 +214,10 @@ class Batcher:
     def _start(self, gathered: bool = False) -> None:
         self._next = None
         loop = asyncio.get_running_loop()
+        while self._changes and self._changes[0][1].done():  # nobody waits for it any more
+            self._changes.popleft()
+        if not (self._asked or self._changes):
+            return
         if self._changes:
             self._busy = True
             work, future = self._changes.popleft()
@@ -184,7 +231,8 @@ class Batcher:
             self._next = loop.call_later(patience, self._start, True)
         elif batch := self._next_batch():
             began = time.perf_counter()
-            if self._is_short(batch):
+            texts, characters = sum(len(one.texts) for one in batch), sum(one.characters for one in batch)
+            if texts <= self.short_texts and characters <= _CHARACTERS_OF_SHORT_WORK:
                 self._answered(batch, began, self._search(batch))
             else:
                 self._busy = True
@@ -198,10 +246,6 @@ class Batcher:
             and self.waiting_texts < min(self._last_texts, self._settings.batch_texts)
             and time.perf_counter() - self._last_end < self._last_seconds
         )
-
-    def _is_short(self, batch: list[_Asked]) -> bool:
-        texts, characters = sum(len(one.texts) for one in batch), sum(one.characters for one in batch)
-        return texts <= self.short_texts and characters <= _CHARACTERS_OF_SHORT_WORK
 
     def _next_batch(self) -> list[_Asked]:
         """As many waiting requests as fit, at least one; those whose time is over are dropped."""

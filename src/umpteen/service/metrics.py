@@ -34,7 +34,7 @@ _GAUGES: dict[str, Callable[[list[float]], float]] = {
 }
 
 Counts = dict[tuple[str, str, tuple[tuple[str, str], ...]], float]  # by family, name and labels
-Exchange = Callable[[Counts], list[Counts]]  # tells what this worker counted, and hears what the others did
+Exchange = Callable[[Counts], Counts]  # tells what this worker counted, and hears what the others did, together
 
 
 class Metrics(Collector):
@@ -42,7 +42,7 @@ class Metrics(Collector):
 
     def __init__(self, exchange: Exchange | None = None, *, workers: int = 1, before: Counts | None = None) -> None:
         self._exchange = exchange
-        self._others: list[Counts] = []
+        self._others: Counts = {}
         self._telling: asyncio.Future[None] | None = None
         self._before = without_gauges(before or {})
         self._ours = ours = CollectorRegistry()
@@ -52,6 +52,8 @@ class Metrics(Collector):
         answers = Histogram(
             "umpteen_request_seconds", "From a request to its answer.", ["route"], buckets=_SECONDS, registry=ours
         )
+        closed = Counter("umpteen_connections_closed", "Connections that had to go.", ["why"], registry=ours)
+        self.closed = closed.labels
         # Looking labels up costs more than counting.
         self._requests_of, self._seconds_of = cache(requests.labels), cache(answers.labels)
         self._batch_texts = Histogram("umpteen_batch_texts", "Texts encoded together.", buckets=_TEXTS, registry=ours)
@@ -94,7 +96,7 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Our families, with the samples of all workers."""
-        samples = _together([self._counted(), *self._others])
+        samples = together([self._counted(), self._others])
         for family in self._ours.collect():
             found = ((name, labels, value) for (of, name, labels), value in samples.items() if of == family.name)
             family.samples = [Sample(name, dict(labels), value) for name, labels, value in found]
@@ -107,7 +109,7 @@ class Metrics(Collector):
             for sample in family.samples
             if not sample.name.endswith("_created")
         }
-        return _together([ours, self._before])
+        return together([ours, self._before])
 
 
 def without_gauges(told: Counts) -> Counts:
@@ -115,7 +117,8 @@ def without_gauges(told: Counts) -> Counts:
     return {key: value for key, value in told.items() if key[0] not in _GAUGES}
 
 
-def _together(workers: Iterable[Counts]) -> Counts:
+def together(workers: Iterable[Counts]) -> Counts:
+    """What several workers counted, as one."""
     said: dict[Any, list[float]] = defaultdict(list)
     for samples in workers:
         for key, value in samples.items():

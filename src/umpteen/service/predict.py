@@ -1,4 +1,4 @@
-"""POST /predict: the one route that has to be fast, so it is documented by FastAPI but answers by itself."""
+"""POST /predict, the one route that has to be fast, so it is documented by FastAPI but answers by itself; /explain."""
 
 from functools import lru_cache
 
@@ -9,10 +9,11 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from umpteen.errors import BadInput
+from umpteen.model.explain import Explanation
 from umpteen.model.labels import LiveLabels
 from umpteen.search.ranking import NO_LABEL
 from umpteen.service.batching import Found
-from umpteen.service.schemas import PredictRequest, PredictResponse, Refusal, at_most, errors
+from umpteen.service.schemas import SENT, ExplainRequest, PredictRequest, PredictResponse, Refusal, at_most, errors
 from umpteen.service.service import Service
 from umpteen.service.settings import Limits
 
@@ -40,12 +41,9 @@ def add_predict(app: FastAPI, service: Service) -> Route:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
-    @app.post(
-        "/predict",
-        response_model=PredictResponse,
-        responses=errors(400, 408, 409, 413, 422, 429, 503, 504),
-        summary="The best labels of one or many texts",
-    )
+    about = "The best labels of one or many texts"
+
+    @app.post("/predict", response_model=PredictResponse, responses=errors(*SENT), summary=about)
     async def predict(message: PredictRequest) -> None:
         """Texts that come at the same time, from whomever, are encoded together."""
 
@@ -62,20 +60,38 @@ def _texts_of(message: PredictRequest, limits: Limits) -> list[str]:
     if not texts:
         raise Refusal(422, "no_texts", "texts is empty; give at least one text", field="texts")
     for place, text in enumerate(texts):
-        name = "text" if single else f"texts[{place}]"
-        if not text.strip():
-            raise Refusal(422, "empty_text", f"{name} is empty; leave it out or give it words", field=name)
-        at_most(len(text), limits.text_characters, name, "characters in a text")
+        _check_text("text" if single else f"texts[{place}]", text, limits)
     if not single:
         at_most(sum(map(len, texts)), limits.characters, "texts", "characters in all texts of a request")
     return texts
 
 
+def _check_text(name: str, text: str, limits: Limits) -> None:
+    if not text.strip():
+        raise Refusal(422, "empty_text", f"{name} is empty; leave it out or give it words", field=name)
+    at_most(len(text), limits.text_characters, name, "characters in a text")
+
+
+def add_explain(app: FastAPI, service: Service) -> None:
+    classifier = service.classifier
+
+    @app.post("/explain", responses=errors(*SENT), summary="Why a text gets a label, or not")
+    async def explain(message: ExplainRequest) -> Explanation:
+        """The label's score as terms that add up, and the words, n-grams and training texts behind them."""
+        _check_text("text", message.text, service.settings.limits)
+        try:
+            return await service.explain(lambda: classifier.explain(message.text, message.key))
+        except BadInput as problem:
+            if message.key in classifier.labels:
+                raise
+            raise Refusal(404, "unknown_key", str(problem), field="key") from problem
+
+
 def _wanted(message: PredictRequest, service: Service) -> tuple[int, float]:
     """How many labels of a text, and how probable they have to be."""
-    field = next((name for name in ("rule", "precision", "min_probability") if getattr(message, name)), None)
-    if field is None:
+    if not (message.rule or message.precision or message.min_probability):
         return message.k, 0.0
+    field = next(name for name in ("rule", "precision", "min_probability") if getattr(message, name))
     calibration = service.classifier.calibration
     if calibration is None:
         reason = f"{field}: the model gives no probabilities yet; `umpteen calibrate` fits them"
@@ -92,19 +108,17 @@ def _wanted(message: PredictRequest, service: Service) -> tuple[int, float]:
 
 
 class _AnswerWriter:
-    """Writes answers as JSON; a label's first key and text are kept: reading them would take longer than all else."""
+    """Writes answers as JSON; keys and texts of labels are kept: reading them would take longer than all else."""
 
     def __init__(self, labels: LiveLabels) -> None:
         self._labels = labels
-        self._changed = frozenset(labels.changed().tolist())
-        self._kept = lru_cache(_MOST_KEPT)(self._read)
+        self._label = lru_cache(_MOST_KEPT)(self._read)
 
     def write(self, found: Found, least: float) -> bytes:
         """The body of an answer, without labels that are less probable than this."""
-        if found.labels.first is not self._labels.first:  # another model
-            self._kept.cache_clear()
         if found.labels is not self._labels:
-            self._labels, self._changed = found.labels, frozenset(found.labels.changed().tolist())
+            self._labels = found.labels
+            self._label.cache_clear()
         results = [
             {
                 "labels": [
@@ -116,10 +130,6 @@ class _AnswerWriter:
             for text in found.texts
         ]
         return orjson.dumps({"version": found.labels.version, "results": results})
-
-    def _label(self, row: int) -> dict[str, str]:
-        first = row < len(self._labels.first) and row not in self._changed  # others are in memory anyway
-        return self._kept(row) if first else self._read(row)
 
     def _read(self, row: int) -> dict[str, str]:
         return {"key": self._labels.keys[row], "text": self._labels.texts[row]}

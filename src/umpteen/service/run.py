@@ -14,12 +14,11 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, SpawnContext
 from pathlib import Path
-from typing import NamedTuple
 
 from umpteen.errors import BadInput, UmpteenError
 from umpteen.files.progress import Notice
 from umpteen.parallel.allocator import keep_freed_memory
-from umpteen.service.metrics import Counts, Log, Metrics, without_gauges
+from umpteen.service.metrics import Counts, Log, Metrics, together, without_gauges
 from umpteen.service.server import listening_socket, serve_here
 from umpteen.service.settings import ServiceSettings
 
@@ -29,12 +28,7 @@ _LONGEST_TEMPORARY = 70  # bytes of a folder's name; a socket's has 107, and the
 _LONGEST_PAUSE = 30.0  # seconds
 
 
-class _Served(NamedTuple):
-    """What a worker needs to know; all of them share it."""
-
-    model: Path
-    settings: ServiceSettings
-    listener: socket.socket
+_Served = tuple[Path, ServiceSettings, socket.socket]  # what a worker needs to know; all of them share it
 
 
 def serve(model: Path, settings: ServiceSettings, announce: Notice) -> None:
@@ -49,8 +43,7 @@ def serve(model: Path, settings: ServiceSettings, announce: Notice) -> None:
     }
     try:
         with listening_socket(settings.host, settings.port) as listener:
-            served = _Served(model, settings, listener)
-            _watch(served, stopping, lambda: announce(address_of(listener, settings.host)))
+            _watch((model, settings, listener), stopping, lambda: announce(address_of(listener, settings.host)))
     finally:
         for number, old in before.items():
             signal.signal(number, old)
@@ -71,7 +64,8 @@ def _watch(served: _Served, stopping: list[int], announce: Callable[[], None]) -
     processes = multiprocessing.get_context("forkserver") if short else multiprocessing.get_context("spawn")
     processes.set_forkserver_preload(["umpteen.service.app"])
     workers: list[_Worker] = []
-    while len(workers) < served.settings.workers:
+    _, settings, listener = served
+    while len(workers) < settings.workers:
         workers.append(_Worker(processes, served, workers))
     announced = False
     try:
@@ -84,11 +78,11 @@ def _watch(served: _Served, stopping: list[int], announce: Callable[[], None]) -
                 announced = True
                 announce()
     finally:
-        served.listener.close()  # nobody waits for a connection that no worker would take
+        listener.close()  # nobody waits for a connection that no worker would take
         living = [worker for worker in workers if worker.lives()]
         for worker in living:
             worker.kill(signal.SIGTERM)  # it finishes what it took
-        until = time.monotonic() + served.settings.shutdown_timeout + 5
+        until = time.monotonic() + settings.shutdown_timeout + 5
         while living and time.monotonic() < until:
             wait([worker.news for worker in living], timeout=until - time.monotonic())
             living = [worker for worker in living if worker.lives()]
@@ -131,7 +125,8 @@ class _Worker:
                     self._problem = told
                 else:
                     self.ready, self.counts = True, told
-                    self.news.send([worker.counts for worker in self._workers if worker is not self])
+                    # One sum, however many they are: it has room in the pipe of a worker that is stopped.
+                    self.news.send(together(worker.counts for worker in self._workers if worker is not self))
         except (EOFError, OSError):
             return False
         return self.again is None
@@ -183,19 +178,19 @@ def _work(served: _Served, before: Counts, news: Connection) -> None:
     keep_freed_memory()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # batches are small, and the cores have work
     from umpteen.model.classifier import Classifier
-    from umpteen.search.engine import try_out
+    from umpteen.search.index import try_out
     from umpteen.service.app import create_app
 
-    def exchange(counts: Counts) -> list[Counts]:
+    def exchange(counts: Counts) -> Counts:
         with one_at_a_time:
             news.send(counts)
-            others: list[Counts] = news.recv()
+            others: Counts = news.recv()
             return others
 
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    settings, one_at_a_time = served.settings, threading.Lock()
+    (model, settings, listener), one_at_a_time = served, threading.Lock()
     try:
-        classifier = Classifier.load(served.model, ranker=settings.ranker)
+        classifier = Classifier.load(model, ranker=settings.ranker)
         if settings.workers > 1 and classifier.index.one_process:
             raise BadInput(
                 f"--workers {settings.workers}: the embedded Milvus belongs to one process; run a single worker, build "
@@ -203,7 +198,7 @@ def _work(served: _Served, before: Counts, news: Connection) -> None:
             )
         try_out(classifier.index, classifier.towers.dimension)
         metrics = Metrics(exchange, workers=settings.workers, before=before)
-        serve_here(create_app(classifier, settings, metrics), served.listener, metrics.tell_now)
+        serve_here(create_app(classifier, settings, metrics), listener, metrics.tell_now)
     except UmpteenError as problem:
         news.send(str(problem))
 

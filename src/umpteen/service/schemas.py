@@ -13,7 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from starlette.exceptions import HTTPException
 
 from umpteen.errors import BadInput, DamagedModel, NotSaved
-from umpteen.model.changes import LONGEST_KEY, LONGEST_TEXT, NO_PART_OF_A_TEXT, UNSEEN
+from umpteen.model.changes import LONGEST_KEY, LONGEST_TEXT, MOST_KEYS, NO_PART_OF_A_TEXT, UNSEEN
 from umpteen.service.settings import Limits
 
 
@@ -83,6 +83,15 @@ class PredictResponse(BaseModel):
     results: list[Answer] = Field(description="One for each text.")
 
 
+class ExplainRequest(Message):
+    """A text and a label; whether the text gets it or not."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"text": "a small dog with a curly tail", "key": "dog"}]})
+
+    text: str
+    key: str = Field(min_length=1)
+
+
 class NewLabel(Message):
     key: Key = Field(description="Never given to another label; no slashes, no control characters, in NFC.")
     text: Text
@@ -106,17 +115,56 @@ class Changed(BaseModel):
     version: int = Field(description="The new version; it is on the disk.")
 
 
+class NewExample(Message):
+    text: Text
+    labels: list[str] = Field(default_factory=list, max_length=MOST_KEYS, description="Keys of labels that are right.")
+    wrong: list[str] = Field(default_factory=list, max_length=MOST_KEYS, description="Keys of some that are wrong.")
+
+
+class LearnExamples(Message):
+    examples: list[NewExample] = Field(min_length=1)
+    note: str = Field(default="", max_length=1000, description="A line for whoever lists them.")
+
+
+class Learnt(BaseModel):
+    learnt: int
+    count: int = Field(description="Examples in all; they are on the disk.")
+
+
+class Undone(BaseModel):
+    undone: int
+    count: int = Field(description="Examples that are left.")
+
+
+class LearntExample(BaseModel):
+    text: str
+    labels: list[str]
+    wrong: list[str]
+    time: str
+    note: str
+
+
+class Examples(BaseModel):
+    count: int = Field(description="Examples there are, shown or not.")
+    examples: list[LearntExample] = Field(description="Newest first.")
+
+
 class ListedLabel(BaseModel):
     key: str
     text: str
     origin: Literal["trained", "added", "renamed"]
     retired: bool
+    texts: int | None = Field(description="Training texts that have it; None if the model has no ranker that counted.")
 
 
 class LabelPage(BaseModel):
     version: int
     total: int = Field(description="Labels there are, searched for or not.")
     labels: list[ListedLabel]
+
+
+class LabelTexts(BaseModel):
+    texts: list[str]
 
 
 class VersionLine(BaseModel):
@@ -153,18 +201,12 @@ class ModelAbout(BaseModel):
     timeouts: dict[str, float] = Field(description="Seconds until an `answer`, and until a `change` is made.")
 
 
-class Figure(BaseModel):
-    name: str
-    url: str
-
-
 class ReportAbout(BaseModel):
     report: dict[str, Any] | None
     data: dict[str, Any] = Field(description="What the model was trained on.")
     training: dict[str, Any]
     calibration: dict[str, Any] | None
     certificate: dict[str, Any] | None
-    figures: list[Figure]
 
 
 class Health(BaseModel):
@@ -195,6 +237,10 @@ _MEANINGS = {
 }
 
 
+ASKED = (404, 422, 429, 503, 504)  # why whoever asks may get none
+SENT = (400, 408, 409, 413, *ASKED)  # and whoever sends a body
+
+
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """These answers for the document."""
     return {status: {"model": ErrorResponse, "description": _MEANINGS[status]} for status in sorted(statuses)}
@@ -209,8 +255,10 @@ def write_in_limits(document: dict[str, Any], limits: Limits) -> None:
     asked["text"].pop("default", None)
     asked["texts"].update(items=text, minItems=1, maxItems=limits.texts)
     asked["k"]["maximum"] = limits.k
+    schemas["ExplainRequest"]["properties"]["text"].update(text)
     if "AddLabels" in schemas:
         schemas["AddLabels"]["properties"]["labels"]["maxItems"] = limits.labels
+        schemas["LearnExamples"]["properties"]["examples"]["maxItems"] = limits.labels
 
 
 class Refusal(HTTPException):
@@ -247,7 +295,12 @@ def refusal_of(problem: Exception) -> Refusal | None:
     if isinstance(problem, Refusal):
         return problem
     if isinstance(problem, HTTPException):
-        return _of_framework(problem)
+        code, reason = {
+            400: ("malformed_json", "the body is not JSON"),
+            404: ("not_found", "there is nothing at this address; GET /docs lists what there is"),
+            405: ("method_not_allowed", "this address does not take this method; GET /docs lists what there is"),
+        }.get(problem.status_code, ("refused", str(problem.detail)))
+        return Refusal(problem.status_code, code, reason, headers=problem.headers)
     if isinstance(problem, RequestValidationError | ValidationError):
         return _of_validation(problem)
     for kind, status, code in _KNOWN:
@@ -260,15 +313,6 @@ def refusal_of(problem: Exception) -> Refusal | None:
             reason = "the service has not enough memory for this request; ask for less at once"
             return Refusal(503, "out_of_memory", reason)
     return None
-
-
-def _of_framework(problem: HTTPException) -> Refusal:
-    code, reason = {
-        400: ("malformed_json", "the body is not JSON"),
-        404: ("not_found", "there is nothing at this address; GET /docs lists what there is"),
-        405: ("method_not_allowed", "this address does not take this method; GET /docs lists what there is"),
-    }.get(problem.status_code, ("refused", str(problem.detail)))
-    return Refusal(problem.status_code, code, reason, headers=problem.headers)
 
 
 def _of_validation(problem: RequestValidationError | ValidationError) -> Refusal:

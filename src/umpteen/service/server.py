@@ -6,7 +6,6 @@ import os
 import resource
 import signal
 import socket
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,22 +14,22 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from umpteen.errors import BadInput
-from umpteen.service.metrics import Log
+from umpteen.service.metrics import Metrics
 from umpteen.service.schemas import Refusal
 from umpteen.service.settings import ServiceSettings
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-_BETWEEN_LINES = 10.0  # seconds; whoever floods the service does not flood its log
 _WAITING_CONNECTIONS = 2048
 _KEPT_ALIVE = 30  # seconds a connection may be silent
 
 
 class OpenConnections:
-    """The connections of a worker that have no request under way, longest silent first, and what became of others."""
+    """The connections of a worker that have no request under way, longest silent first, and who counts the others."""
 
-    def __init__(self, settings: ServiceSettings, log: Log) -> None:
+    def __init__(self, settings: ServiceSettings, metrics: Metrics) -> None:
+        self.metrics = metrics
         self.head_bytes = settings.limits.head_bytes
         self.head_seconds = settings.body_timeout
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -38,22 +37,6 @@ class OpenConnections:
         if files != resource.RLIM_INFINITY:
             self.most = max(1, min(self.most, files * 3 // 4))  # the others are for the model's own files
         self.silent: dict[Connection, None] = {}
-        self._log = log
-        self._closed: Counter[str] = Counter()
-        self._telling: asyncio.TimerHandle | None = None
-
-    def note(self, why: str) -> None:
-        """Has the log tell how many were closed and why, now or in a while."""
-        self._closed[why] += 1
-        if self._telling is None:
-            self._tell()
-
-    def _tell(self) -> None:
-        self._telling = None
-        if self._closed:
-            self._log.event("connections_closed", most=self.most, **self._closed)
-            self._closed.clear()
-            self._telling = asyncio.get_running_loop().call_later(_BETWEEN_LINES, self._tell)
 
 
 class _WholeAnswers:
@@ -113,7 +96,7 @@ class Connection(HttpToolsProtocol):
             longest_silent = next(iter(others.silent))
             del others.silent[longest_silent]
             longest_silent.transport.abort()
-            others.note("made_room")
+            others.metrics.closed("made_room").inc()
         others.silent[self] = None
         self._expect_head()
 
@@ -180,7 +163,7 @@ class Connection(HttpToolsProtocol):
         """Says why, unless an answer is on its way, and closes the connection."""
         if self.transport.is_closing():
             return
-        self._others.note(refusal.told.code)
+        self._others.metrics.closed(refusal.told.code).inc()
         if self.cycle is None or self.cycle.response_complete:
             response = refusal.response()
             headers = b"".join(b"%s: %s\r\n" % header for header in response.raw_headers)
@@ -235,7 +218,7 @@ def serve_here(app: "FastAPI", listener: socket.socket, started: Callable[[], No
 def configured(app: "FastAPI") -> uvicorn.Config:
     """How uvicorn runs the application, with limits to connections that bring no request."""
     service = app.state.service
-    http: Any = partial(Connection, OpenConnections(service.settings, service.log))
+    http: Any = partial(Connection, OpenConnections(service.settings, service.metrics))
     return uvicorn.Config(app, http=http, **uvicorn_settings(service.settings))
 
 

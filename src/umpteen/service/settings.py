@@ -23,7 +23,7 @@ class Limits:
     waiting_texts: int = 2_048  # in the queue of a worker
     waiting_characters: int = 20_000_000  # of these texts
     waiting_changes: int = 16
-    waiting_searches: int = 32  # of labels or their history
+    waiting_searches: int = 32  # of labels or their history; and as many explanations
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():

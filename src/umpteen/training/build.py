@@ -2,37 +2,35 @@
 
 import hashlib
 import json
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch.optim import AdamW
 
-from umpteen.config.settings import (
-    EvaluationConfig,
-    RunConfig,
-)
+from umpteen.config.settings import EvaluationConfig, RunConfig
 from umpteen.data.dataset import Dataset, Split, open_dataset
 from umpteen.data.labels import EpochSampler, Relevance
-from umpteen.data.tokens import TokenTable
-from umpteen.encoders.encoder import NEW, encode_texts, encode_tokens, tokens_for
+from umpteen.encoders.encoder import NEW, encode_tokens, tokens_for
 from umpteen.encoders.parts import PartsEncoder
 from umpteen.encoders.towers import Towers, share_cut, with_lengths
-from umpteen.errors import BadConfig, BadInput
+from umpteen.errors import BadConfig, BadInput, known
 from umpteen.evaluation.report import Evaluator
-from umpteen.files.progress import Progress, named
+from umpteen.files.progress import Notice, Progress, named
 from umpteen.objectives.losses import Objective, build_objective, objective_kind
 from umpteen.parallel.world import Shard, World
+from umpteen.training.checkpoint import Checkpoints
 from umpteen.training.inputs import TrainingData
-from umpteen.training.loop import Evaluate, Loop, LoopSettings
-from umpteen.training.negatives.kinds import Place, build_pool
-from umpteen.training.observer import Everyone, MetricsLog, Observer, Silence, TensorBoard
+from umpteen.training.loop import Loop
+from umpteen.training.negatives.cache import VectorCache
+from umpteen.training.negatives.pool import InBatch, Pool, Uniform
+from umpteen.training.negatives.shortlist import Shortlist
+from umpteen.training.observer import MetricsLog, Observer, Silence, TensorBoard
 from umpteen.training.optimizer import make_optimizer
-from umpteen.training.step import StepSettings, TrainingStep
+from umpteen.training.step import TrainingStep
 from umpteen.version import __version__
 
 WORTH_TELLING = 0.01  # a share of tokens that are cut off
@@ -45,15 +43,6 @@ class Start:
     place: str
     towers: Towers
     keys: Sequence[str]
-
-
-def trained_towers(start: Start, keys: list[str], seed: int, labels: Shard) -> Towers:
-    """A model's towers for labels with these keys: a label's own vector goes with its key, a new one starts anew."""
-    if (trained := start.towers.label.rows) is not None:
-        known = {key: row for row, key in enumerate(start.keys) if row < trained.count}  # others came later
-        rows = torch.tensor([known.get(key, NEW) for key in keys])
-        start.towers.label.rearrange(rows, labels, seed + 1)
-    return start.towers
 
 
 @dataclass(frozen=True)
@@ -69,7 +58,6 @@ class Run:
     step: TrainingStep
     evaluator: Evaluator | None  # of the validation split; None for the final fit
     loop: Loop
-    validate: Evaluate | None
     cut: float  # share of the queries' tokens beyond max_length
 
 
@@ -86,7 +74,7 @@ def build_run(
 
     Every process of the world builds the same; only the first one gets a workspace.
     """
-    world = world or World()
+    world, observer = world or World(), observer or Silence()
     if config.training.threads:
         torch.set_num_threads(config.training.threads)
     with world.first_alone():
@@ -115,18 +103,25 @@ def build_run(
     device = torch.device(world.device) if world.size > 1 else pick_device(config.training.device)
     shard = Shard(world, len(dataset.labels))
     if start:
-        towers = trained_towers(start, dataset.labels.keys, config.seed, shard)
+        towers = start.towers
+        if (trained := towers.label.rows) is not None:  # a label's own vector goes with its key, a new one starts anew
+            row_of = {key: row for row, key in enumerate(start.keys) if row < trained.count}  # others came later
+            rows = torch.tensor([row_of.get(key, NEW) for key in dataset.labels.keys])
+            towers.label.rearrange(rows, shard, config.seed + 1)
     else:
         towers = Towers.build(with_lengths(config.encoder, dataset), config.seed, shard)
-    _refuse_sampled_rows(config, towers)
+    if config.training.replay_fraction is not None and towers.label.rows is not None:
+        raise BadConfig(
+            f"training.replay_fraction = {config.training.replay_fraction}: it spares texts, but these labels have "
+            "vectors of their own; leave it out"
+        )
     towers.to(device)
     with world.first_alone():
         queries = tokens_for(towers.query, dataset.train.texts, progress=named(progress, "reading queries"))
         every = np.arange(len(dataset.labels))
         labels = tokens_for(towers.label, dataset.labels.texts, every, progress=named(progress, "reading labels"))
     if not start:
-        own = dataset.labels.texts[shard.rows]
-        towers.start(config.encoder, queries, labels, lambda: encode_texts(towers.query, own))
+        towers.start(config.encoder, queries, labels)
     optimizer = build_optimizer(config, towers)
     relevance, filtered = dataset.train.relevance, dataset.train.filtered
     if config.data.label_queries:
@@ -141,50 +136,73 @@ def build_run(
         seed=config.seed,
         keep_unlabelled=objective_kind(config.objective.name).uses_unlabelled,
     )
-    everyone = Everyone(*_watchers(config, workspace), observer or Silence())
+    watchers: list[Observer] = [observer]
+    if workspace is not None:
+        watchers.insert(0, MetricsLog(workspace / "metrics.jsonl", log_every=config.training.log_every))
+        if config.training.tensorboard:  # beside the workspace, because that goes when the run ends
+            watchers.insert(0, TensorBoard(Path(f"{workspace}".removesuffix(".training") + ".tensorboard")))
     cut = share_cut(towers.query, dataset.train.texts)
     if cut >= WORTH_TELLING:
-        everyone.notice(
+        observer.notice(
             f'{cut:.1%} of the queries\' tokens are cut off; max_length = "auto" keeps all of 99 texts in 100'
         )
-    pool = build_pool(Place(config, towers, data, objective, shard, sampler.batches_per_epoch, everyone.notice))
-    step = TrainingStep(
-        towers, data, objective, optimizer, step_settings(config), world=world, pool=pool, notice=everyone.notice
-    )
-    validate = partial(_validate, evaluator, towers, labels, config.training.token_budget, world) if evaluator else None
-    loop = Loop(
-        towers,
-        step,
-        optimizer,
-        sampler,
-        validate,
-        loop_settings(config, sampler.batches_per_epoch),
-        everyone,
-        workspace=workspace,
-        recipe=recipe,
-        data=dataset.fingerprint,
-        world=world,
-    )
-    return Run(dataset, towers, data, sampler, objective, optimizer, step, evaluator, loop, validate, cut)
+    pool = build_pool(Place(config, towers, data, objective, shard, sampler.batches_per_epoch, observer.notice))
+    step = TrainingStep(towers, data, objective, optimizer, config, world=world, pool=pool, notice=observer.notice)
+
+    def validate() -> dict[str, float]:
+        assert evaluator is not None
+        budget = config.training.token_budget
+        own = encode_tokens(towers.label, labels.take(np.arange(shard.start, shard.stop)), token_budget=budget)
+        ranking = evaluator.rank(towers.query, own, token_budget=budget, shard=shard)
+        return evaluator.report(ranking, bootstrap=0).metrics
+
+    checkpoints = Checkpoints(workspace, towers, optimizer, recipe, dataset.fingerprint, world)
+    loop = Loop(step, sampler, validate if evaluator else None, config, watchers, checkpoints)
+    return Run(dataset, towers, data, sampler, objective, optimizer, step, evaluator, loop, cut)
 
 
-def _watchers(config: RunConfig, workspace: Path | None) -> list[Observer]:
-    if workspace is None:
-        return []
-    log = MetricsLog(workspace / "metrics.jsonl", log_every=config.training.log_every)
-    # Beside the workspace, because that goes when the run ends.
-    events = Path(f"{workspace}".removesuffix(".training") + ".tensorboard")
-    return [log, TensorBoard(events)] if config.training.tensorboard else [log]
+class Place(NamedTuple):
+    """The run that a pool is built into."""
+
+    config: RunConfig
+    towers: Towers
+    data: TrainingData
+    objective: Objective
+    labels: Shard
+    batches_per_epoch: int
+    notice: Notice
 
 
-def _validate(
-    evaluator: Evaluator, towers: Towers, labels: TokenTable, token_budget: int, world: World
-) -> dict[str, float]:
-    shard = Shard(world, len(labels))
-    own = labels.take(np.arange(shard.start, shard.stop))
-    vectors = encode_tokens(towers.label, own, token_budget=token_budget)
-    ranking = evaluator.rank(towers.query, vectors, token_budget=token_budget, shard=shard)
-    return evaluator.report(ranking, bootstrap=0).metrics
+# A new pool is a subclass of `Pool`, a row here, and its settings in config/settings.py.
+POOLS: dict[str, Callable[[Any, Place], Pool | None]] = {
+    "all": lambda pool, run: None,  # all labels are in play
+    "batch": lambda pool, run: InBatch(),
+    "random": lambda pool, run: Uniform(pool.negatives),
+    "shortlist": lambda pool, run: Shortlist(
+        run.towers, run.data, run.labels, pool, run.batches_per_epoch, run.config.training.token_budget, run.notice
+    ),
+    "cache": lambda pool, run: VectorCache(
+        run.towers,
+        run.data.labels,
+        run.objective,
+        run.labels,
+        per_query=pool.negatives,
+        temperature=run.config.objective.temperature,
+        tile=run.config.training.tile,
+        token_budget=run.config.training.token_budget,
+    ),
+}
+
+
+def build_pool(place: Place) -> Pool | None:
+    """The pool of competing labels; None when they are all in play."""
+    pool, labels = place.config.pool, place.labels.count
+    if pool.name == "batch" and place.config.training.batch_size == 1:
+        raise BadConfig("training.batch_size = 1: with pool.name = batch a query alone has no negative; use more")
+    for key in ("negatives", "shortlist"):
+        if (count := getattr(pool, key, 0)) > labels:
+            raise BadConfig(f"pool.{key} = {count}: the dataset has {labels:,} labels; it must not be more")
+    return known(POOLS, pool.name, f"there is no pool {pool.name!r}")(pool, place)
 
 
 _FACTORS = (0.25, 0.5, 0.7, 1.4, 2.0, 4.0)
@@ -196,11 +214,11 @@ def weigh_parts(run: Run, metric: str, world: World) -> dict[str, float]:
     One weight after the other is changed for as long as that helps. Every process must call it.
     """
     query, label = run.towers.query, run.towers.label
-    if run.validate is None or not (isinstance(query, PartsEncoder) and isinstance(label, PartsEncoder)):
+    validate = run.loop.evaluate
+    if validate is None or not (isinstance(query, PartsEncoder) and isinstance(label, PartsEncoder)):
         return {}
     if query.how != "concat":
         return {}
-    validate = run.validate
 
     def value(weights: dict[str, float]) -> float:
         query.weigh(weights)
@@ -223,50 +241,12 @@ def build_evaluator(config: EvaluationConfig, dataset: Dataset, split: Split) ->
     return Evaluator(dataset, split, at=config.at, a=config.propensity_a, b=config.propensity_b)
 
 
-def _refuse_sampled_rows(config: RunConfig, towers: Towers) -> None:
-    if config.training.replay_fraction is not None and towers.label.rows is not None:
-        raise BadConfig(
-            f"training.replay_fraction = {config.training.replay_fraction}: it spares texts, but these labels have "
-            "vectors of their own; leave it out"
-        )
-
-
 def build_optimizer(config: RunConfig, towers: Towers) -> AdamW:
     settings = config.optimizer
     sides = [(towers.query, config.encoder.query), (towers.label, config.encoder.label_tower)]
     rates = [rate for tower, own in sides for rate in tower.rates(own, settings.learning_rate)]
-    return make_optimizer(
-        rates,
-        weight_decay=settings.weight_decay,
-        betas=(settings.beta1, settings.beta2),
-        epsilon=settings.epsilon,
-    )
-
-
-def step_settings(config: RunConfig) -> StepSettings:
-    return StepSettings(
-        temperature=config.objective.temperature,
-        reduction=config.objective.over_positives(),
-        positives_per_query=config.objective.positives_per_query,
-        token_budget=config.training.token_budget,
-        tile=config.training.tile,
-        clip_norm=config.optimizer.clip_norm,
-        replay_fraction=config.training.replay_fraction,
-    )
-
-
-def loop_settings(config: RunConfig, batches_per_epoch: int) -> LoopSettings:
-    evaluation = config.evaluation
-    return LoopSettings(
-        steps=config.training.steps or math.ceil(config.training.epochs * batches_per_epoch),
-        seconds=60 * config.training.minutes if config.training.minutes else None,
-        seed=config.seed,
-        warmup=config.optimizer.warmup,
-        evaluate_every=evaluation.every_steps or math.ceil(evaluation.every_epochs * batches_per_epoch),
-        metric=evaluation.metric,
-        patience=evaluation.patience,
-        checkpoint_seconds=60 * config.training.checkpoint_minutes,
-    )
+    betas = settings.beta1, settings.beta2
+    return make_optimizer(rates, weight_decay=settings.weight_decay, betas=betas, epsilon=settings.epsilon)
 
 
 def pick_device(wish: str) -> torch.device:

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save, save_file
 from torch import Tensor, nn
 from torch.optim import AdamW
 
-from umpteen.encoders.rows import RowTable, row_tables
+from umpteen.encoders.rows import row_tables
 from umpteen.errors import DamagedCheckpoint
 from umpteen.files.storage import atomic_folder, put_back, sha256_of, write_atomically
 from umpteen.parallel.world import World
@@ -42,63 +42,110 @@ class TrainState:
     evaluations: list[dict[str, Any]] = field(default_factory=list)
 
 
-def save_checkpoint(
-    run: Path | None,
-    state: TrainState,
-    model: nn.Module,
-    optimizer: AdamW,
-    *,
-    recipe: dict[str, Any],
-    data: str,
-    pool: dict[str, Tensor] | None = None,
-) -> None:
-    """Replaces the run's checkpoint; the previous one survives until this one is complete.
+@dataclass(frozen=True, eq=False)
+class Checkpoints:
+    """Of one run in its workspace. Every process must make the same calls; without a workspace nothing is written."""
 
-    Every process must call it; one without a folder only hands over what it alone holds.
-    """
-    weights, moments = weights_of(model), _optimizer_tensors(model, optimizer)
-    if run is None:
-        return
-    with atomic_folder(run / NAME) as folder:
-        save_file(weights, folder / "weights.safetensors")
-        save_file(moments, folder / "optimizer.safetensors")
-        save_file(pool or {}, folder / POOL)
-        files = {path.name: sha256_of(path) for path in sorted(folder.iterdir())}
-        record = {"format": FORMAT, "state": asdict(state), "files": files, "recipe": recipe, "data": data}
-        record["checksum"] = _checksum(record)
-        (folder / "state.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
-    for best in run.glob("best-*"):  # only now, because the checkpoint before this one may have needed another
-        if best != best_file(run, state.best_sha256 or ""):
-            best.unlink()
+    run: Path | None  # the first process's, and no other's
+    model: nn.Module
+    optimizer: AdamW
+    recipe: dict[str, Any]
+    data: str  # its fingerprint
+    world: World = field(default_factory=World)
 
+    def save(self, state: TrainState, pool: dict[str, Tensor] | None = None) -> None:
+        """Replaces the run's checkpoint; the previous one survives until this one is complete."""
+        moments = {
+            f"{name}:{key}": value
+            for name, weight in self.model.named_parameters()
+            for key, value in self.optimizer.state.get(weight, {}).items()
+        }
+        weights, moments = weights_of(self.model), _whole(self.model, moments)
+        if self.run is None:
+            return
+        with atomic_folder(self.run / NAME) as folder:
+            save_file(weights, folder / "weights.safetensors")
+            save_file(moments, folder / "optimizer.safetensors")
+            save_file(pool or {}, folder / POOL)
+            files = {path.name: sha256_of(path) for path in sorted(folder.iterdir())}
+            known = {"recipe": self.recipe, "data": self.data}
+            record = {"format": FORMAT, "state": asdict(state), "files": files, **known}
+            record["checksum"] = _checksum(record)
+            (folder / "state.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
+        for best in self.run.glob("best-*"):  # only now, because the checkpoint before this one may have needed another
+            if best != best_file(self.run, state.best_sha256 or ""):
+                best.unlink()
 
-def load_checkpoint(
-    run: Path | None,
-    model: nn.Module,
-    optimizer: AdamW,
-    *,
-    recipe: dict[str, Any],
-    data: str,
-    world: World | None = None,
-) -> TrainState | None:
-    """Restores weights and optimizer and returns the state; None where the run has no checkpoint yet.
+    def load(self) -> TrainState | None:
+        """Restores weights and optimizer and returns the state; None where the run has no checkpoint yet.
 
-    The first process reads the files and the others get everything from it, however many there were when it was saved.
-    """
-    world = world or World()
-    record: dict[str, Any] | None = None
-    if world.is_first and run is not None:
-        put_back(run / NAME)
-        if (run / NAME).exists():
-            record = _verified_record(run / NAME)
-            _refuse_another_run(run / NAME, record, recipe, data)
-    state = world.gather_objects(record and record["state"])[0]
-    if state is None:
-        return None
-    load_weights(model, run and run / NAME / "weights.safetensors", world)
-    stored = load_file(run / NAME / "optimizer.safetensors") if record and run else None
-    _restore_optimizer(model, optimizer, world.share(stored))
-    return TrainState(**state)
+        The first process reads for all, however many there were when it was saved.
+        """
+        record: dict[str, Any] | None = None
+        if self.run is not None and self.world.is_first:
+            put_back(self.run / NAME)
+            if (self.run / NAME).exists():
+                record = _verified_record(self.run / NAME)
+                if differing := sorted(_differences(record["recipe"], self.recipe)):
+                    raise DamagedCheckpoint(
+                        f"{self.run / NAME} belongs to another recipe: {'; '.join(differing[:5])}. "
+                        "Resume with the recipe it was started with, or choose another --output"
+                    )
+                if record["data"] != self.data:
+                    told = "was trained on other data than is given now; choose another --output"
+                    raise DamagedCheckpoint(f"{self.run / NAME} {told}")
+        state = self.world.gather_objects(record and record["state"])[0]
+        if state is None:
+            return None
+        self._load_weights(self.run and self.run / NAME / "weights.safetensors")
+        self._restore_optimizer(self.shared("optimizer.safetensors"))
+        return TrainState(**state)
+
+    def save_best(self) -> str | None:
+        """Keeps the weights until a checkpoint has better ones; their SHA-256."""
+        weights = weights_of(self.model)
+        if self.run is None:
+            return None
+        content = save(weights)
+        sha256 = hashlib.sha256(content).hexdigest()
+        write_atomically(best_file(self.run, sha256), content)
+        return sha256
+
+    def load_best(self, sha256: str) -> None:
+        """Sets the model's weights to those that were kept."""
+        path = self.run and best_file(self.run, sha256)
+        if path and (not path.is_file() or sha256_of(path) != sha256):
+            raise DamagedCheckpoint(f"{path} is missing, cut short or altered; {_AFRESH}")
+        self._load_weights(path)
+
+    def _load_weights(self, path: Path | None) -> None:
+        """In place, from a file made of `weights_of`, which the first process reads for all."""
+        try:
+            stored = load_file(path) if self.world.is_first and path else None
+        except (OSError, SafetensorError) as problem:
+            raise DamagedCheckpoint(f"{path} is missing or cut short ({problem}); {_AFRESH}") from None
+        stored, tables = self.world.share(stored), row_tables(self.model)
+        with torch.no_grad():
+            for name, own in self.model.named_parameters():
+                if name in stored and name in tables and len(stored[name]) == tables[name].count:
+                    stored[name] = stored[name][tables[name].shard.rows]
+                if name not in stored or stored[name].shape != own.shape:
+                    raise DamagedCheckpoint(f"{path} does not fit this model: {name} is missing or has another shape")
+                own.copy_(stored[name])
+
+    def _restore_optimizer(self, stored: dict[str, Tensor]) -> None:
+        # A fused optimizer keeps its step counts beside the weights, the others on the processor.
+        fused = any(group["fused"] for group in self.optimizer.param_groups)
+        weights, tables = dict(self.model.named_parameters()), row_tables(self.model)
+        for place, value in stored.items():
+            name, _, key = place.rpartition(":")
+            value = value[tables[name].shard.rows].clone() if name in tables else value
+            device = weights[name].device if fused or key != "step" else value.device
+            self.optimizer.state[weights[name]][key] = value.to(device)
+
+    def shared(self, name: str) -> dict[str, Tensor]:
+        """A file of the checkpoint, on every process."""
+        return self.world.share(load_file(self.run / NAME / name) if self.run and self.world.is_first else None)
 
 
 def best_file(run: Path, sha256: str) -> Path:
@@ -106,70 +153,23 @@ def best_file(run: Path, sha256: str) -> Path:
     return run / f"best-{sha256[:16]}.safetensors"
 
 
-def save_best(run: Path | None, model: nn.Module) -> str | None:
-    """Keeps the weights until a checkpoint has better ones; their SHA-256. Every process must call it."""
-    weights = weights_of(model)
-    if run is None:
-        return None
-    content = save(weights)
-    sha256 = hashlib.sha256(content).hexdigest()
-    write_atomically(best_file(run, sha256), content)
-    return sha256
-
-
-def load_best(run: Path | None, sha256: str, model: nn.Module, world: World | None = None) -> None:
-    """Sets the model's weights to those that were kept."""
-    path = run and best_file(run, sha256)
-    if path and (not path.is_file() or sha256_of(path) != sha256):
-        raise DamagedCheckpoint(f"{path} is missing, cut short or altered; {_AFRESH}")
-    load_weights(model, path, world)
-
-
-def load_pool(run: Path | None, world: World) -> dict[str, Tensor]:
-    """The pool's part of a checkpoint that was just restored, on every process."""
-    return world.share(load_file(run / NAME / POOL) if world.is_first and run else None)
-
-
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
     """The model's weights by name, each once even where towers share them.
 
     Of a table whose rows are shared out the first process gets all, the others nothing; every process must ask.
     """
-    tables = row_tables(model)
-    weights = {name: _whole(tensor, tables.get(name)) for name, tensor in _own_weights(model).items()}
-    return {name: tensor.cpu().contiguous() for name, tensor in weights.items() if tensor is not None}
+    return _whole(model, dict(model.named_parameters()))
 
 
-def _own_weights(model: nn.Module) -> dict[str, Tensor]:
-    seen: set[int] = set()
-    weights: dict[str, Tensor] = {}
-    for name, tensor in model.state_dict().items():
-        if tensor.data_ptr() not in seen or tensor.numel() == 0:
-            seen.add(tensor.data_ptr())
-            weights[name] = tensor.detach()
-    return weights
-
-
-def _whole(tensor: Tensor, table: RowTable | None) -> Tensor | None:
-    return tensor if table is None else table.shard.collect(tensor)
-
-
-def load_weights(model: nn.Module, path: Path | None, world: World | None = None) -> None:
-    """Sets the model's weights in place from a file made of `weights_of`, which the first process reads for all."""
-    world = world or World()
-    try:
-        stored = load_file(path) if world.is_first and path else None
-    except (OSError, SafetensorError) as problem:
-        raise DamagedCheckpoint(f"{path} is missing or cut short ({problem}); {_AFRESH}") from None
-    stored = world.share(stored)
-    tables = row_tables(model)
-    with torch.no_grad():
-        for name, own in _own_weights(model).items():
-            if name in stored and name in tables and len(stored[name]) == tables[name].count:
-                stored[name] = stored[name][tables[name].shard.rows]
-            if name not in stored or stored[name].shape != own.shape:
-                raise DamagedCheckpoint(f"{path} does not fit this model: {name} is missing or has another shape")
-            own.copy_(stored[name])
+def _whole(model: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """On the processor, by a weight's name and perhaps more behind a colon; rows from all processes."""
+    tables, found = row_tables(model), dict[str, Tensor]()
+    for name, tensor in tensors.items():
+        table = tables.get(name.partition(":")[0])
+        whole = tensor.detach() if table is None else table.shard.collect(tensor.detach())
+        if whole is not None:
+            found[name] = whole.cpu().contiguous()
+    return found
 
 
 def remove_checkpoint(run: Path) -> None:
@@ -203,17 +203,6 @@ def _checksum(record: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
-def _refuse_another_run(folder: Path, record: dict[str, Any], recipe: dict[str, Any], data: str) -> None:
-    differing = sorted(_differences(record["recipe"], recipe))
-    if differing:
-        raise DamagedCheckpoint(
-            f"{folder} belongs to another recipe: {'; '.join(differing[:5])}. "
-            "Resume with the recipe it was started with, or choose another --output"
-        )
-    if record["data"] != data:
-        raise DamagedCheckpoint(f"{folder} was trained on other data than is given now; choose another --output")
-
-
 def _differences(old: dict[str, Any], new: dict[str, Any], path: str = "") -> list[str]:
     found: list[str] = []
     for key in old.keys() | new.keys():
@@ -223,32 +212,3 @@ def _differences(old: dict[str, Any], new: dict[str, Any], path: str = "") -> li
         elif before != after:
             found.append(f"{path}{key} was {before!r}, is {after!r}")
     return found
-
-
-def _names(model: nn.Module) -> dict[Tensor, str]:
-    return {parameter: name for name, parameter in model.named_parameters()}
-
-
-def _optimizer_tensors(model: nn.Module, optimizer: AdamW) -> dict[str, Tensor]:
-    names, tables = _names(model), row_tables(model)
-    moments = {
-        f"{names[parameter]}:{key}": _whole(value.detach(), tables.get(names[parameter]))
-        for parameter, state in optimizer.state.items()
-        for key, value in state.items()
-    }
-    return {name: value.cpu().contiguous() for name, value in moments.items() if value is not None}
-
-
-def _restore_optimizer(model: nn.Module, optimizer: AdamW, stored: dict[str, Tensor]) -> None:
-    # A fused optimizer keeps its step counts beside the weights, the others on the processor.
-    fused = any(group["fused"] for group in optimizer.param_groups)
-    tables = row_tables(model)
-    for parameter, name in _names(model).items():
-        state = {key.rpartition(":")[2]: value for key, value in stored.items() if key.rpartition(":")[0] == name}
-        if name in tables:
-            state = {key: value[tables[name].shard.rows].clone() for key, value in state.items()}
-        if state:
-            optimizer.state[parameter] = {
-                key: value if key == "step" and not fused else value.to(parameter.device)
-                for key, value in state.items()
-            }

@@ -5,15 +5,15 @@ and `replay` encodes each micro-batch again, with a graph and the same dropout, 
 n: distinct texts, d: dimension.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from umpteen.data.tokens import TokenTable
 from umpteen.encoders.encoder import Encoder, micro_batches
 from umpteen.parallel.world import Shard, World
 
@@ -53,24 +53,19 @@ def _sum_together_(gradients: list[Tensor], world: World) -> None:
         gradient.copy_(summed.view_as(gradient))
 
 
-Fetch = Callable[[NDArray[np.int64]], tuple[Tensor, Tensor]]
-Positions = NDArray[np.int64] | slice
-
-
 class CachedVectors:
     """The vectors of some texts, and the way back from their gradients to the encoder's weights."""
 
-    def __init__(self, encoder: Encoder, lengths: NDArray[np.int64], fetch: Fetch, *, budget: int, seed: int) -> None:
+    def __init__(self, encoder: Encoder, texts: TokenTable, *, budget: int, seed: int) -> None:
         self._encoder = encoder
-        self._lengths = lengths
-        self._fetch = fetch
+        self._texts = texts
+        self._lengths = texts.lengths
         self._budget = budget
         self._seed = seed
-        self._parts = micro_batches(lengths, budget)
+        self._parts = micro_batches(self._lengths, budget)
         self._device = next(encoder.parameters()).device
         self._graph: Tensor | None = None
         self.is_random = False  # whether the encoder draws random numbers, as dropout does
-        self._gradients: list[tuple[Tensor | slice, Tensor]] = []  # sorted positions or a slice of them, and rows
         self.vectors = self._encode()  # [n, d]
 
     def _encode(self) -> Tensor:
@@ -86,7 +81,7 @@ class CachedVectors:
         return vectors
 
     def _forward(self, part: NDArray[np.int64], number: int) -> Tensor:
-        ids, offsets = self._fetch(part)
+        ids, offsets = self._texts.batch(part)
         with seeded(self._seed + number, self._device):
             before = _random_state(self._device)
             vectors = self._encoder(ids.to(self._device), offsets.to(self._device))
@@ -101,70 +96,39 @@ class CachedVectors:
         """Tokens of the texts, padding not counted."""
         return int(self._lengths.sum())
 
-    def at(self, positions: Positions) -> Tensor:
-        """The vectors at some positions; a slice of them is not copied."""
-        return self.vectors[positions if isinstance(positions, slice) else self._on_device(positions)]
+    def at(self, positions: NDArray[np.int64] | None) -> Tensor:
+        """The vectors at some positions; None: all of them, which are not copied."""
+        return self.vectors if positions is None else self.vectors[self._on_device(positions)]
 
-    def add_gradients(self, positions: Positions, gradients: Tensor) -> None:
-        """Gradients for the vectors at some positions; a position named twice gets both."""
-        if isinstance(positions, slice):
-            self._gradients.append((positions, gradients))
-            return
-        texts, place = torch.unique(self._on_device(positions), return_inverse=True)
-        if len(texts) < len(positions):
-            gradients = gradients.new_zeros(len(texts), gradients.shape[1]).index_add_(0, place, gradients)
-        else:
-            gradients = gradients[place.argsort()]
-        self._gradients.append((texts, gradients))
+    def replay(self, positions: NDArray[np.int64] | None, gradients: Tensor) -> int:
+        """Adds to the weights' gradients what those of the vectors at these positions mean for them, once.
 
-    def replay(self) -> int:
-        """Adds to the weights' gradients what the vectors' gradients mean for them; returns how many texts that took.
-
-        Texts without a gradient are left out where a whole micro-batch of them is, or where no dropout ties a text
-        to its micro-batch.
+        A position named twice gets both. Texts without a gradient are left out where a whole micro-batch of them is, or
+        where no dropout ties a text to its micro-batch. Returns how many texts it took.
         """
-        if self._graph is not None:
-            graph, self._graph = self._graph, None
-            if self._gradients:
-                graph.backward(self._gradients_at(self._parts[0]))  # type: ignore[no-untyped-call]
-            return len(self._lengths) if self._gradients else 0
-        needed = self._needed()
+        row = torch.arange(len(self._lengths), device=self._device)  # of each text's gradient; −1: it has none
+        if positions is not None:
+            texts, place = torch.unique(self._on_device(positions), return_inverse=True)
+            if len(texts) < len(place):
+                gradients = gradients.new_zeros(len(texts), gradients.shape[1]).index_add_(0, place, gradients)
+            else:
+                texts = self._on_device(positions)
+            row = row.fill_(-1).index_copy_(0, texts, torch.arange(len(texts), device=self._device))
+        needed = (row >= 0).cpu().numpy()
         parts = self._parts
-        if not needed.all() and not self.is_random:
+        if self._graph is None and not self.is_random and not needed.all():
             kept = np.flatnonzero(needed)
             parts = [kept[part] for part in micro_batches(self._lengths[kept], self._budget)]
         replayed = 0
         for number, part in enumerate(parts):
             if needed[part].any():
-                self._forward(part, number).backward(self._gradients_at(part))  # type: ignore[no-untyped-call]
+                vectors = self._forward(part, number) if self._graph is None else self._graph
+                rows = row[self._on_device(part)]
+                at_part = gradients.index_select(0, rows.clamp_min(0)).masked_fill_((rows < 0)[:, None], 0)
+                vectors.backward(at_part)  # type: ignore[no-untyped-call]
                 replayed += len(part)
+        self._graph = None
         return replayed
-
-    def _needed(self) -> NDArray[np.bool_]:
-        needed = np.zeros(len(self._lengths), dtype=bool)
-        for positions, _ in self._gradients:
-            needed[positions if isinstance(positions, slice) else positions.cpu().numpy()] = True
-        return needed
-
-    def _gradients_at(self, part: NDArray[np.int64]) -> Tensor:
-        texts = self._on_device(part)
-        positions, rows = self._gradients[0]
-        if len(self._gradients) == 1 and isinstance(positions, slice) and len(rows) == len(self.vectors):
-            return rows.index_select(0, texts)
-        total = self.vectors.new_zeros(len(part), self.vectors.shape[1])
-        for positions, rows in self._gradients:
-            if isinstance(positions, slice):
-                start, stop, _ = positions.indices(len(self.vectors))
-                which = torch.where((texts >= start) & (texts < stop))[0]
-                row = texts[which] - start
-            elif len(positions):
-                row = torch.searchsorted(positions, texts).clamp_max(len(positions) - 1)
-                which = torch.where(positions[row] == texts)[0]
-                row = row[which]
-            else:
-                continue
-            total.index_add_(0, which, rows[row])
-        return total
 
 
 @contextmanager
@@ -184,29 +148,27 @@ def _random_state(device: torch.device) -> Tensor:
 #
 # Label j is chosen with probability p_j = min(1, c·‖g_j‖), and its gradient becomes g_j ÷ p_j: the expectation is the
 # exact gradient, while only a fraction of the labels pays for the second forward and the backward pass.
-class Thinned(NamedTuple):
-    """What a sample of the labels' gradients spares and costs."""
+def thin(
+    gradients: Tensor, fraction: float, shard: Shard, start: float
+) -> tuple[NDArray[np.int64], Tensor, dict[str, float]]:
+    """A sample of this shard's rows, their gradients ÷ probability, and what that spares and costs.
 
-    fraction: float  # of the labels that are replayed
-    noise: float  # √(variance added) ÷ norm of the gradient, both at the vectors
-
-
-def thin(gradients: Tensor, fraction: float, shard: Shard, start: float) -> tuple[NDArray[np.int64], Tensor, Thinned]:
-    """A sample of this shard's rows, their gradients ÷ probability, and what it means.
-
-    Probabilities and choice are made over the labels of all processes, so the sample is the same on any number of them.
+    `replayed` is the fraction of the labels that are, `replay_noise` √(variance added) ÷ norm of the gradient, both at
+    the vectors. The choice is made over the labels of all processes, so it is the same on any number of them.
     """
     norms = shard.gather(torch.linalg.vector_norm(gradients, dim=1).double()).cpu().numpy()
     if not np.isfinite(norms).all():
-        return np.arange(len(gradients)), gradients, Thinned(1.0, 0.0)  # the whole gradient's norm will say so
+        # The whole gradient's norm will say so.
+        return np.arange(len(gradients)), gradients, {"replayed": 1.0, "replay_noise": 0.0}
     probabilities = inclusion_probabilities(norms, fraction * shard.count)
     chosen = systematic_sample(probabilities, start)
     squares = norms[norms > 0] ** 2
     added = float((squares * (1 / probabilities[norms > 0] - 1)).sum())
-    thinned = Thinned(len(chosen) / max(shard.count, 1), (added / max(float(squares.sum()), 1e-300)) ** 0.5)
+    noise = (added / max(float(squares.sum()), 1e-300)) ** 0.5
+    report = {"replayed": len(chosen) / max(shard.count, 1), "replay_noise": noise}
     own = chosen[(chosen >= shard.start) & (chosen < shard.stop)] - shard.start
     weights = torch.from_numpy(1 / probabilities[own + shard.start]).to(gradients)
-    return own, gradients[torch.from_numpy(own).to(gradients.device)] * weights[:, None], thinned
+    return own, gradients[torch.from_numpy(own).to(gradients.device)] * weights[:, None], report
 
 
 def inclusion_probabilities(norms: NDArray[np.float64], expected: float) -> NDArray[np.float64]:

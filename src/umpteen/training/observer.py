@@ -26,7 +26,7 @@ class Silence:
     def notice(self, message: str) -> None: ...
 
 
-class MetricsLog:
+class MetricsLog(Silence):
     """Appends each record to metrics.jsonl; a resumed run first drops the lines after its checkpoint."""
 
     def __init__(self, path: Path, *, log_every: int = 1) -> None:
@@ -45,8 +45,6 @@ class MetricsLog:
     def evaluated(self, record: dict[str, Any]) -> None:
         self._append(record)
 
-    def notice(self, message: str) -> None: ...
-
     def _append(self, record: dict[str, Any]) -> None:
         try:
             with self._path.open("a", encoding="utf-8") as log:
@@ -64,7 +62,7 @@ def _step_of(line: str) -> float:
         return float("inf")  # a line cut short by a kill is dropped
 
 
-class TensorBoard:
+class TensorBoard(Silence):
     """Scalars for TensorBoard."""
 
     def __init__(self, folder: Path) -> None:
@@ -77,8 +75,6 @@ class TensorBoard:
 
         self._writer: Any = SummaryWriter(str(folder))
 
-    def started(self, step: int, steps: int) -> None: ...
-
     def stepped(self, record: dict[str, Any]) -> None:
         for name in ("loss", "learning_rate", "gradient_norm"):
             self._writer.add_scalar(f"train/{name}", record[name], record["step"])
@@ -87,28 +83,3 @@ class TensorBoard:
         for name, value in record["metrics"].items():
             self._writer.add_scalar(f"validation/{name}", value, record["step"])
         self._writer.flush()
-
-    def notice(self, message: str) -> None: ...
-
-
-class Everyone:
-    """Passes everything on to several observers."""
-
-    def __init__(self, *observers: Observer) -> None:
-        self._observers = observers
-
-    def started(self, step: int, steps: int) -> None:
-        for observer in self._observers:
-            observer.started(step, steps)
-
-    def stepped(self, record: dict[str, Any]) -> None:
-        for observer in self._observers:
-            observer.stepped(record)
-
-    def evaluated(self, record: dict[str, Any]) -> None:
-        for observer in self._observers:
-            observer.evaluated(record)
-
-    def notice(self, message: str) -> None:
-        for observer in self._observers:
-            observer.notice(message)

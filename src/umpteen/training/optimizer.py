@@ -1,7 +1,7 @@
 """AdamW with the paper's parameter groups and schedule, lazy for the rows of label tables."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,23 +17,16 @@ ROWS_AT_ONCE = 2048  # their weights, moments and gradients stay in the processo
 #
 # A row's moments, its weight decay and the count its bias correction goes by advance only in steps that have the row in
 # play. With every row in play in every step it is AdamW; a row that rests stays as it is, moments and all.
-class _Rows(NamedTuple):
-    """Some rows of a table with their state: how often they were in play, and the averages of their gradients."""
-
-    weight: Tensor  # [n, d]
-    step: Tensor  # int32 [n]
-    mean: Tensor  # [n, d]
-    square: Tensor  # [n, d]
-
-
 class RowAdamW(AdamW):
     """AdamW; the state of a table's weight has the moments of each row, and a count of steps for each."""
 
     def __init__(self, groups: Iterable[dict[str, Any]], tables: Sequence[RowTable], **settings: Any) -> None:
         super().__init__(list(groups), **settings)
         self.tables = {table.weight: table for table in tables}
-        for table in tables:
-            self._state(table)  # on every process at once, whoever has rows in play first
+        for weight in self.tables:  # on every process at once, whoever has rows in play first
+            own = weight.detach()
+            count = torch.zeros(len(own), dtype=torch.int32, device=own.device)
+            self.state[weight] = {"step": count, "exp_avg": torch.zeros_like(own), "exp_avg_sq": torch.zeros_like(own)}
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -42,7 +35,7 @@ class RowAdamW(AdamW):
             for weight in group["params"]:
                 if weight in self.tables:
                     for part in self.tables[weight].gradients():
-                        self._update(weight, part, self._state(self.tables[weight]), group)
+                        self._update(weight, part, group)
                     self.tables[weight].forget_gradients()  # they may be as large as the table
         return loss
 
@@ -51,32 +44,24 @@ class RowAdamW(AdamW):
         for table in self.tables.values():
             table.forget_gradients()
 
-    def _state(self, table: RowTable) -> dict[str, Tensor]:
-        state: dict[str, Tensor] = self.state[table.weight]
-        if not state:
-            weight = table.weight.detach()
-            state["step"] = torch.zeros(len(weight), dtype=torch.int32, device=weight.device)
-            state["exp_avg"] = torch.zeros_like(weight)
-            state["exp_avg_sq"] = torch.zeros_like(weight)
-        return state
-
-    def _update(self, weight: Tensor, part: RowGradient, state: dict[str, Tensor], group: dict[str, Any]) -> None:
-        everything = _Rows(weight, state["step"], state["exp_avg"], state["exp_avg_sq"])
+    def _update(self, weight: Tensor, part: RowGradient, group: dict[str, Any]) -> None:
+        state = self.state[weight]
+        everything = weight, state["step"], state["exp_avg"], state["exp_avg_sq"]
         for start in range(0, len(part.rows), ROWS_AT_ONCE):
             rows, values = (tensor[start : start + ROWS_AT_ONCE] for tensor in part)
             first, last = int(rows[0]), int(rows[-1])
             if last - first == len(rows) - 1 and bool((rows.diff() == 1).all()):  # neighbours need not be copied
-                _adamw_(_Rows._make(tensor[first : last + 1] for tensor in everything), values, group)
+                _adamw_([tensor[first : last + 1] for tensor in everything], values, group)
                 continue
-            taken = _Rows._make(tensor[rows] for tensor in everything)
+            taken = [tensor[rows] for tensor in everything]
             _adamw_(taken, values, group)
             for tensor, updated in zip(everything, taken, strict=True):
                 tensor[rows] = updated
 
 
-def _adamw_(rows: _Rows, gradient: Tensor, group: dict[str, Any]) -> None:
+def _adamw_(rows: Sequence[Tensor], gradient: Tensor, group: dict[str, Any]) -> None:
     """One step of AdamW in place, each row by its own count."""
-    weight, step, mean, square = rows
+    weight, step, mean, square = rows  # [n, d], and [n] for the count
     rate, (beta1, beta2) = group["lr"], group["betas"]
     step.add_(1)
     counts = step.double()[:, None]
@@ -121,10 +106,7 @@ def make_optimizer(
     betas: tuple[float, float],
     epsilon: float,
 ) -> AdamW:
-    """One group per learning rate and decay: matrices decay; biases, norms and token weights do not.
-
-    Where a tower has a row table, the optimizer updates that row by row.
-    """
+    """One group per learning rate and decay: matrices decay; biases, norms and token weights do not."""
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     seen: set[nn.Parameter] = set()
     tables: dict[nn.Parameter, RowTable] = {}
@@ -140,13 +122,10 @@ def make_optimizer(
         {"params": parameters, "lr": rate, "peak": rate, "weight_decay": decay}
         for (rate, decay), parameters in groups.items()
     ]
+    fused = all(weight.device.type in {"cpu", "cuda"} and torch.is_floating_point(weight) for weight in seen)
     if tables:
-        return RowAdamW(given, list(tables.values()), betas=betas, eps=epsilon, fused=_fused_works(seen))
-    return AdamW(given, betas=betas, eps=epsilon, fused=_fused_works(seen))
-
-
-def _fused_works(parameters: set[nn.Parameter]) -> bool:
-    return all(p.device.type in {"cpu", "cuda"} and torch.is_floating_point(p) for p in parameters)
+        return RowAdamW(given, list(tables.values()), betas=betas, eps=epsilon, fused=fused)
+    return AdamW(given, betas=betas, eps=epsilon, fused=fused)
 
 
 def learning_rate_factor(step: int, steps: int, warmup: float) -> float:

@@ -8,8 +8,8 @@ loss is the same on every process, gradients are added up once, and nothing is m
 B: queries in the batch, L: labels in play, d: dimension.
 """
 
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.optim import AdamW
 
-from umpteen.encoders.encoder import Encoder, Share
+from umpteen.config.settings import RunConfig
+from umpteen.data.tokens import TokenTable
+from umpteen.encoders.encoder import Encoder
 from umpteen.encoders.towers import Towers
 from umpteen.errors import BadConfig, Diverged
 from umpteen.files.progress import Notice
@@ -25,46 +27,25 @@ from umpteen.objectives.losses import Objective
 from umpteen.objectives.scores import Scores
 from umpteen.objectives.targets import Pairs, Targets
 from umpteen.parallel.world import Shard, TooLittleMemory, World, together
-from umpteen.training.gradient_cache import CachedVectors, Positions, Thinned, sum_gradients_, thin
-from umpteen.training.inputs import DistinctTexts, TextsInPlay, TrainingData, in_pool
+from umpteen.training.gradient_cache import CachedVectors, sum_gradients_, thin
+from umpteen.training.inputs import LabelTexts, TrainingData, in_pool
 from umpteen.training.negatives.pool import Batch, Draw, Pool
 from umpteen.training.optimizer import clip_gradients_
 
 
-@dataclass(frozen=True)
-class StepSettings:
-    temperature: float
-    reduction: Literal["mean", "sum"]
-    positives_per_query: int | None
-    token_budget: int
-    tile: int | None
-    clip_norm: float
-    replay_fraction: float | None = None  # of the labels, sampled; None replays all of them
-
-
-@dataclass(frozen=True)
-class StepOutcome:
+class StepOutcome(NamedTuple):
     loss: float
-    gradient_norm: float
     tokens: int  # encoded by this process
     replay: dict[str, float]  # of a sampled replay: what it spared and what it cost; else empty
     pool: dict[str, float]  # the labels in play, and how stale the mined ones are; empty when all labels are
-
-
-class Gradients(NamedTuple):
-    """What a batch left on the weights, besides its gradient."""
-
-    loss: float
-    tokens: int
-    thinned: Thinned | None
-    pool: dict[str, float]
+    gradient_norm: float = float("nan")  # before clipping
 
 
 class Side(NamedTuple):
-    """Queries or labels of a batch: where they stand in the cache that holds their vectors."""
+    """Queries or labels of a batch: where they stand in the cache that holds their vectors; None: in its order."""
 
     cache: CachedVectors
-    positions: Positions
+    positions: NDArray[np.int64] | None
 
     def vectors(self) -> Tensor:
         return self.cache.at(self.positions)
@@ -74,22 +55,10 @@ class Encoded(NamedTuple):
     """A batch's vectors, and the way back from them to the weights."""
 
     queries: Side  # of this process's share
-    labels: Side  # of this process's shard of the labels in play; shared towers have one cache for both sides
+    labels: Side  # of this process's shard of the labels in play
     vectors: Tensor  # [B, d] of all queries
     shard: Shard  # of the labels in play
     draw: Draw | None  # None: all labels are in play
-
-    @property
-    def caches(self) -> list[CachedVectors]:
-        queries, labels = self.queries.cache, self.labels.cache
-        return [queries] if queries is labels else [queries, labels]
-
-
-class AtVectors(NamedTuple):
-    """The gradients of a batch's loss at the vectors of all queries and of this shard's labels."""
-
-    queries: Tensor  # [B, d], this process's part of the sum over all
-    labels: Tensor  # [L, d]
 
 
 class TrainingStep:
@@ -101,26 +70,28 @@ class TrainingStep:
         data: TrainingData,
         objective: Objective,
         optimizer: AdamW,
-        settings: StepSettings,
+        config: RunConfig,
         *,
         world: World | None = None,
         pool: Pool | None = None,
         notice: Notice = lambda message: None,
+        mark: Callable[[str], None] = lambda part: None,
     ) -> None:
         self.pool = pool  # None: all labels compete at every step
         self._towers = towers
         self._data = data
         self._objective = objective
         self._optimizer = optimizer
-        self._settings = settings
+        self._config = config
         self._world = world or World()
         self._notice = notice
-        self._budget = settings.token_budget
+        self._mark = mark  # hears when a step begins, and when each part of it has ended
+        self._budget = config.training.token_budget
         self._longest = int(max(table.lengths.max(initial=1) for table in (data.queries, data.labels)))
         self._parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         self._labels = Shard(self._world, len(data.labels))
         own = data.labels.take(np.arange(self._labels.start, self._labels.stop))
-        self._texts = TextsInPlay(data.queries, own, shared=towers.shared)
+        self._texts = LabelTexts(own)
         self._told_of_lonely_queries = False
 
     def __call__(self, rows: NDArray[np.int64], *, step: int, seed: int) -> StepOutcome:
@@ -128,29 +99,19 @@ class TrainingStep:
 
         `rows` is the whole batch, the same on every process.
         """
+        self._mark("began")
         if self.pool is not None:
             self.pool.prepare(step)
         self._towers.train()
-        loss, tokens, thinned, pool = self._gradients_within_memory(rows, step=step, seed=seed)
-        if not np.isfinite(loss):
-            raise self._diverged(f"the loss is {loss}", step)
-        limit = self._settings.clip_norm or float("inf")
-        norm = clip_gradients_(self._optimizer, limit, self._world)
+        outcome = self._gradients_within_memory(rows, step=step, seed=seed)
+        if not np.isfinite(outcome.loss):
+            raise self._diverged(f"the loss is {outcome.loss}", step)
+        norm = clip_gradients_(self._optimizer, self._config.optimizer.clip_norm or float("inf"), self._world)
         if not torch.isfinite(norm):
             raise self._diverged(f"the gradient's norm is {norm.item()}", step)
-        if thinned is None:
-            self._optimizer.step()
-            return StepOutcome(loss, float(norm), tokens, {}, pool)
-        before = [parameter.detach().clone() for parameter in self._parameters]
         self._optimizer.step()
-        moved = [(parameter.detach() - old).norm() for parameter, old in zip(self._parameters, before, strict=True)]
-        replay = {
-            "replayed": thinned.fraction,
-            "replay_noise": thinned.noise,
-            "clipped": float(norm > limit),
-            "update_norm": float(torch.stack(moved).norm()),
-        }
-        return StepOutcome(loss, float(norm), tokens, replay, pool)
+        self._mark("optimizer")
+        return outcome._replace(gradient_norm=float(norm))
 
     def _diverged(self, what: str, step: int) -> Diverged:
         rate = max(group["lr"] for group in self._optimizer.param_groups)
@@ -159,7 +120,7 @@ class TrainingStep:
             "raise objective.temperature; the last checkpoint, if there is one, is kept"
         )
 
-    def _gradients_within_memory(self, rows: NDArray[np.int64], *, step: int, seed: int) -> Gradients:
+    def _gradients_within_memory(self, rows: NDArray[np.int64], *, step: int, seed: int) -> StepOutcome:
         """The batch's gradients; each time the memory does not suffice, from the beginning with half the budget."""
         while True:
             self._optimizer.zero_grad(set_to_none=True)
@@ -174,83 +135,46 @@ class TrainingStep:
                     f"tokens; --set training.token_budget={self._budget} spares the next run this"
                 )
 
-    def gradients(self, rows: NDArray[np.int64], *, step: int, seed: int) -> Gradients:
+    def gradients(self, rows: NDArray[np.int64], *, step: int, seed: int) -> StepOutcome:
         """The batch's loss; its gradient then stands on the weights, the same on every process."""
         rng = np.random.default_rng([seed, step])
+        objective, device = self._config.objective, self._parameters[0].device
         targets, filtered = self._data.targets(
-            rows, self._settings.positives_per_query, self._settings.reduction, rng, device=self._parameters[0].device
+            rows, objective.positives_per_query, objective.over_positives(), rng, device=device
         )
-        if self.pool is None:
-            encoded = self._encode_all(rows, step=step, seed=seed)
-        else:
-            encoded = self._encode_pool(rows, targets, filtered, rng, step=step, seed=seed)
-            assert encoded.draw is not None
+        encoded = self._encode(rows, targets, filtered, rng, step=step, seed=seed)
+        tokens = encoded.queries.cache.tokens + encoded.labels.cache.tokens
+        if encoded.draw is not None:
             if not len(encoded.draw.rows):  # a batch of unlabelled queries, and nothing was mined: nothing to learn
-                return Gradients(
-                    0.0, encoded.queries.cache.tokens, None, self._pool_report(encoded.draw, targets, None)
-                )
+                return StepOutcome(0.0, tokens, {}, self._pool_report(encoded.draw, targets, None))
             targets, filtered = in_pool(targets, filtered, encoded.draw)
         loss, at_vectors = self._at_vectors(encoded, targets, filtered)
-        thinned = None
+        sampled: dict[str, float] = {}
         if at_vectors is not None and np.isfinite(loss):
-            thinned = self._hand_over(encoded, at_vectors, rng)
-            del at_vectors  # may be as large as all labels; what is needed of it is in the caches
-            self._replay(encoded)
+            at_queries, at_labels = at_vectors
+            del at_vectors  # its parts may be as large as all labels
+            at_queries = self._world.sum_(at_queries)[Shard(self._world, len(rows)).rows]
+            positions = encoded.labels.positions
+            if (fraction := self._config.training.replay_fraction) is not None:
+                if encoded.labels.cache.is_random:
+                    raise BadConfig(
+                        "training.replay_fraction: dropout ties a text to its micro-batch, so leaving texts out would "
+                        "spare nothing; set dropout = 0 and hidden_dropout = 0 for the label tower"
+                    )
+                chosen, at_labels, sampled = thin(at_labels, fraction, encoded.shard, rng.random())
+                positions = chosen if positions is None else positions[chosen]
+            self._mark("loss")
+
+            def replay() -> None:  # encodes again, with a graph: from here on, the weights have their gradients
+                encoded.queries.cache.replay(encoded.queries.positions, at_queries)
+                encoded.labels.cache.replay(positions, at_labels)
+
+            together(self._world, replay)
+            self._mark("replay")
         sum_gradients_(self._parameters, self._world)
-        tokens = sum(cache.tokens for cache in encoded.caches)
-        return Gradients(loss, tokens, thinned, self._pool_report(encoded.draw, targets, filtered))
+        return StepOutcome(loss, tokens, sampled, self._pool_report(encoded.draw, targets, filtered))
 
-    def _at_vectors(self, encoded: Encoded, targets: Targets, filtered: Pairs | None) -> tuple[float, AtVectors | None]:
-        """The objective over all scores, differentiated down to the vectors; None where nothing is to be learnt."""
-        queries, labels = encoded.vectors.requires_grad_(), encoded.labels.vectors().requires_grad_()
-        losses = [
-            self._objective(self._scores(queries, labels, share, encoded.shard, filtered), targets)
-            for share in self._towers.query.shares
-        ]
-        loss = torch.stack(losses).sum() if len(losses) > 1 else losses[0]
-        if not loss.requires_grad:
-            return float(loss), None
-        return float(loss.detach()), AtVectors(*torch.autograd.grad(loss, (queries, labels)))
-
-    def _scores(self, queries: Tensor, labels: Tensor, share: Share, shard: Shard, filtered: Pairs | None) -> Scores:
-        """Those of one share of the vectors; parts whose scores will be added up learn to rank each by itself."""
-        if len(self._towers.query.shares) > 1:
-            queries, labels = queries[:, share.columns], labels[:, share.columns]
-        temperature, tile = self._settings.temperature * share.of_score, self._settings.tile
-        return Scores(queries, labels, shard=shard, temperature=temperature, filtered=filtered, tile=tile)
-
-    def _hand_over(self, encoded: Encoded, found: AtVectors, rng: np.random.Generator) -> Thinned | None:
-        """Tells the caches which of their vectors has which gradient: all of them, or a sample of the labels'."""
-        share, thinned = Shard(self._world, len(encoded.vectors)), None
-        encoded.queries.cache.add_gradients(encoded.queries.positions, self._world.sum_(found.queries)[share.rows])
-        labels, (cache, positions) = found.labels, encoded.labels
-        if self._settings.replay_fraction is not None:
-            _refuse_dropout(cache)
-            chosen, labels, thinned = thin(labels, self._settings.replay_fraction, encoded.shard, rng.random())
-            positions = (np.arange(len(encoded.shard)) if isinstance(positions, slice) else positions)[chosen]
-        cache.add_gradients(positions, labels)
-        return thinned
-
-    def _replay(self, encoded: Encoded) -> None:
-        """Encodes again, with a graph, what has a gradient at its vector: from here on, the weights have theirs."""
-        together(self._world, lambda: [cache.replay() for cache in encoded.caches])
-
-    def _encode_all(self, rows: NDArray[np.int64], *, step: int, seed: int) -> Encoded:
-        """The vectors of the batch's queries and of all labels, each distinct text once."""
-        share = Shard(self._world, len(rows))
-        parts = self._texts.in_play(rows[share.rows])
-        towers = [self._towers.query, self._towers.label][: len(parts.encoded)]
-        caches = together(
-            self._world,
-            lambda: [
-                self._cache(tower, texts, side, step=step, seed=seed)
-                for side, (tower, texts) in enumerate(zip(towers, parts.encoded, strict=True))
-            ],
-        )
-        queries, labels = Side(caches[0], parts.queries), Side(caches[-1], parts.labels)
-        return Encoded(queries, labels, share.gather(queries.vectors()), self._labels, None)
-
-    def _encode_pool(
+    def _encode(
         self,
         rows: NDArray[np.int64],
         targets: Targets,
@@ -260,33 +184,51 @@ class TrainingStep:
         step: int,
         seed: int,
     ) -> Encoded:
-        """The vectors of the batch's queries, then of the labels that the pool draws with their help."""
-        assert self.pool is not None
+        """The vectors of the batch's queries, then of all labels or of those that the pool draws with their help."""
         share = Shard(self._world, len(rows))
-        texts, positions = self._texts.of_queries(rows[share.rows])
-        cached = together(self._world, lambda: self._cache(self._towers.query, texts, 0, step=step, seed=seed))
-        queries = Side(cached, positions)
+        texts, positions = self._data.queries.take(rows[share.rows]).distinct()
+        queries = Side(self._cache(self._towers.query, texts, 0, step=step, seed=seed), positions)
         vectors = share.gather(queries.vectors())
+        if self.pool is None:
+            cache = self._cache(self._towers.label, self._texts.distinct, 1, step=step, seed=seed)
+            return Encoded(queries, Side(cache, self._texts.positions), vectors, self._labels, None)
         known = self._data.known.take(rows)
         draw = self.pool.draw(Batch(rows, vectors.detach(), targets, known, filtered, step, rng))
         shard = self._labels.among(draw.rows)
         own = draw.rows[shard.rows]
-        label_texts, places = self._texts.of_labels(own - self._labels.start)
-        fresh = together(self._world, lambda: self._cache(self._towers.label, label_texts, 1, step=step, seed=seed))
-        labels = Side(fresh, places)
+        texts, positions = self._texts.of(own - self._labels.start)
+        labels = Side(self._cache(self._towers.label, texts, 1, step=step, seed=seed), positions)
         self.pool.seen(own, labels.vectors(), step)
         return Encoded(queries, labels, vectors, shard, draw)
 
-    def _cache(self, tower: Encoder, texts: DistinctTexts, side: int, *, step: int, seed: int) -> CachedVectors:
+    def _at_vectors(
+        self, encoded: Encoded, targets: Targets, filtered: Pairs | None
+    ) -> tuple[float, tuple[Tensor, Tensor] | None]:
+        """The objective over all scores, differentiated down to the vectors; None where nothing is to be learnt.
+
+        The gradients at all queries' vectors [B, d] are this process's part of their sum; those at its labels' [L, d]
+        are whole. Parts whose scores will be added up learn to rank each by itself.
+        """
+        queries, labels = encoded.vectors.requires_grad_(), encoded.labels.vectors().requires_grad_()
+        losses, shares = [], self._towers.query.shares
+        for columns, of_score in shares:
+            some = (queries, labels) if len(shares) == 1 else (queries[:, columns], labels[:, columns])
+            temperature, tile = self._config.objective.temperature * of_score, self._config.training.tile
+            scores = Scores(*some, shard=encoded.shard, temperature=temperature, filtered=filtered, tile=tile)
+            losses.append(self._objective(scores, targets))
+        loss = torch.stack(losses).sum() if len(losses) > 1 else losses[0]
+        if not loss.requires_grad:
+            return float(loss), None
+        at_queries, at_labels = torch.autograd.grad(loss, (queries, labels))
+        return float(loss.detach()), (at_queries, at_labels)
+
+    def _cache(self, tower: Encoder, texts: TokenTable, side: int, *, step: int, seed: int) -> CachedVectors:
         # Processes must not draw the same dropout for different texts.
         own = [self._world.rank] if self._world.rank else []
-        return CachedVectors(
-            tower,
-            texts.lengths,
-            texts.fetch,
-            budget=self._budget,
-            seed=int(np.random.SeedSequence([seed, step, side, *own]).generate_state(1, np.uint32)[0]),
-        )
+        drawn = int(np.random.SeedSequence([seed, step, side, *own]).generate_state(1, np.uint32)[0])
+        cache = together(self._world, lambda: CachedVectors(tower, texts, budget=self._budget, seed=drawn))
+        self._mark("encode_labels" if side else "encode_queries")
+        return cache
 
     def _pool_report(self, draw: Draw | None, targets: Targets, filtered: Pairs | None) -> dict[str, float]:
         if draw is None:
@@ -300,11 +242,3 @@ class TrainingStep:
                 "labels in play and learn nothing from it; a larger training.batch_size or pool.negatives gives some"
             )
         return {"pool": len(draw.rows), "staleness": draw.staleness, "queries_without_negatives": alone}
-
-
-def _refuse_dropout(labels: CachedVectors) -> None:
-    if labels.is_random:
-        raise BadConfig(
-            "training.replay_fraction: dropout ties a text to its micro-batch, so leaving texts out would spare "
-            "nothing; set dropout = 0 and hidden_dropout = 0 for the label tower"
-        )

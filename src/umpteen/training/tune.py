@@ -47,11 +47,11 @@ def axes_of(choices: Iterable[str]) -> list[Point]:
     return axes
 
 
-def climb(choices: Iterable[str], trials: int, attempt: Callable[[Point], float | None]) -> None:
+def climb(choices: Iterable[str], trials: int, attempt: Callable[[Point], float]) -> None:
     """Tries the first values of all choices, then one choice after another: its other values on top of the best so far.
 
-    `attempt` gives a point's metric, or None where its settings do not go together, which costs no trial. It ends after
-    so many trials, or with a round over all choices that had nothing new to try.
+    `attempt` gives a point's metric. A point after the first whose settings do not go together costs no trial. It ends
+    after so many trials, or with a round over all choices that had nothing new to try.
     """
     axes = axes_of(choices)
     best = tuple(axis[0] for axis in axes)
@@ -65,16 +65,18 @@ def climb(choices: Iterable[str], trials: int, attempt: Callable[[Point], float 
                 if point in tried or left == 0:
                     continue
                 tried.add(point)
-                reached = attempt(point)
-                if reached is not None:
-                    left -= 1
-                    if highest is None or reached > highest:
-                        best, highest = point, reached
+                try:
+                    reached = attempt(point)
+                except BadConfig:
+                    continue
+                left -= 1
+                if reached > highest:
+                    best, highest = point, reached
 
 
 def usual_choices(config: RunConfig) -> list[str]:
-    """What is tried when nothing else is said, the likeliest gains first: other mixes of the parts, labels' texts as
-    queries, a vector for each label, longer training, and values around the recipe's temperature and learning rate."""
+    """What is tried when nothing else is said, the likeliest gains first: labels' texts as queries, other mixes of the
+    parts, a vector for each label, longer training, and values around the recipe's temperature and learning rate."""
     query, as_queries = config.encoder.query, config.data.label_queries
     mixes = ["encoder.query.kind=sum,concat,frozen"] if isinstance(query, SumTower) and query.frozen else []
     table = ["encoder.label.table=none,{}"] if mixes else []
@@ -86,8 +88,8 @@ def usual_choices(config: RunConfig) -> list[str]:
         (*rate, _RATES),
     ]
     return [
-        *mixes,
         f"data.label_queries={as_queries!r},{0.0 if as_queries else 0.1!r}",
+        *mixes,
         *table,
         *(
             f"{key}={value!r}," + ",".join(f"{value * factor:.2g}" for factor in factors[1:])
@@ -126,9 +128,8 @@ class Trials:
     def metric_of(self, trial: dict[str, Any]) -> float:
         return float(trial["metrics"][self._metric])
 
-    def best_first(self, trials: Iterable[dict[str, Any]] | None = None) -> list[dict[str, Any]]:
-        """These trials, or all that are there."""
-        return sorted(self._done.values() if trials is None else trials, key=lambda trial: -self.metric_of(trial))
+    def best_first(self, trials: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+        return sorted(trials, key=lambda trial: -self.metric_of(trial))
 
 
 def tune(
@@ -142,39 +143,25 @@ def tune(
     notice: Notice,
     progress: Progress | None = None,
 ) -> list[dict[str, Any]]:
-    """Every combination of the choices, or so many trials by climbing; returns all that the file has, best first."""
+    """Every combination of the choices, or so many trials by climbing; returns these, best first.
+
+    The file may hold trials of other recipes, too.
+    """
     own = resolve(recipe, overrides, source)
-    found = Trials(output, own.evaluation.metric, notice)
+    found, tried = Trials(output, own.evaluation.metric, notice), dict[str, dict[str, Any]]()
 
     def attempt(point: Point) -> float:
         settings = (*overrides, *point)
         one = candidate(settings, resolve(recipe, settings, source), notice=notice, progress=progress)
-        return found.metric_of(found.run(one))
+        tried[one.identity] = found.run(one)
+        return found.metric_of(tried[one.identity])
 
     if choices and trials is None:
         for point in itertools.product(*axes_of(choices)):
             attempt(point)
     else:
-        climb(choices or usual_choices(own), trials or USUAL_TRIALS, where_it_fits(attempt))
-    return found.best_first()
-
-
-def where_it_fits(attempt: Callable[[Point], float]) -> Callable[[Point], float | None]:
-    """The attempt, or None where a recipe cannot have these settings together; the first point must be in order."""
-    first = True
-
-    def attempted(point: Point) -> float | None:
-        nonlocal first
-        try:
-            return attempt(point)
-        except BadConfig:
-            if first:
-                raise
-            return None
-        finally:
-            first = False
-
-    return attempted
+        climb(choices or usual_choices(own), trials or USUAL_TRIALS, attempt)
+    return found.best_first(tried.values())
 
 
 def candidate(
@@ -188,29 +175,27 @@ def candidate(
     """A trial of a recipe, ready to run."""
     if config.data.fit_on != "train":
         raise BadConfig('tuning needs a validation split: set data.fit_on="train"')
-    identity = identify(config, open_dataset(config.data.source).fingerprint)
-    return Candidate(point, identity, lambda: _run(config, notice, progress, observer))
-
-
-def _run(config: RunConfig, notice: Notice, progress: Progress | None, observer: Observer | None) -> dict[str, Any]:
     metric = config.evaluation.metric
-    try:
-        run = build_run(config, workspace=None, progress=progress, observer=observer)
-        state = run.loop.run()
-        evaluations = state.evaluations
-        weights = weigh_parts(run, metric, World())
-    except Diverged as problem:
-        notice(str(problem))
-        evaluations, weights = [{"step": None, "metrics": {metric: 0.0}}], {}
-    if weights and run.validate is not None:
-        evaluations = [*evaluations, {"step": state.step, "metrics": run.validate()}]
-    best = max(evaluations, key=lambda evaluation: float(evaluation["metrics"][metric]))
-    return {
-        "metrics": best["metrics"],
-        "best_step": best["step"],
-        "course": [(evaluation["step"], round(evaluation["metrics"][metric], 2)) for evaluation in evaluations],
-        "then": as_settings(weights),
-    }
+
+    def run() -> dict[str, Any]:
+        try:
+            built = build_run(config, workspace=None, progress=progress, observer=observer)
+            state = built.loop.run()
+            evaluations, weights = state.evaluations, weigh_parts(built, metric, World())
+        except Diverged as problem:
+            notice(str(problem))
+            evaluations, weights = [{"step": None, "metrics": {metric: 0.0}}], {}
+        if weights and built.loop.evaluate is not None:
+            evaluations = [*evaluations, {"step": state.step, "metrics": built.loop.evaluate()}]
+        best = max(evaluations, key=lambda evaluation: float(evaluation["metrics"][metric]))
+        return {
+            "metrics": best["metrics"],
+            "best_step": best["step"],
+            "course": [(evaluation["step"], round(evaluation["metrics"][metric], 2)) for evaluation in evaluations],
+            "then": as_settings(weights),
+        }
+
+    return Candidate(point, identify(config, open_dataset(config.data.source).fingerprint), run)
 
 
 def as_settings(weights: Mapping[str, float]) -> list[str]:

@@ -11,16 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, unquote
 
 from umpteen.data.prepared import Place
-from umpteen.errors import BadFile, BadInput
+from umpteen.errors import BadFile
 
 TEXTS = ("text", "texts", "body", "content", "abstract", "description", "document", "sentence", "query", "question")
 TITLES = ("title", "headline", "name")  # come before such a text, or stand in for it
 LABELS = ("labels", "label", "tags", "tag", "categories", "category", "topics", "topic", "keywords", "subjects")
 MORE_LABELS = ("subject", "classes", "class", "targets", "target", "codes", "code")
-ASKED = ("text", "labels", "separator")
 SEPARATORS = "|;,"
 
 
@@ -150,24 +148,6 @@ def splitter(separator: str | None, marks: str) -> Callable[[str], list[str]]:
         return lambda cell: [cell.strip()] if cell.strip() else []
     pattern = re.compile(re.escape(separator) if separator else f"[{re.escape(marks)}]")
     return lambda cell: [part for part in map(str.strip, pattern.split(cell)) if part]
-
-
-def asked_of(source: str) -> tuple[str, dict[str, str]]:
-    """FILE?text=body&labels=tags as the file and what is asked of it; values may be quoted as in addresses."""
-    path, mark, query = source.rpartition("?")
-    if not mark or Path(source).exists():
-        return source, {}
-    asked = {name: unquote(value) for name, _, value in (pair.partition("=") for pair in query.split("&"))}
-    for name, value in asked.items():
-        if name not in ASKED or not value:
-            raise BadInput(f"{source}: {name}={value} is none of {', '.join(f'{known}=…' for known in ASKED)}")
-    return path, asked
-
-
-def with_asked(source: str, asked: Mapping[str, str | None]) -> str:
-    """The other way round."""
-    said = "&".join(f"{name}={quote(value, safe='+')}" for name, value in asked.items() if value)
-    return f"{source}?{said}" if said else source
 
 
 def _written(header: Sequence[str]) -> str:

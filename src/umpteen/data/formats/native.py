@@ -1,4 +1,4 @@
-"""umpteen's own format, easy to write by hand: train, and optionally labels, validation and test; or train alone.
+"""umpteen's own format, easy to write by hand: train, and optionally labels, validation and test; or one file.
 
 labels.jsonl {key, text}; train.jsonl {text, labels: [key…], optional weights: […], ignore: [key…]}; or .csv, .tsv and
 .parquet with the same columns, or others that columns.py makes out, and several keys in one cell; text files may be
@@ -6,15 +6,16 @@ packed (.gz). Without a file of labels, they are those that the queries have, an
 optional dataset.toml gives `name` and `label_separator`.
 """
 
-import itertools
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import lru_cache
+from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
-from umpteen.data.formats.columns import Columns, columns_of, splitter
+from umpteen.data.formats.columns import columns_of
 from umpteen.data.formats.reading import ENDINGS, Record, is_table, list_of, read_records, string
 from umpteen.data.prepared import SPLITS, Builder, Place
 from umpteen.errors import BadFile
@@ -23,100 +24,86 @@ SETTINGS = "dataset.toml"
 SEPARATORS = "|;"
 LOOKED_AT = 1000  # rows, to make out columns
 OPTIONAL = ("weights", "ignore")
+Records = Callable[[Path, Callable[[int], None]], Iterator[tuple[Place, Record]]]  # hears of bytes read
 KNOWN = ("name", "label_separator")
 
 
 def recognises(folder: Path) -> bool:
-    return bool(_candidates(folder, "labels") or _candidates(folder, "train"))
+    return folder.is_file() or bool(_candidates(folder, "labels") or _candidates(folder, "train"))
 
 
 def sources(folder: Path) -> list[Path]:
+    if folder.is_file():
+        return [folder]
     settings = [folder / SETTINGS] if (folder / SETTINGS).is_file() else []
     return settings + [path for stem in ("labels", *SPLITS) for path in _candidates(folder, stem)]
 
 
 def read(folder: Path, into: Builder) -> None:
+    if folder.is_file():
+        into.name = folder.name.partition(".")[0]
+        read_queries({"train": folder}, into.asked, into)
+        return
     settings = _settings(folder / SETTINGS)
     into.name = settings.get("name", into.name)
     splits = {split: _file(folder, split) for split in SPLITS if split == "train" or _candidates(folder, split)}
-    separator = settings.get("label_separator")
-    if not _candidates(folder, "labels"):
-        _read_named(splits, {"separator": separator} if separator else {}, into)
-        return
-    path = _file(folder, "labels")
-    into.begin_labels(path)
-    for at, record in read_records(path, into.advance):
-        key = string(record, "key", at)
-        into.add_label(key.strip() if is_table(path) else key, string(record, "text", at), at)
-    for split, file in splits.items():
-        _read_split(split, file, separator, into)
-
-
-@dataclass(frozen=True)
-class OneFile:
-    """A format of a single file: training texts with the names of their labels."""
-
-    asked: Mapping[str, str]  # as columns.asked_of reads it
-
-    def recognises(self, folder: Path) -> bool:
-        return folder.is_file()
-
-    def sources(self, folder: Path) -> list[Path]:
-        return [folder]
-
-    def read(self, folder: Path, into: Builder) -> None:
-        into.name = folder.name.partition(".")[0]
-        _read_named({"train": folder}, self.asked, into)
-
-
-def _read_named(splits: Mapping[str, Path], asked: Mapping[str, str], into: Builder) -> None:
-    """Labels by name alone: those that some query has, in the order in which they come."""
-    columns = {split: _columns(path, asked) for split, path in splits.items()}
-    cut = columns["train"].split  # a small file of another split may not show what separates labels
-    columns = {split: replace(own, split=cut) for split, own in columns.items()}
-    for path, own in ((splits[split], columns[split]) for split in splits):
+    if _candidates(folder, "labels"):
+        path = _file(folder, "labels")
         into.begin_labels(path)
-        for at, row in read_records(path):
-            for key in list_of("strings", own.record(row, at), "labels", at):
-                if key not in into.row_of:
-                    into.add_label(key, key.replace("_", " "), at)
-    into.name_labels()
+        for at, record in read_records(path, into.advance):
+            key = string(record, "key", at)
+            into.add_label(key.strip() if is_table(path) else key, string(record, "text", at), at)
+    separator = settings.get("label_separator")
+    read_queries(splits, {"separator": separator} if separator else {}, into)
+
+
+def read_queries(
+    splits: Mapping[str, Path], asked: Mapping[str, str], into: Builder, records: Records = read_records
+) -> None:
+    """The queries of all splits; `records` gives the rows of a split's path, `asked` is as columns_of has it.
+
+    Where labels have no file of their own, they are known by name alone: those that some query has, in the order in
+    which they come.
+    """
+    named, cut = into.labels_are_named, None
+    later: list[tuple[str, int, str, Place]] = []  # ignored labels that nobody has had so far
     for split, path in splits.items():
         into.begin(split, path)
-        into.tell(columns[split].told)
-        records = read_records(path, into.advance)
-        if is_table(path):
-            records = _with_lists(records, cut, ("ignore", "weights"))
-        _add_queries(((at, columns[split].record(row, at)) for at, row in records), "", into)
-
-
-def _columns(path: Path, asked: Mapping[str, str], separates: str | None = None) -> Columns:
-    rows = [row for _, row in itertools.islice(read_records(path), LOOKED_AT)]
-    return columns_of(path, rows, asked, separates=separates)
-
-
-def _read_split(split: str, path: Path, separator: str | None, into: Builder) -> None:
-    into.begin(split, path)
-    records, hint = read_records(path, into.advance), ""
-    if is_table(path):
-        hint = f'; if these are several keys, give what separates them in {SETTINGS}: label_separator = ","'
-        records = _with_lists(records, _splitter(separator, path, into))
-    if not {"text", "labels"} & set(next((row for _, row in read_records(path)), {"text": ""})):
-        columns = replace(_columns(path, {}, SEPARATORS), split=_splitter(separator, path, into))
+        rows = records(path, into.advance)
+        if not (first := list(islice(rows, LOOKED_AT))):
+            continue  # which is an error of the Builder's
+        marks = None if named or asked else _marks(path, into)
+        columns = columns_of(path, [row for _, row in first], asked, separates=marks)
+        cut = cut or columns.split  # a small file of another split may not show what separates labels
+        columns = replace(columns, split=cut)
         into.tell(columns.told)
-        records = ((at, columns.record(row, at)) for at, row in records)
-    _add_queries(records, hint, into)
+        as_it_is = not named and (columns.text, columns.labels) == (("text",), "labels")
+        hint = f'; if these are several keys, give what separates them in {SETTINGS}: label_separator = ","'
+        hint = hint if is_table(path) and not named else ""
+        for at, row in chain(first, rows):
+            record = dict(row) if as_it_is else columns.record(row, at)
+            if is_table(path):
+                _divide_cells(record, cut, at)
+            for field in () if named else record:  # a table of somebody else's may have any column
+                if meant := _meant(field):
+                    raise at.error(f"field {field!r} is unknown; did you mean {meant!r}?")
+            keys = list_of("strings", record, "labels", at)
+            for key in keys if named else ():
+                if key not in into.row_of:
+                    into.add_label(key, key.replace("_", " "), at)
+            labels = [into.label_row(key, at, hint) for key in keys]
+            query = into.add_query(string(record, "text", at), labels, _optional("numbers", record, "weights", at), at)
+            for key in _optional("strings", record, "ignore", at) or ():
+                if named and key not in into.row_of:
+                    later.append((split, query, key, at))
+                else:
+                    into.ignore(query, into.label_row(key, at, hint), at)
+    for split, query, key, at in later:
+        into.ignore(query, into.label_row(key, at), at, split)
 
 
-def _add_queries(records: Iterator[tuple[Place, Record]], hint: str, into: Builder) -> None:
-    for query, (at, record) in enumerate(records):
-        if not into.labels_are_named:  # a table of somebody else's may have any column
-            _refuse_misspelt(record, at)
-        labels = [into.label_row(key, at, hint) for key in list_of("strings", record, "labels", at)]
-        weights = list_of("numbers", record, "weights", at) if record.get("weights") is not None else None
-        into.add_query(string(record, "text", at), labels, weights, at)
-        for key in list_of("strings", record, "ignore", at) if record.get("ignore") is not None else ():
-            into.ignore(query, into.label_row(key, at, hint), at)
+def _optional(kind: str, record: Record, field: str, at: Place) -> list[Any] | None:
+    return None if record.get(field) is None else list_of(kind, record, field, at)
 
 
 def _settings(path: Path) -> dict[str, str]:
@@ -147,32 +134,25 @@ def _file(folder: Path, stem: str) -> Path:
     return paths[0]
 
 
-def _splitter(separator: str | None, path: Path, into: Builder) -> Callable[[str], list[str]]:
-    """Cuts a cell into its parts: at the given separator, else at each of | and ; that stands in no label key."""
-    usable = [separator] if separator else [mark for mark in SEPARATORS if not any(mark in key for key in into.row_of)]
-    if not usable:
+def _marks(path: Path, into: Builder) -> str:
+    """What may separate keys in a cell: those of | and ; that stand in no label key."""
+    usable = "".join(mark for mark in SEPARATORS if not any(mark in key for key in into.row_of))
+    if not usable and is_table(path):
         raise BadFile(
             path,
             "label keys hold both | and ;, so neither can separate them; "
             f'separate them with something else and say so in {SETTINGS}: label_separator = "…"',
         )
-    return splitter(separator, "".join(usable))
+    return usable
 
 
-def _with_lists(
-    rows: Iterator[tuple[Place, Record]],
-    split: Callable[[str], list[str]],
-    cells: tuple[str, ...] = ("labels", "ignore", "weights"),
-) -> Iterator[tuple[Place, Record]]:
-    """The rows of a table in the shape that JSON lines have."""
-    for at, row in rows:
-        record: Record = dict(row)
-        for field in cells:
-            if field in row:
-                record[field] = split(row[field])
-        if "weights" in row:
-            record["weights"] = [_number(cell, at) for cell in record["weights"]] or None
-        yield at, record
+def _divide_cells(record: Record, cut: Callable[[str], list[str]], at: Place) -> None:
+    """A row of a table gets the shape that JSON lines have."""
+    for field in ("labels", *OPTIONAL):
+        if isinstance(cell := record.get(field), str):
+            record[field] = cut(cell)
+            if field == "weights":
+                record[field] = [_number(part, at) for part in record[field]] or None
 
 
 def _number(cell: str, at: Place) -> float:
@@ -182,14 +162,8 @@ def _number(cell: str, at: Place) -> float:
         raise at.error(f"weight {cell!r} is not a number") from None
 
 
-def _refuse_misspelt(record: Record, at: Place) -> None:
-    """Other fields are welcome and ignored, but not a slip such as "weight", which would go unnoticed."""
-    for field in record:
-        if meant := _misspelt(field):
-            raise at.error(f"field {field!r} is unknown; did you mean {meant!r}?")
-
-
 @lru_cache
-def _misspelt(field: str) -> str | None:
+def _meant(field: str) -> str | None:
+    """Other fields are welcome and ignored, but not a slip such as "weight", which would go unnoticed."""
     near = get_close_matches(field, OPTIONAL, n=1, cutoff=0.8)
     return near[0] if near and field not in OPTIONAL else None

@@ -1,24 +1,28 @@
-"""What readers share: lines that are UTF-8 or an error, rows of JSON lines and tables, files of filtered pairs."""
+"""What readers share: lines that are UTF-8 or an error, rows of JSON lines, tables and plain texts.
+
+Of a dataset, a row that cannot be used ends the reading. Of a file of texts it is a value like any other, with its line
+and what is wrong with it: the caller decides.
+"""
 
 import csv
 import gzip
+import hashlib
 import io
 import json
+import re
 import zlib
 from collections.abc import Callable, Collection, Iterator
-from itertools import zip_longest
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple
 
-from umpteen.data.prepared import Builder, Place
-from umpteen.errors import BadFile
-
-A = TypeVar("A")
-B = TypeVar("B")
+from umpteen.data.prepared import Place
+from umpteen.errors import BadFile, BadInput
 
 BYTE_ORDER_MARK = "\ufeff"
 ENDINGS = (".jsonl", ".csv", ".tsv", ".jsonl.gz", ".csv.gz", ".tsv.gz", ".parquet")  # of files of records
+TEXT_KINDS = ("jsonl", "csv", "tsv", "txt")  # of files of texts
 LINES_BETWEEN_REPORTS = 1024
+_SURROGATE = re.compile("[\ud800-\udfff]")
 Record = dict[str, Any]
 Found = tuple[Place, str, Record | BadFile]  # where a row stands, as it is written, and what it says, if anything
 
@@ -73,7 +77,7 @@ def read_lines(
 def read_records(path: Path, advance: Callable[[int], None] = lambda size: None) -> Iterator[tuple[Place, Record]]:
     """The rows of a file of JSON lines, CSV, TSV or Parquet; the first that says nothing is an error."""
     if kind_of(path) == "parquet":
-        yield from _rows_of_parquet(path, advance)
+        yield from rows_of_arrow(path, advance)
         return
     lines = read_lines(path, advance, keep_ends=True)
     for at, _, record in rows_of_table(path, lines) if is_table(path) else rows_of_json(lines):
@@ -82,23 +86,24 @@ def read_records(path: Path, advance: Callable[[int], None] = lambda size: None)
         yield at, record
 
 
-def _rows_of_parquet(path: Path, advance: Callable[[int], None]) -> Iterator[tuple[Place, Record]]:
+def rows_of_arrow(path: Path, advance: Callable[[int], None]) -> Iterator[tuple[Place, Record]]:
+    """The rows of a Parquet file, or of a stream as Arrow writes it."""
     try:
-        from pyarrow import ArrowException
+        import pyarrow as pa
         from pyarrow.parquet import ParquetFile
     except ImportError:
         raise BadFile(path, "needs pyarrow to be read: pip install pyarrow; or write it as .csv or .jsonl") from None
-    number, size = 0, path.stat().st_size
+    kind, number = "Parquet" if kind_of(path) == "parquet" else "Arrow", 0
     try:
-        with ParquetFile(path) as file:
-            share = size / max(1, file.metadata.num_rows)
-            for batch in file.iter_batches(LINES_BETWEEN_REPORTS):
+        with ParquetFile(path) if kind == "Parquet" else pa.ipc.open_stream(pa.memory_map(str(path))) as file:
+            rows = file.metadata.num_rows if kind == "Parquet" else 0
+            for batch in file.iter_batches(LINES_BETWEEN_REPORTS) if kind == "Parquet" else file:
                 for record in batch.to_pylist():
                     number += 1
                     yield Place(path, number), record
-                advance(round(share * batch.num_rows))
-    except (ArrowException, OSError) as error:
-        raise BadFile(path, f"is no whole Parquet file ({error}); write it again", line=number + 1) from None
+                advance(path.stat().st_size * batch.num_rows // rows if rows else batch.nbytes)
+    except (pa.ArrowException, OSError) as error:
+        raise BadFile(path, f"is no whole {kind} file ({error}); write it again", line=number + 1) from None
 
 
 def kind_of(path: Path) -> str:
@@ -114,18 +119,16 @@ def is_table(path: Path) -> bool:
 def rows_of_json(lines: Iterator[tuple[Place, str]]) -> Iterator[Found]:
     """One JSON object per line; blank lines are passed over."""
     for at, line in lines:
-        if line.strip():
-            yield at, line, _object(line, at)
-
-
-def _object(line: str, at: Place) -> Record | BadFile:
-    try:
-        record = json.loads(line.rstrip("\r\n"))
-    except (ValueError, RecursionError) as error:
-        return at.error(f"is no valid JSON ({error}); each line must hold one whole object")
-    if not isinstance(record, dict):
-        return at.error(f'holds {_shown(record)}, not an object such as {{"text": "…"}}')
-    return record
+        if not line.strip():
+            continue
+        record: Record | BadFile
+        try:
+            record = json.loads(line.rstrip("\r\n"))
+            if not isinstance(record, dict):
+                record = at.error(f'holds {_shown(record)}, not an object such as {{"text": "…"}}')
+        except (ValueError, RecursionError) as error:
+            record = at.error(f"is no valid JSON ({error}); each line must hold one whole object")
+        yield at, line, record
 
 
 def rows_of_table(path: Path, lines: Iterator[tuple[Place, str]], columns: Collection[str] = ()) -> Iterator[Found]:
@@ -178,7 +181,7 @@ def string(record: Record, field: str, at: Place) -> str:
     return value
 
 
-KINDS: dict[str, tuple[type, ...]] = {"strings": (str,), "whole numbers": (int,), "numbers": (int, float)}
+LIST_KINDS: dict[str, tuple[type, ...]] = {"strings": (str,), "whole numbers": (int,), "numbers": (int, float)}
 
 
 def list_of(kind: str, record: Record, field: str, at: Place) -> list[Any]:
@@ -189,7 +192,7 @@ def list_of(kind: str, record: Record, field: str, at: Place) -> list[Any]:
     if not isinstance(values, list):
         raise at.error(f"{field!r} is {_shown(values)}, not a list; wrap it in one: [{_shown(values)}]")
     for value in values:
-        if not isinstance(value, KINDS[kind]) or isinstance(value, bool):
+        if not isinstance(value, LIST_KINDS[kind]) or isinstance(value, bool):
             raise at.error(f"{field!r} must be a list of {kind} but holds {_shown(value)}")
     return values
 
@@ -199,50 +202,87 @@ def _shown(value: object) -> str:
     return written if len(written) <= 60 else written[:60] + "…"
 
 
-def in_step(
-    first_path: Path, first: Iterator[A], second_path: Path, second: Iterator[B], what: str
-) -> Iterator[tuple[A, B]]:
-    """Pairs of two files' rows; they must end together, and if they don't, the error gives both counts."""
-    missing = object()
-    pairs = zip_longest(first, second, fillvalue=missing)
-    for count, (one, other) in enumerate(pairs):
-        if one is missing or other is missing:
-            longer = count + 1 + sum(1 for _ in pairs)
-            first_count, second_count = (count, longer) if one is missing else (longer, count)
-            problem = f"has {first_count:,} {what} but {second_path} has {second_count:,}; was one of them cut short?"
-            raise BadFile(first_path, problem)
-        yield cast(A, one), cast(B, other)
+class Row(NamedTuple):
+    """A text, where it stands, and what it is called there."""
+
+    line: int
+    text: str
+    name: str | int | None
 
 
-def first_existing(folder: Path, *names: str) -> Path | None:
-    return next((folder / name for name in names if (folder / name).is_file()), None)
+class BadRow(NamedTuple):
+    """A row without a text."""
+
+    line: int
+    problem: str
+    content: str
 
 
-# Renee turns the name round. Tools of the field ask for an empty file where there is nothing to filter.
-NAMES = {
-    "train": ("filter_labels_train.txt", "trn_filter_labels.txt"),
-    "test": ("filter_labels_test.txt", "tst_filter_labels.txt"),
-}
+class InputRows:
+    """Iterates over the rows of a file; `position` and `size` are in bytes.
 
+    `digest` is of all lines up to the last one that is not blank: blank lines at the end may be read early or late.
+    """
 
-def filter_files(folder: Path, split: str) -> list[Path]:
-    return [folder / name for name in NAMES[split] if (folder / name).is_file()]
+    def __init__(self, path: Path, *, field: str = "text", name_field: str | None = None) -> None:
+        self.path = path
+        self._kind = kind_of(path)
+        if self._kind not in TEXT_KINDS:
+            names = ", ".join(f".{kind}" for kind in TEXT_KINDS)
+            raise BadInput(f"--input {path}: a file of texts ends in {names}, or in one of these and .gz")
+        try:
+            self.size = path.stat().st_size
+        except OSError as error:
+            raise BadFile(path, f"cannot be read: {error.strerror or error}") from error
+        self.position = 0
+        self._field = field
+        self._name_field = None if self._kind == "txt" else name_field
+        self._digest = hashlib.sha256()
 
+    @property
+    def digest(self) -> str:
+        return self._digest.copy().hexdigest()
 
-def read_filter(folder: Path, split: str, into: Builder) -> None:
-    """Adds the split's pairs, if it has a filter file; its queries must have been added."""
-    paths = filter_files(folder, split)
-    if len(paths) > 1:
-        raise BadFile(paths[1], f"stands beside {paths[0].name}, which means the same; remove one of them")
-    for path in paths:
-        for at, line in read_lines(path, into.advance, may_be_empty=True):
-            if line.strip():
-                into.ignore(*_pair(line, at), at)
+    def __iter__(self) -> Iterator[Row | BadRow]:
+        rows: Iterator[Found]
+        if self._kind == "txt":
+            plain = ((at, line.removesuffix("\n").removesuffix("\r")) for at, line in self._lines())
+            rows = ((at, line, {self._field: line}) for at, line in plain)
+        elif self._kind == "jsonl":
+            rows = rows_of_json(self._lines())
+        else:
+            columns = [name for name in (self._field, self._name_field) if name is not None]
+            rows = rows_of_table(self.path, self._lines(), columns)
+        for at, content, record in rows:
+            row: Row | BadRow
+            try:
+                row = self._row(record, content, at)
+            except BadFile as bad:
+                row = BadRow(at.line, bad.problem, content.rstrip("\r\n").encode(errors="replace").decode())
+            yield row
 
+    def _row(self, record: Record | BadFile, content: str, at: Place) -> Row:
+        if isinstance(record, BadFile):
+            raise record
+        text = string(record, self._field, at)
+        name = None if self._name_field is None else field_of(record, self._name_field, at)
+        if isinstance(name, bool) or not isinstance(name, str | int | None):
+            raise at.error(f"{self._name_field!r} is neither a string nor a whole number")
+        if not text.strip():
+            raise at.error("has an empty text")
+        if any(map(_SURROGATE.search, (text, str(name), content if self._kind == "jsonl" else ""))):
+            raise at.error("is not UTF-8, or holds half of a surrogate pair")
+        return Row(at.line, text, name)
 
-def _pair(line: str, at: Place) -> tuple[int, int]:
-    try:
-        query, label = map(int, line.split())
-    except ValueError:
-        raise at.error(f'{line.strip()[:60]!r} is not "query_row label_row", two whole numbers') from None
-    return query, label
+    def _lines(self) -> Iterator[tuple[Place, str]]:
+        """Bytes that are no UTF-8 come out as halves of surrogate pairs."""
+        blank_lines = 0  # that are not in the digest yet
+        for number, (position, line) in enumerate(raw_lines(self.path), 1):
+            self.position = position
+            if line.isspace():
+                blank_lines += 1
+            else:
+                self._digest.update(b"\n" * blank_lines + line)
+                blank_lines = 0
+            text = line.decode("utf-8", errors="surrogateescape")
+            yield Place(self.path, number), text.removeprefix(BYTE_ORDER_MARK) if number == 1 else text

@@ -59,11 +59,14 @@ export async function ask(path, { method = "GET", body, token, signal, what = "a
   throw new ServiceError(response.ok ? 502 : response.status, content?.error, Number.isFinite(wait) ? wait : null);
 }
 
-export const predict = (text, k, signal) => ask("predict", { method: "POST", body: { text, k }, signal });
+export const predict = (question, signal) => ask("predict", { method: "POST", body: question, signal });
 
-export const labels = ({ search, start, count, retired }, signal) =>
-  ask(`labels?${new URLSearchParams({ search, start, count, retired })}`, { signal });
+export const explain = (question, signal) => ask("explain", { method: "POST", body: question, signal });
 
+export const labels = ({ search, start, count, retired, sort = "" }, signal) =>
+  ask(`labels?${new URLSearchParams({ search, start, count, retired, ...(sort ? { sort } : {}) })}`, { signal });
+
+export const labelTexts = (key, signal) => ask(`labels/texts?${new URLSearchParams({ key })}`, { signal });
 export const history = (signal) => ask("labels/history", { signal });
 export const model = (signal) => ask("model", { signal });
 export const report = (signal) => ask("report", { signal });
@@ -72,6 +75,10 @@ export const add = (key, text, token) => change("labels", "POST", token, { label
 export const rename = (key, text, token) => change(label(key), "PATCH", token, { text });
 export const retire = (key, token) => change(label(key), "DELETE", token);
 export const undo = (version, token) => change("labels/undo", "POST", token, version === null ? {} : { to_version: version });
+
+export const learn = (examples, token) => change("examples", "POST", token, { examples, note: "from the page" });
+export const unlearn = (token) => change("examples/undo", "POST", token);
+export const examples = (limit, token, signal) => ask(`examples?${new URLSearchParams({ limit })}`, { token, signal });
 
 const change = (path, method, token, body) => ask(path, { method, body, token, what: "change" });
 const label = (key) => `labels/${encodeURIComponent(key)}`;

@@ -1,21 +1,19 @@
 // One change to the labels: with the token, then told, and undone by one click.
 
 import * as api from "./api.js";
-import { at, el } from "./dom.js";
 import { told } from "./latest.js";
+import { notice } from "./notice.js";
 import { service } from "./service.js";
 import { withToken } from "./token.js";
 
-const SHOWN = 12_000; // ms
 const COMPACTED = ["nothing_to_undo", "unknown_version"]; // the labels were, meanwhile: the list of versions is old
-let fading = null;
 
 /** Makes the change; true when the service has it, false when it was given up. Throws ServiceError. */
 async function changed(change, said, undoable = true) {
   const outcome = await withToken(change);
   if (outcome === null) return false;
   service.seen(outcome.version);
-  notice(said, undoable);
+  notice(said, undoable ? () => undo() : null);
   return true;
 }
 
@@ -29,18 +27,8 @@ export async function undo(version = null) {
     const said = version === null ? ["Undone", ""] : [`Back to version ${version}`, ""];
     return await changed((token) => api.undo(version, token), said, false);
   } catch (error) {
-    notice([told(error, null), ""], false);
+    notice([told(error, null), ""]);
     if (COMPACTED.includes(error.code)) service.load();
     return false;
   }
 }
-
-export function notice([verb, what], undoable) {
-  clearTimeout(fading);
-  const button = el("button", { type: "button", onclick: () => undo() }, "Undo");
-  const text = el("span", {}, verb, what ? el("strong", {}, what) : null);
-  at("notice").replaceChildren(text, ...(undoable ? [button] : []));
-  fading = setTimeout(() => at("notice").replaceChildren(), SHOWN);
-}
-
-addEventListener("hashchange", () => at("notice").replaceChildren());

@@ -6,10 +6,11 @@ import { told } from "./latest.js";
 
 let state = null; // what was built last
 
-export function adapt(editable) {
+/** `added` is called with the key of a label that was added. */
+export function adapt(editable, added) {
   if (state === editable) return;
   state = editable;
-  at("editing").replaceChildren(editable ? form() : readOnly());
+  at("editing").replaceChildren(editable ? form(added) : readOnly());
 }
 
 function readOnly() {
@@ -21,7 +22,7 @@ function readOnly() {
   );
 }
 
-function form() {
+function form(added) {
   const text = el("input", { id: "new-text", required: true, autocomplete: "off", placeholder: "What the label means" });
   const key = el("input", { id: "new-key", required: true, autocomplete: "off", spellcheck: "false", placeholder: "from the text" });
   const problem = el("p", { class: "trouble", role: "alert", hidden: true });
@@ -35,6 +36,7 @@ function form() {
     sayOrHide(problem, "");
     try {
       if (await changes.add(key.value.trim(), text.value.trim())) {
+        added(key.value.trim());
         text.value = key.value = "";
         own = false;
         text.focus();

@@ -49,3 +49,10 @@ export function time(iso) {
   const today = moment.toDateString() === new Date().toDateString();
   return moment.toLocaleString("en-GB", today ? { timeStyle: "short" } : { dateStyle: "medium", timeStyle: "short" });
 }
+
+/** How many characters a text has, as the service counts them: not the halves that JavaScript's strings are made of. */
+export function characters(text) {
+  let number = 0;
+  for (const _ of text) number += 1;
+  return number;
+}

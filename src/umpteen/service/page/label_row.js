@@ -1,7 +1,9 @@
 // One label of the catalogue: its text, key and origin; renamed in place, retired, brought back.
 
+import * as api from "./api.js";
 import * as changes from "./changes.js";
 import { el, sayOrHide } from "./dom.js";
+import { plural } from "./format.js";
 import { told } from "./latest.js";
 
 export function rowOf(label, editable) {
@@ -36,10 +38,34 @@ function read(row, label, editable) {
       ];
   row.replaceChildren(
     el("span", { class: "text" }, label.text),
-    el("span", { class: "about" }, el("span", { class: "key" }, label.key), el("span", { class: `origin ${state}` }, state)),
+    el("span", { class: "about" }, el("span", { class: "key" }, label.key), el("span", { class: `origin ${state}` }, state), frequency(label)),
     ...(editable ? [el("span", { class: "actions" }, actions)] : []),
     problem,
   );
+}
+
+/** How many training texts have the label; a button that shows some of them. */
+function frequency({ key, texts }) {
+  if (texts === null || texts === undefined) return null;
+  if (texts === 0) return el("span", {}, plural(texts, "training text"));
+  const button = el("button", { type: "button", class: "plain frequency", "aria-expanded": "false" }, plural(texts, "training text"));
+  button.addEventListener("click", async () => {
+    const row = button.closest("li");
+    const open = button.getAttribute("aria-expanded") === "true";
+    button.setAttribute("aria-expanded", String(!open));
+    row.querySelector(".texts")?.remove();
+    if (open) return;
+    const list = el("ul", { class: "texts", "aria-label": "Some of its training texts" });
+    row.append(list);
+    try {
+      const found = await api.labelTexts(key);
+      list.replaceChildren(...(found.texts.length ? found.texts : ["The model did not keep their texts."]).map((text) => el("li", {}, text)));
+    } catch (error) {
+      if (error.passes === undefined) throw error;
+      list.replaceChildren(el("li", { class: "trouble", role: "alert" }, told(error, null)));
+    }
+  });
+  return button;
 }
 
 /** The row while its text is being changed: Enter saves, Esc leaves it as it was. */

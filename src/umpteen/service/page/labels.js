@@ -16,6 +16,7 @@ const PAGE = 50; // labels
 
 let first = 0;
 let shown = false;
+let newest = null; // the key of a label that was just added
 
 const asking = new Latest({
   send: (question, signal) => api.labels(question, signal),
@@ -32,12 +33,14 @@ export function start() {
   at("search").addEventListener("input", () => turn(0, PAUSE));
   at("search").addEventListener("keydown", (event) => event.key === "Escape" && event.target.value === "" && event.target.blur());
   at("retired").addEventListener("change", () => turn(0));
+  at("sort").addEventListener("change", () => turn(0));
   at("earlier").addEventListener("click", () => turn(first - PAGE));
   at("undo").addEventListener("click", () => changes.undo());
   at("later").addEventListener("click", () => turn(first + PAGE));
   service.addEventListener("catalogue", refresh);
   service.addEventListener("model", () => {
-    editing.adapt(service.model.editable);
+    editing.adapt(service.model.editable, added);
+    for (const option of at("sort").querySelectorAll('[value="frequent"], [value="rare"]')) option.hidden = !service.model.ranker;
     facts();
     if (shown) history.load();
   });
@@ -57,12 +60,20 @@ function refresh() {
 function turn(to, delay = 0) {
   first = Math.max(0, to);
   const search = at("search").value.trim();
-  asking.ask({ search, start: first, count: PAGE, retired: at("retired").checked }, delay);
+  asking.ask({ search, start: first, count: PAGE, retired: at("retired").checked, sort: at("sort").value }, delay);
 }
 
 function facts() {
   const { labels, version } = service.model;
   say(at("labels-facts"), `${plural(labels, "label")} · ${version ? `version ${count(version)}` : "as trained"}`);
+}
+
+/** A label that was just added is in view: the first of the newest. */
+function added(key) {
+  newest = key;
+  at("search").value = "";
+  at("sort").value = "newest";
+  turn(0);
 }
 
 /** Fills the list, but leaves a row alone in which someone is writing. */
@@ -73,6 +84,11 @@ function render({ labels, total }, { search }) {
   const focused = document.activeElement?.closest("#rows > li");
   const place = [...list.children].indexOf(focused);
   list.replaceChildren(...labels.map((label) => writing.get(label.key) ?? rowOf(label, editable)));
+  const fresh = [...list.children].find((row) => row.dataset.key === newest);
+  if (fresh) {
+    fresh.classList.add("fresh");
+    fresh.scrollIntoView({ block: "nearest" });
+  }
   if (focused && !list.contains(focused)) {
     const rows = [...list.children];
     const row = rows.find(({ dataset }) => dataset.key === focused.dataset.key) ?? rows[Math.min(place, rows.length - 1)];

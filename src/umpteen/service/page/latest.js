@@ -45,7 +45,7 @@ export class Latest {
     } catch (error) {
       if (controller.signal.aborted) return;
       if (error.passes === undefined) throw error; // a mistake in this page, not in the answer
-      const seconds = error.passes ? (error.retryAfter ?? Math.min(LONGEST_RETRY, 2 ** attempt)) : null;
+      const seconds = untilAsked(error, attempt);
       if (seconds !== null) {
         this.#retry = () => this.#send(question, attempt + 1);
         this.#timer = setTimeout(this.#retry, 1000 * seconds);
@@ -53,6 +53,11 @@ export class Latest {
       this.failed(error, seconds);
     }
   }
+}
+
+/** Seconds until it is asked again, after so many failures before; null if it is not. */
+export function untilAsked(error, attempt) {
+  return error.passes ? (error.retryAfter ?? Math.min(LONGEST_RETRY, 2 ** attempt)) : null;
 }
 
 /** What is said of a failure, and what happens next. */

@@ -5,10 +5,11 @@ import { count, plural } from "./format.js";
 import * as labels from "./labels.js";
 import * as predict from "./predict.js";
 import * as report from "./report.js";
+import * as review from "./review.js";
 import { service } from "./service.js";
 
-const views = { predict, labels, report };
-const titles = { predict: "Predict", labels: "Labels", report: "Report" };
+const views = { predict, review, labels, report };
+const titles = { predict: "Predict", review: "Review", labels: "Labels", report: "Report" };
 let current = null;
 
 /** The view that the address's hash names, and what it passes on: #/labels?search=dog. */
@@ -50,7 +51,7 @@ function facts() {
 function shortcut(event) {
   const writing = event.target.closest("input, textarea, select, dialog");
   if (event.key !== "/" || writing || event.ctrlKey || event.metaKey || event.altKey) return;
-  const field = { predict: "text", labels: "search" }[current];
+  const field = { predict: "text", review: "lines", labels: "search" }[current];
   if (!field) return;
   event.preventDefault();
   at(field).focus();

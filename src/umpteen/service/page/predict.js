@@ -2,24 +2,35 @@
 
 import * as api from "./api.js";
 import * as bars from "./bars.js";
-import { at, el, say, sayOrHide } from "./dom.js";
-import { count, percent, plural } from "./format.js";
+import * as choice from "./choice.js";
+import * as code from "./code.js";
+import { at, say, sayOrHide } from "./dom.js";
+import { characters, count, percent, plural } from "./format.js";
+import { Judgement, box } from "./judging.js";
 import { Latest, told } from "./latest.js";
+import { learn } from "./learning.js";
 import { service } from "./service.js";
+import * as welcome from "./welcome.js";
+import * as why from "./why.js";
 
 const PAUSE = 90; // ms without a key before the service is asked
 const SETTLED = 900; // ms before the outcome is read aloud
+const SPREADING = 1000; // ms until every worker has heard of what was learnt
 const STALE = 250; // ms until a worker that lags behind is asked again
-const MOST = 20; // labels
 
 let answer = null; // the labels that are shown
+let asked = null; // and the text they are of
+let judgement = null; // what the person says of them
+let judging = null; // and where
+let before = null; // what they were worth before something was learnt
 let settled = null;
 
 const asking = new Latest({
-  send: ({ text, k }, signal) => api.predict(text, k, signal),
+  send: (question, signal) => api.predict(question, signal),
   answered: (found, question, milliseconds) => {
     if (!service.seen(found.version)) return asking.ask(question, STALE);
     answer = found.results[0].labels;
+    judge(question.text);
     busy(false);
     say(at("latency"), `${Math.max(1, Math.round(milliseconds))} ms`);
     if (!at("predict-trouble").hidden) service.load(); // it may have come back as another one
@@ -38,8 +49,11 @@ const asking = new Latest({
 
 export function start() {
   at("text").addEventListener("input", () => typed(PAUSE));
-  at("k").addEventListener("input", () => typed(PAUSE));
-  at("threshold").addEventListener("input", render);
+  choice.start(() => typed(PAUSE), render);
+  code.start();
+  welcome.start(write);
+  why.start();
+  service.addEventListener("learnt", relearnt);
   at("clear").addEventListener("click", () => write(""));
   service.addEventListener("model", adapt);
   service.addEventListener("catalogue", () => typed());
@@ -63,14 +77,13 @@ function write(text) {
 
 function typed(delay = 0) {
   const text = at("text").value;
-  const k = Number(at("k").value);
-  say(at("k-said"), count(k));
+  if (text !== asked) before = null;
   describe(text);
   const most = service.model?.limits?.text_characters ?? Infinity;
   const long = characters(text) > most;
   if (text.trim() && !long) {
     busy(true);
-    return asking.ask({ text, k }, delay);
+    return asking.ask({ text, ...choice.wanted() }, delay);
   }
   asking.cancel();
   busy(false);
@@ -83,13 +96,6 @@ function typed(delay = 0) {
 /** Whether the labels shown are about to change. */
 const busy = (is) => at("results").setAttribute("aria-busy", String(is));
 
-/** As the service counts them: not the halves that JavaScript's strings are made of. */
-function characters(text) {
-  let number = 0;
-  for (const _ of text) number += 1;
-  return number;
-}
-
 function describe(text) {
   const most = service.model?.limits?.text_characters ?? Infinity;
   const length = characters(text);
@@ -100,17 +106,9 @@ function describe(text) {
   if (!empty) at("link").href = `#/predict?${new URLSearchParams({ text })}`;
 }
 
-/** What depends on the model: how many labels can be asked for, whether there are probabilities, examples. */
+/** Whether bars are probabilities depends on the model. */
 function adapt() {
-  const { labels, limits, calibrated, examples = [] } = service.model;
-  at("k").max = String(Math.max(1, Math.min(MOST, labels, limits?.k ?? MOST)));
-  at("threshold-dial").hidden = !calibrated;
-  at("examples").hidden = examples.length === 0;
-  at("examples").querySelector("ul").replaceChildren(
-    ...examples.map((text) => el("li", {}, el("button", { type: "button", class: "example", onclick: () => write(text) }, text))),
-  );
-  const scale = calibrated ? "Bars show probabilities." : "Bars show scores, not probabilities: the model is not calibrated.";
-  say(at("scale"), scale);
+  say(at("scale"), service.model.calibrated ? "Bars show probabilities." : "Bars show scores, not probabilities: the model is not calibrated.");
   if (answer === null) typed();
   else render();
 }
@@ -121,18 +119,48 @@ function trouble(text) {
 }
 
 function render() {
-  const threshold = Number(at("threshold").value) / 100;
+  const threshold = choice.threshold();
   const calibrated = answer?.some((label) => label.probability !== null && label.probability !== undefined) ?? false;
   const labels = (answer ?? []).filter((label) => !calibrated || label.probability >= threshold);
+  why.about(answer === null ? null : asked);
   const best = Math.max(1, ...labels.map((label) => label.score));
-  bars.show(at("results"), labels, (label) => (calibrated ? label.probability : label.score / best));
-  say(at("threshold-said"), percent(threshold));
+  bars.show(at("results"), labels, {
+    share: (label) => (calibrated ? label.probability : label.score / best),
+    before,
+    marks: (label) => (service.model?.editable && judgement ? judgement.marks(label) : null),
+  });
+  at("judging").hidden = answer === null || !service.model?.editable;
   at("results").style.setProperty("--threshold", String(threshold));
   at("results").classList.toggle("cut", calibrated && threshold > 0);
-  const hidden = (answer?.length ?? 0) - labels.length;
-  sayOrHide(at("below"), hidden ? `${plural(hidden, labels.length ? "more label" : "label")} below ${percent(threshold)}.` : "");
+  sayOrHide(at("below"), answer === null ? "" : missing(answer.length - labels.length, labels.length, threshold));
   at("empty").hidden = answer !== null || !at("predict-trouble").hidden;
+  at("examples").classList.toggle("away", at("text").value !== "");
+  code.show({ text: asked, ...choice.said() }, answer && { labels });
   speak(labels);
+}
+
+/** Labels of another text are judged from the start. */
+function judge(text) {
+  if (text === asked) return judging?.update();
+  asked = text;
+  judgement = new Judgement(text, () => judging.update());
+  judging = box(judgement, { predicted: () => new Set((answer ?? []).map(({ key }) => key)), learn });
+  return at("judging").replaceChildren(judging.element);
+}
+
+/** Asks again what is on the screen, and once more for workers that hear of it later. */
+function relearnt() {
+  if (answer === null) return;
+  before = new Map(answer.map((label) => [label.key, bars.value(label)]));
+  judgement.clear();
+  typed();
+  setTimeout(() => before && typed(), SPREADING);
+}
+
+/** What is said of labels that are not shown. */
+function missing(hidden, shown, threshold) {
+  if (hidden) return `${plural(hidden, shown ? "more label" : "label")} below ${percent(threshold)}.`;
+  return shown ? "" : "No label is probable enough for what is asked for.";
 }
 
 /** Reads the outcome aloud once it has settled, not on every key. */

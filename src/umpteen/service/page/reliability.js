@@ -9,36 +9,29 @@ const MARGIN = { left: 44, top: 12, right: 12, bottom: 42 };
 const PRECISIONS = [0.5, 0.7, 0.8, 0.9, 0.95];
 
 /** The diagram beside the figures and tables. */
-export function calibration(fitted, figures) {
-  const drawn = picture(fitted, figures);
-  const stored = drawn?.classList.contains("stored");
+export function calibration(fitted) {
+  const drawn = picture(fitted);
   const told = el("div", { class: "stack" }, summary(fitted), thresholds(fitted.precision ?? []), rules(fitted.rules ?? {}));
-  return el("div", { class: drawn && !stored ? "beside" : "stack" }, stored ? null : drawn, told, stored ? drawn : null);
+  return el("div", { class: drawn ? "beside" : "stack" }, drawn, told);
 }
 
-/** Drawn from its bins; a stored picture where they are not given. */
-function picture({ figures: measured = {} }, figures) {
+/** Drawn from its bins, over the best five labels; none of a calibration from before they were stored. */
+function picture({ figures: measured = {} }) {
   const depths = measured.by_depth ?? {};
   const shown = depths["5"] ?? Object.values(depths).at(-1) ?? {};
   const bins = (shown.calibrated?.bins ?? []).map(bin);
-  if (bins.length) {
-    const raw = (shown.raw?.bins ?? []).map(bin);
-    return el(
-      "figure",
-      { class: "diagram" },
-      diagram(bins, raw),
-      el("p", { class: "small" }, el("span", { class: "legend series-0" }, "probabilities"), raw.length ? el("span", { class: "legend series-1" }, "scores themselves") : null),
-      el("figcaption", { class: "soft small" }, "The share of labels that is right, by the probability they were given. On the dashed line both agree."),
-    );
-  }
-  const stored = figures.find((one) => /reliability.*\.svg$/.test(one.name)) ?? figures.find((one) => /reliability/.test(one.name));
-  if (!stored) return null;
-  const source = stored.url.replace(/^\//, ""); // relative, as all addresses of this page
-  return el("figure", { class: "diagram stored" }, el("img", { src: source, alt: "Reliability diagram: the probability given against the share that is right" }));
+  if (!bins.length) return null;
+  const raw = (shown.raw?.bins ?? []).map(bin);
+  return el(
+    "figure",
+    { class: "diagram" },
+    diagram(bins, raw),
+    el("p", { class: "small" }, el("span", { class: "legend series-0" }, "probabilities"), raw.length ? el("span", { class: "legend series-1" }, "scores themselves") : null),
+    el("figcaption", { class: "soft small" }, "The share of labels that is right, by the probability they were given. On the dashed line both agree."),
+  );
 }
 
-/** A bin as [pairs, probability, right], or with these names. */
-const bin = (one) => (Array.isArray(one) ? { pairs: one[0], probability: one[1], right: one[2] } : one);
+const bin = ([pairs, probability, right]) => ({ pairs, probability, right });
 
 function diagram(bins, raw) {
   const { left, top, right, bottom } = MARGIN;

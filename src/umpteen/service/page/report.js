@@ -1,39 +1,31 @@
 // The third view: how good the model is, as its report says, and what is not known yet.
 
-import * as api from "./api.js";
+import { certified } from "./certificate.js";
 import { at, el, say, sayOrHide } from "./dom.js";
 import { definitions } from "./facts.js";
 import { plural } from "./format.js";
-import { Latest, told } from "./latest.js";
+import { told } from "./latest.js";
 import { deciles, metrics } from "./metrics.js";
 import { calibration } from "./reliability.js";
 import { service } from "./service.js";
 
-const asking = new Latest({
-  send: (_, signal) => api.report(signal),
-  answered: (answer) => {
-    sayOrHide(at("report-trouble"), "");
-    render(answer);
-  },
-  failed: (error, seconds) => sayOrHide(at("report-trouble"), told(error, seconds)),
-});
-
 export function start() {
-  service.addEventListener("model", () => {
-    if (!at("report").hidden) asking.ask(null);
-  });
+  service.addEventListener("report", show);
+  service.addEventListener("report-trouble", ({ detail: { error, seconds } }) => sayOrHide(at("report-trouble"), told(error, seconds)));
 }
 
 export function show() {
-  asking.ask(null);
+  if (service.report === null || at("report").hidden) return;
+  sayOrHide(at("report-trouble"), "");
+  render(service.report);
 }
 
-function render({ report, calibration: fitted, certificate, figures = [], data, training, recipe }) {
+function render({ report, calibration: fitted, certificate, data, training, recipe }) {
   say(at("report-facts"), report ? `judged on ${plural(report.queries, "text")}` : "");
   at("report-body").replaceChildren(
     ...(report ? [section("Metrics", metrics(report)), section("Rare and frequent labels", deciles(report))] : [noReport()]),
-    section("Calibration", fitted ? calibration(fitted, figures) : missing("Scores are not turned into probabilities yet.", "umpteen calibrate MODEL --data DATA")),
-    section("Index", certificate ? definitions(certificate) : exact()),
+    section("Calibration", fitted ? calibration(fitted) : missing("Scores are not turned into probabilities yet.", "umpteen calibrate MODEL --data DATA")),
+    section("Index", certificate ? certified(certificate) : exact()),
     section("Model", service.model ? about({ ...service.model, data, training }) : null, recipe ? written(recipe) : null),
   );
 }

@@ -6,9 +6,10 @@ import { Latest } from "./latest.js";
 const STALE = 250; // ms until a worker that lags behind is asked again
 const SPREADING = 3000; // ms after a change in which another worker may still answer from before it
 
-/** Sends "model" when facts about the model arrived and "catalogue" when labels changed. */
+/** Sends "model" and "report" when facts about the model arrived and "catalogue" when labels changed. */
 class Service extends EventTarget {
   model = null;
+  report = null;
   version = null;
   trouble = null; // why there is no model yet
   #changed = -Infinity;
@@ -20,12 +21,22 @@ class Service extends EventTarget {
       this.model = model;
       api.wait(model.timeouts);
       this.trouble = null;
+      this.#reporting.ask(null);
       return this.dispatchEvent(new Event("model"));
     },
     failed: (error, seconds) => {
       this.trouble = { error, seconds };
       this.dispatchEvent(new Event("trouble"));
     },
+  });
+
+  #reporting = new Latest({
+    send: (_, signal) => api.report(signal),
+    answered: (report) => {
+      this.report = report;
+      this.dispatchEvent(new Event("report"));
+    },
+    failed: (error, seconds) => this.dispatchEvent(new CustomEvent("report-trouble", { detail: { error, seconds } })),
   });
 
   load() {

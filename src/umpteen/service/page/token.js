@@ -25,7 +25,7 @@ export function keep(token) {
 
 /** Runs change(token), asking for the token as long as there is none or it is refused; null if the person gives up. */
 export async function withToken(change) {
-  let reason = "Changing labels needs the token that the service was started with.";
+  let reason = "Changes need the token that the service was started with.";
   for (;;) {
     const token = kept() ?? (await asked(reason));
     if (token === null) return null;

@@ -3,8 +3,8 @@
 All processes call it alike and draw the same labels; each of them looks after its own slice of the catalogue.
 """
 
+from abc import abstractmethod
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,12 +41,13 @@ class Draw:
     staleness: float = 0.0  # mean steps since the vectors behind the mined labels were computed
 
 
-class Pool(Protocol):
-    """One way of choosing the labels that compete."""
+class Pool:
+    """One way of choosing the labels that compete; without more than `draw`, it follows from batch and seed alone."""
 
     def prepare(self, step: int) -> None:
         """Called before each step, by every process: the time to look at the model anew."""
 
+    @abstractmethod
     def draw(self, batch: Batch) -> Draw:
         """The labels in play for a batch; the pulled ones are always among them."""
 
@@ -55,32 +56,20 @@ class Pool(Protocol):
 
     def state(self) -> dict[str, Tensor]:
         """All that a resumed run needs, whole on the first process; every process must ask."""
+        return {}
 
     def restore(self, state: dict[str, Tensor]) -> None:
         """Takes up a state that any number of processes saved."""
 
 
-class Stateless:
-    """A pool whose draws follow from the batch and the seed alone."""
-
-    def prepare(self, step: int) -> None: ...
-
-    def seen(self, rows: NDArray[np.int64], vectors: Tensor, step: int) -> None: ...
-
-    def state(self) -> dict[str, Tensor]:
-        return {}
-
-    def restore(self, state: dict[str, Tensor]) -> None: ...
-
-
-class InBatch(Stateless):
+class InBatch(Pool):
     """The pulled labels of the batch and no others."""
 
     def draw(self, batch: Batch) -> Draw:
         return Draw(batch.pulled)
 
 
-class Uniform(Stateless):
+class Uniform(Pool):
     """The batch's pulled labels, and m labels per query drawn uniformly among those not known to be right for it."""
 
     def __init__(self, per_query: int) -> None:

@@ -1,0 +1,78 @@
+"""Temperature, learning rate and length of training of each variant, found on validation: none runs with another's."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from lab.comparison import finish_runs
+from lab.training import Workbench
+from umpteen.errors import BadInput, Diverged
+
+FACTORS = {"objective.temperature": 1.6, "optimizer.learning_rate": 2.0, "training.epochs": 2.0}  # of one step each
+MOST = 24  # trials of a variant; one that is not settled by then decides nothing
+
+Place = tuple[int, ...]  # steps of each knob from where it began
+
+
+class Chosen(NamedTuple):
+    """What a variant runs with, on top of its own settings."""
+
+    settings: tuple[str, ...]
+    settled: bool  # one step more or less of every knob was tried and is no better
+
+
+def chosen_settings(bench: Workbench, variant: str) -> Chosen:
+    """The best on validation with seed 0, by the variant's own metric; the recipe's own for the size tiny.
+
+    Trials are kept like runs, in a folder of their own, and never look at test.
+    """
+    if bench.setup.size == "tiny":
+        return Chosen((), settled=False)
+    own = bench.config(variant, 0)
+    if own.training.steps is not None or own.training.minutes is not None:
+        raise BadInput(
+            f"{bench.recipe} ends after so many steps or minutes, so epochs cannot be chosen; train by epochs: "
+            "--encoder static, or a recipe with training.steps and training.minutes left out"
+        )
+    start = (own.objective.temperature, own.optimizer.learning_rate, own.training.epochs)
+
+    def settings_at(place: Place) -> tuple[str, ...]:
+        knobs = zip(FACTORS.items(), start, place, strict=True)
+        return tuple(f"{name}={value * factor**steps:.6g}" for (name, factor), value, steps in knobs)
+
+    def value_at(place: Place) -> float:
+        def make(trial: str, seed: int) -> dict[str, Any]:
+            try:
+                trained = bench.train(variant, seed, *settings_at(place))
+            except Diverged as problem:
+                return {"validation": 0.0, "diverged": str(problem)}
+            return {"validation": trained.state.best_value, "metric": trained.config.evaluation.metric}
+
+        trial = f"{variant}, {', '.join(settings_at(place))}"
+        [outcome] = finish_runs(bench.setup.output / "trials", [(trial, 0)], make, bench.setup.notice, what="trial")
+        return float(outcome["validation"])
+
+    best, settled = climb(value_at, len(FACTORS), MOST)
+    return Chosen(settings_at(best), settled)
+
+
+def climb(value_at: Callable[[Place], float], knobs: int, most: int) -> tuple[Place, bool]:
+    """The place from which no step of one knob leads higher, and whether it was reached within so many trials.
+
+    One knob after another is turned as long as that helps, so the best never lies at the edge of what was tried.
+    """
+    best: Place = (0,) * knobs
+    values = {best: value_at(best)}
+    knob, at_rest = 0, 0  # knobs in a row that lead no higher
+    while at_rest < knobs:
+        sides = [(*best[:knob], best[knob] + way, *best[knob + 1 :]) for way in (1, -1)]
+        for place in sides:
+            if place not in values:
+                if len(values) == most:
+                    return best, False
+                values[place] = value_at(place)
+        higher = max(sides, key=lambda place: values[place])
+        if values[higher] > values[best]:
+            best, at_rest = higher, 0
+        else:
+            knob, at_rest = (knob + 1) % knobs, at_rest + 1
+    return best, True
