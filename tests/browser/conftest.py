@@ -42,15 +42,16 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model that is only copied: nobody opens it, because SQLite's -wal and -shm come and go beside one in use."""
     folder = tmp_path_factory.mktemp("browser") / "demo"
     write_model(folder)
     return folder
 
 
 @pytest.fixture(scope="session")
-def shared(browser: Browser, model: Path) -> Iterator[Running]:
+def shared(browser: Browser, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A service whose labels no test changes."""
-    service = Running(model)
+    service = Running(Path(shutil.copytree(model, tmp_path_factory.mktemp("shared") / "demo")))
     yield service
     service.close()
 

@@ -16,13 +16,19 @@ from umpteen.service.settings import ServiceSettings
 
 
 @pytest.fixture(scope="session")
-def shared_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_model(tmp_path_factory.mktemp("service"))
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model that is only copied: nobody opens it, because SQLite's -wal and -shm come and go beside one in use."""
+    return tiny_model(tmp_path_factory.mktemp("written"))
+
+
+@pytest.fixture(scope="session")
+def shared_model(written: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Path(shutil.copytree(written, tmp_path_factory.mktemp("service") / "model"))
 
 
 @pytest.fixture
-def model(shared_model: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(shared_model, tmp_path / "model"))
+def model(written: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(written, tmp_path / "model"))
 
 
 @pytest.fixture(scope="session")
