@@ -5,7 +5,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 TEXTS_AT_A_TIME = 1024  # of which all labels' scores are ranked
 _TIE = 1e-6  # of a probability: among equally probable labels, the one of the higher score is the likelier
+
+Float = TypeVar("Float", np.float32, np.float64)
 
 
 class LabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn is not typed
@@ -124,12 +126,12 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
 
         return self._of_all(X, probable)
 
-    def decision_function(self, X: Any) -> NDArray[np.float64]:
-        """Each label's score; where each text has one of two labels, the log odds of the second."""
+    def decision_function(self, X: Any) -> NDArray[np.floating]:
+        """Each label's score, in float32; where each text has one of two labels, the log odds of the second."""
         check_is_fitted(self, "classifier_")
         if self._is_single and len(self.classes_) == 2:
             return np.asarray(np.diff(np.log(self.predict_proba(X)), axis=1)[:, 0])
-        return self._of_all(X, lambda scores: scores.astype(np.float64))
+        return self._of_all(X, lambda scores: scores)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """The share of texts whose labels are all right, and no others given."""
@@ -153,14 +155,15 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         own = {str(key): str(text) for key, text in (told or {}).items()}
         return [own.get(key, key.replace("_", " ")) for key in keys]
 
-    def _of_all(self, X: Any, value: Callable[[NDArray[np.float32]], NDArray[np.float64]]) -> NDArray[np.float64]:
+    def _of_all(self, X: Any, value: Callable[[NDArray[np.float32]], NDArray[Float]]) -> NDArray[Float]:
         """A value for each text and class, made of a text's scores, best first."""
         texts = self._asked(X)
         parts = []
         for first in range(0, len(texts), TEXTS_AT_A_TIME):
             ranking = self.classifier_.rank(texts[first : first + TEXTS_AT_A_TIME], len(self.classes_))
-            part = np.empty(ranking.rows.shape)
-            np.put_along_axis(part, self._columns[ranking.rows], value(ranking.scores), 1)
+            found = value(ranking.scores)
+            part = np.empty_like(found)
+            np.put_along_axis(part, self._columns[ranking.rows], found, 1)
             parts.append(part)
         return np.concatenate(parts)
 

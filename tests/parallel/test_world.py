@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ import torch
 
 import worlds
 from umpteen.errors import BadInput, LostProcess
-from umpteen.parallel.world import PATIENCE, Shard, World
+from umpteen.parallel.world import PATIENCE, Shard, World, open_meeting
 from worlds import WorldFailed, run_world, try_world
 
 SIZES = (1, 2, 3)
@@ -40,6 +42,36 @@ def test_collectives_give_every_process_the_same(size: int) -> None:
             "objects": [f"process {rank}" for rank in range(size)],
         }
     ]
+
+
+THREADS_LEFT = """
+from importlib import import_module
+from pathlib import Path
+from umpteen.parallel.world import join_world
+with join_world() as world:
+    import_module("torch.distributed.nn.functional")  # as optimizers do, in the midst of a run
+    world.wait()
+print(*(thread.read_text().strip() for thread in Path("/proc/self/task").glob("*/comm")))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds threads in /proc")
+def test_no_thread_of_the_group_outlives_the_world() -> None:
+    meeting = open_meeting()
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(meeting.port)}
+    shared |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-c", THREADS_LEFT],
+            env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    for process in both:
+        left, _ = process.communicate(timeout=600)
+        assert process.returncode == 0 and "python" in left and "gloo" not in left
 
 
 def collected(world: World, count: int) -> list[int] | None:

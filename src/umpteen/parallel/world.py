@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from importlib import import_module
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -193,6 +194,9 @@ def join_world(device: torch.device | None = None) -> Iterator[World]:
         yield World()
         return
     device = _own_device(device or torch.device("cpu"))
+    # Imported later, as optimizers do, its functions' defaults would be the group: it and its threads would outlive the
+    # world, and a thread that lets go of a tensor while Python ends aborts the process.
+    import_module("torch.distributed.nn.functional")
     try:
         store, rank, size = next(rendezvous("env://", timeout=PATIENCE))
         store = distributed.PrefixStore(_fresh_room(store, rank, size), store)  # type: ignore[attr-defined]
