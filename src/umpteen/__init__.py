@@ -37,8 +37,10 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     """Loads what is asked for, when it is asked for: `umpteen --help` must not wait for torch."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'umpteen' has no attribute {name!r}")
     from importlib import import_module
 
+    if name == "sklearn":
+        return import_module("umpteen.sklearn")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'umpteen' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

@@ -78,7 +78,7 @@ def test_which_columns_count_can_be_said(tmp_path: Path) -> None:
 
 def test_a_header_without_labels_is_shown(tmp_path: Path) -> None:
     path = write_text(tmp_path / "set.csv", "when,what\ntoday,rain\n")
-    with pytest.raises(BadFile, match=r"it has 'when', 'what': say which it is, .*set\.csv\?labels=COLUMN"):
+    with pytest.raises(BadFile, match=r"it has 'when', 'what': say which it is, with --labels COLUMN"):
         opened(path)
 
 

@@ -92,7 +92,7 @@ def test_a_killed_fit_goes_on_with_what_was_tried(tmp_path: Path) -> None:
                 raise Killed
 
     with pytest.raises(Killed):
-        fit_data(str(table), tmp_path / "model", trials=1, observer=KilledAt("tried 1"))
+        fit_data(str(table), tmp_path / "model", trials=1, observer=KilledAt("  1 tried"))
     assert not (tmp_path / "model").exists()
     first = (tmp_path / "model.fit" / "trials.jsonl").read_text()
     with pytest.raises(Killed):

@@ -15,6 +15,7 @@ from umpteen.cli.main import (
     SHOWN,
     Watch,
     cli,
+    columns_of_a_file,
     figures,
     option,
     say,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 @cli.command()
 @click.argument("models", type=PATH, nargs=-1, required=True, metavar="MODEL...")
 @DATA
+@columns_of_a_file
 @click.option("--split", type=click.Choice(["test", "validation", "train"]), help="[default: test; all of a file]")
 @click.option("--at", multiple=True, type=int, help="A k for P@k and the others; repeat.  [default: 1 3 5 10 100]")
 @click.option("--propensity", nargs=2, type=float, help="A and B of PSP and PSnDCG.  [default: the recipe's, 0.55 1.5]")
@@ -55,6 +57,8 @@ def evaluate(
 
     Several models are evaluated beside each other, with the paired differences of each from the first.
     """
+    from umpteen.data.dataset import with_asked
+    from umpteen.data.formats.columns import parting
     from umpteen.errors import BadInput
     from umpteen.model.classifier import Classifier
     from umpteen.model.evaluate import compare_models, evaluate_ensemble, evaluate_model, report_by_origin
@@ -69,11 +73,16 @@ def evaluate(
         if at and not 1 <= min(at) <= max(at) <= labels:
             given = " --at ".join(map(str, at))
             raise BadInput(f"--at {given}: the model has {labels:,} labels; ask for 1 to {labels}")
-        dataset = watch.open_dataset(source)
+        said = {name: asked.pop(name) for name in ("text", "labels", "separator")}
+        dataset = watch.open_dataset(with_asked(source, said))
+        known = set(classifiers[0].labels.keys)
+        if dataset.labels_are_named and (mark := parting(dataset.labels.keys, known)):  # a small file may not show it
+            dataset = watch.open_dataset(with_asked(source, said | {"separator": mark}))
         split = split or ("test" if dataset.test or not dataset.is_one_file else "train")
         if dataset.is_one_file and dataset.fingerprint == classifiers[0].data.get("fingerprint"):
             watch.notice("warning: the model was trained on these very texts; figures of others will be lower")
-        if dataset.labels_are_named and (lacking := set(dataset.labels.keys) - set(classifiers[0].labels.keys)):
+        lacking = set(dataset.labels.keys) - known if dataset.labels_are_named else set()
+        if lacking:
             watch.notice(f"{len(lacking):,} labels that the model lacks are left out, {min(lacking)!r} among them")
         asked |= {"at": at} if at else {}
         if beside:
@@ -85,7 +94,8 @@ def evaluate(
             del asked["as_published"]
             by_origin = report_by_origin(classifiers[0], dataset, split, ranking, **asked)
     shown = SHOWN if not at else tuple(f"{name}@{k}" for k in at for name in ("P", "nDCG", "PSP", "PSnDCG", "R"))
-    about = {"data": dataset.name, "split": split}
+    about: dict[str, Any] = {"data": dataset.name, "split": split}
+    about |= {"labels_left_out": len(lacking)} if lacking else {}
     names = [str(model) for model in models]
     if beside:
         pairs = [{metric: one.to_dict() for metric, one in pair.items()} for pair in differences]
@@ -103,7 +113,8 @@ def evaluate(
         say_json({**named, **about, **report.to_dict(), **({"by_origin": by_origin} if by_origin else {})})
     else:
         name = f"mean of {', '.join(names)}" if ensemble else names[0]
-        _tell(name, f"{dataset.name} {split}", report, by_origin, shown)
+        where = dataset.name if dataset.is_one_file else f"{dataset.name} {split}"
+        _tell(name, where, report, by_origin, shown)
     if predictions is not None:
         ranking.save(predictions)  # last: a full disk must not cost the figures
 

@@ -7,16 +7,14 @@ from typing import Any
 
 import click
 
-from umpteen.cli.main import DATA, JSON, PATH, Watch, cli, option, say, say_json, show_metrics
+from umpteen.cli.main import DATA, JSON, PATH, Watch, cli, columns_of_a_file, option, say, say_json, show_metrics
 
 
 @cli.command()
 @DATA
 @option("--minutes", type=click.FloatRange(0, min_open=True), default=10.0, help="About how long it may take.")
 @option("--trials", type=click.IntRange(1), default=20, help="At most so many settings are tried.")
-@click.option("--text", help="Of a file: the column of texts, several with +.  [default: made out, and told]")
-@click.option("--labels", help="Of a file: the column of labels.  [default: made out, and told]")
-@click.option("--separator", help="What stands between several labels in one cell.  [default: made out, and told]")
+@columns_of_a_file
 @option("--seed", type=click.IntRange(0), default=0, help="Of the split and of training.")
 @click.option("--from", "teacher", type=PATH, help="A model whose examples (umpteen learn) are trained on, too.")
 @click.option("--output", type=PATH, help="Model folder to make.  [default: runs/NAME, after the data]")
@@ -50,7 +48,8 @@ def fit(
     chosen = ", on which settings were chosen" if found.split == "validation" else ""
     show_metrics(found.reports, title=f"{found.split}{chosen}: % ± half the 95 % interval")
     command = Path(sys.argv[0]) if Path(sys.argv[0]).name == "umpteen" else Path("umpteen")
-    say(f"saved {place}; try:  {command} predict {place} 'your text'")
-    say(f"a service and a page:  {command} serve {place} --open")
+    there = shlex.quote(str(place))
+    say(f"saved {place}; try:  {command} predict {there} 'your text'")
+    say(f"a service and a page:  {command} serve {there} --open")
     if found.split == "test":
         say(f"beside other systems:  {command} compare {shlex.quote(source)}")

@@ -23,8 +23,8 @@ def learn(model: Path, file: Path, note: str, as_json: bool) -> None:
     from umpteen.model.classifier import Classifier
     from umpteen.model.correcting import read_corrections
 
-    given = read_corrections(file)
     classifier = Classifier.load(model, ranker=False, index=False)
+    given = read_corrections(file, classifier.labels, partial(say, err=True))
     right, wrong = [one.labels for one in given], [one.wrong for one in given]
     learnt = classifier.learn([one.text for one in given], right, wrong, note)
     count = len(classifier.examples())

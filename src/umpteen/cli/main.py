@@ -105,6 +105,17 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON obje
 option = partial(click.option, show_default=True)
 
 
+def columns_of_a_file(command: F) -> F:
+    """--text, --labels and --separator."""
+    for name, help_ in (
+        ("--separator", "What stands between several labels in one cell."),
+        ("--labels", "Of a file: the column of labels."),
+        ("--text", "Of a file: the column of texts, several with +."),
+    ):
+        command = click.option(name, help=f"{help_}  [default: made out, and told]")(command)
+    return command
+
+
 def settings(text: str) -> Callable[[F], F]:
     """--set, as often as wanted."""
     return click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help=text)

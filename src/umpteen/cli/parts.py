@@ -88,7 +88,8 @@ def fit(
         fitted, trials = fit_ranker(model, dataset, chosen, **asked, progress=watch)
     if as_json:
         course = [trial._asdict() for trial in trials]
-        say_json({"model": str(model), "data": dataset.name, **fitted.describe(), "trials": course})
+        dropped = {"dropped_calibration": had_calibration}
+        say_json({"model": str(model), "data": dataset.name, **fitted.describe(), "trials": course, **dropped})
         return
     for trial in [trials[0], max(trials, key=lambda trial: trial.mean)] if trials else []:
         figures = "  ".join(f"{name} {value:.2f}" for name, value in trial.metrics.items())
@@ -103,10 +104,12 @@ def fit(
 @MODEL
 def remove_ranker(model: Path) -> None:
     """Take the ranker out of MODEL."""
+    from umpteen.model.folder import CALIBRATION, has_part
     from umpteen.model.rerank import remove_ranker as remove
 
+    gone = "; its probabilities were those of other scores, and are gone" if has_part(model, CALIBRATION) else ""
     remove(model)
-    say(f"{model} ranks with its dual encoder alone")
+    say(f"{model} ranks with its dual encoder alone{gone}")
 
 
 KINDS = ["exact", "faiss-flat", "faiss-hnsw", "faiss-ivfpq", "faiss-sq", "milvus"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from umpteen.data.formats import hugging_face
 from umpteen.data.formats.reading import ENDINGS
 from umpteen.data.labels import LabelCatalogue, Relevance, Split
 from umpteen.data.prepared import content_fingerprint, merging, open_prepared, prepare
-from umpteen.data.texts import Texts
+from umpteen.data.texts import Texts, values_of
 from umpteen.errors import BadInput
 from umpteen.files.progress import Advance
 from umpteen.files.storage import atomic_folder, can_hold
@@ -171,8 +171,11 @@ def _locate(source: str) -> Path:
 
 def given_dataset(texts: Any, labels: Any, label_texts: Mapping[str, str] | None = None) -> Dataset:
     """The texts as train, and the labels that they or `label_texts` name; rows of the same text become one."""
-    rows = [str(text) if isinstance(text, str) else "" for text in _listed(texts)]
-    keys = [_keys(row) for row in _listed(labels)]
+    rows = [str(text) if isinstance(text, str) else "" for text in values_of(texts)]
+    if getattr(labels, "ndim", 1) > 1:
+        advice = "give each text the keys of its labels, or use umpteen.sklearn.LabelClassifier, which takes matrices"
+        raise BadInput(f"labels are a table of {' × '.join(map(str, labels.shape))}; {advice}")
+    keys = [_keys(row, f"labels[{number}]") for number, row in enumerate(values_of(labels))]
     for number, text in enumerate(rows):
         if not text.strip():
             raise BadInput(f"texts[{number}] is missing, empty or no string; leave it out, with its labels")
@@ -190,19 +193,16 @@ def given_dataset(texts: Any, labels: Any, label_texts: Mapping[str, str] | None
     return replace(made, labels_are_named=True, told=told, is_one_file=True)
 
 
-def _listed(column: Any) -> list[Any]:
-    """The values of a list, array or column as Python's own; numpy, pandas, polars, pyarrow name it differently."""
-    for name in ("to_pylist", "to_list", "tolist"):
-        if hasattr(column, name):
-            return list(getattr(column, name)())
-    return list(column)
-
-
-def _keys(row: Any) -> list[str]:
-    """One label or several; None and NaN are none."""
-    if row is None or isinstance(row, float):
+def _keys(row: Any, name: str) -> list[str]:
+    """One label or several; None, NaN and NA are none, and a whole number may be a float beside some."""
+    row = row.item() if isinstance(row, np.generic) else row
+    if row is None or type(row).__name__ == "NAType" or (isinstance(row, float) and np.isnan(row)):
         return []
-    return [str(row)] if isinstance(row, str | int) else [str(key) for key in _listed(row) if key is not None]
+    if isinstance(row, str | int) or (isinstance(row, float) and row.is_integer()):
+        return [row if isinstance(row, str) else str(int(row))]
+    if not isinstance(row, Iterable) or isinstance(row, Mapping):
+        raise BadInput(f"{name} is {row!r}, which is no label; give its key, or a list of keys")
+    return [key for one in values_of(row) for key in _keys(one, name)]
 
 
 ROWS_BETWEEN_REPORTS = 1024

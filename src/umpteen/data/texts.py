@@ -174,3 +174,11 @@ def encode(text: str) -> bytes:
 def _sealed(digest: Any, lengths: NDArray[np.int64]) -> str:
     digest.update(np.ascontiguousarray(lengths, dtype="<i8").tobytes())
     return str(digest.hexdigest())
+
+
+def values_of(column: Any) -> list[Any]:
+    """The values of a list, array or column as Python's own; numpy, pandas, polars, pyarrow name it differently."""
+    for name in ("to_pylist", "to_list", "tolist"):
+        if hasattr(column, name):
+            return list(getattr(column, name)())
+    return list(column)

@@ -6,6 +6,7 @@ come as tokens, and are encoded on the way.
 
 import hashlib
 import json
+import os
 import shutil
 from contextlib import suppress
 from functools import cached_property
@@ -101,6 +102,8 @@ class FrozenReader:
             partial.mkdir(parents=True)
             done = 0
             np.lib.format.open_memmap(file, "w+", np.float32, shape)
+            with file.open("r+b") as whole:  # a full disk is an error now, not a SIGBUS later
+                os.posix_fallocate(whole.fileno(), 0, file.stat().st_size)
         vectors = np.lib.format.open_memmap(file, "r+")
         tokens = tokenise(texts, self.encoder.tokenizer)
         while done < len(texts):
@@ -111,6 +114,7 @@ class FrozenReader:
             write_atomically(partial / RECORD_FILE, json.dumps({"done": done}))
             if progress is not None:
                 progress(done, len(texts))
+        shutil.rmtree(folder, ignore_errors=True)  # one whose vectors are gone
         partial.replace(folder)
 
     def __deepcopy__(self, memo: dict[int, object]) -> "FrozenReader":

@@ -17,7 +17,7 @@ from torch import Tensor
 from umpteen.calibration.calibration import Calibration, fit_calibration
 from umpteen.calibration.curves import DEPTH, HeldOut
 from umpteen.data.labels import LabelCatalogue, Split
-from umpteen.data.texts import Texts
+from umpteen.data.texts import Texts, values_of
 from umpteen.encoders.encoder import encode_texts, encode_tokens, tokens_for
 from umpteen.encoders.towers import Towers
 from umpteen.errors import BadInput, UmpteenError
@@ -248,7 +248,7 @@ class Classifier:
         if isinstance(texts, Texts):
             vectors = encode_tokens(tower, tokens_for(tower, texts))
         else:
-            _check_texts(texts)
+            texts = _checked(texts)
             vectors = encode_new(tower, texts)
         return self._answer(texts, vectors, k, excluding, self.corrections if examples else None)[-1].head(k)
 
@@ -310,7 +310,7 @@ class Classifier:
         """Explains labels of one text, several for little more than the price of one."""
         from umpteen.model.explain import Explainer
 
-        _check_texts([text])
+        _checked([text])
         vectors = encode_new(self.towers.query, [text])
         k = min(USUAL_K, self.labels.count())
         return Explainer(self._live, text, vectors, *self._answer([text], vectors, k, corrections=self.corrections))
@@ -399,8 +399,8 @@ class Classifier:
     def learn(
         self,
         texts: Sequence[str],
-        labels: Sequence[str | Iterable[str]],
-        wrong: Sequence[Iterable[str]] | None = None,
+        labels: Sequence[str | Iterable[str]] | None = None,
+        wrong: Sequence[str | Iterable[str]] | None = None,
         note: str = "",
         *,
         patience: float = PATIENCE,
@@ -411,14 +411,14 @@ class Classifier:
         From now on these texts, and those near to them, are answered accordingly. All are learnt or none; with a path,
         they are on disk for good. `patience` and `encoded` are as `change_labels` has them.
         """
-        _check_texts(texts)
-        wrong = [()] * len(texts) if wrong is None else wrong
-        if not len(texts) == len(labels) == len(wrong):
+        texts = _checked(texts)
+        right, wrong = ([()] * len(texts) if column is None else values_of(column) for column in (labels, wrong))
+        if not len(texts) == len(right) == len(wrong):
             raise BadInput(
-                f"{len(texts):,} texts, but {len(labels):,} lists of right and {len(wrong):,} of wrong labels; "
+                f"{len(texts):,} texts, but {len(right):,} lists of right and {len(wrong):,} of wrong labels; "
                 "give each text one of each"
             )
-        keys = [[(one,) if isinstance(one, str) else tuple(one) for one in column] for column in (labels, wrong)]
+        keys = [[(one,) if isinstance(one, str) else tuple(one) for one in column] for column in (right, wrong)]
         given = [Example(*row) for row in zip(texts, *keys, strict=True)]
 
         def encode(new: list[str]) -> Tensor:
@@ -509,11 +509,14 @@ class Classifier:
                 self._live.tell_index()
 
 
-def _check_texts(texts: Sequence[str]) -> None:
+def _checked(texts: Any) -> list[str]:
+    """The texts of a list, or of a column, whose own rows may have any names and order."""
     if isinstance(texts, str):
         raise BadInput(f"texts is a single string, {texts[:40]!r}; pass a list of texts, even for one: [text]")
-    for position, text in enumerate(texts):
+    found: list[str] = texts if isinstance(texts, list) else values_of(texts)
+    for position, text in enumerate(found):
         if not isinstance(text, str):
             raise BadInput(f"texts[{position}] is a {type(text).__name__}, not a string")
         if not text.strip():
             raise BadInput(f"texts[{position}] is empty; leave it out or give it words")
+    return found

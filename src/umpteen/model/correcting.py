@@ -8,7 +8,8 @@ import hashlib
 import itertools
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,35 +19,53 @@ from scipy.sparse import csr_array
 
 from umpteen.calibration.calibration import Calibration
 from umpteen.data.dataset import Dataset, write_native
-from umpteen.data.formats.columns import columns_of
+from umpteen.data.formats.columns import columns_of, guessed_separator, parting, splitter
 from umpteen.data.formats.reading import ENDINGS, BadRow, InputRows, Row, list_of, read_records, string
 from umpteen.data.labels import LabelCatalogue, Relevance, Split
 from umpteen.errors import BadFile, BadInput
-from umpteen.files.progress import Advance
+from umpteen.files.progress import Advance, Notice
 from umpteen.files.storage import write_atomically
 from umpteen.model.catalogue import open_labels
 from umpteen.model.changes import Example
 from umpteen.model.classifier import USUAL_K, Classifier
 from umpteen.model.examples import LiveExamples, open_examples
 
+WRONG = "wrong"  # the column of labels that are
 LOOKED_AT = 1000  # rows, to make out columns
 TEXTS_AT_A_TIME = 4096
 
 
-def read_corrections(path: Path) -> list[Example]:
-    """The examples of a file: `text`, `labels` that are right, and those that are `wrong`, of which either may lack."""
+def read_corrections(path: Path, known: Container[str], notice: Notice) -> list[Example]:
+    """The examples of a file: `text`, `labels` that are right, and those that are `wrong`, of which either may lack.
+
+    `known` are the model's keys, by which cells are parted. Rows that name no label are passed over, and counted.
+    """
     if not path.is_file() or not path.name.endswith(ENDINGS):
         raise BadFile(path, f"corrections are read from a file that ends in {', '.join(ENDINGS)}")
-    rows = [(at, {"labels": [], **row} if row.get("wrong") else row) for at, row in read_records(path)]
-    columns = columns_of(path, [row for _, row in rows[:LOOKED_AT]], {})
+    rows = list(read_records(path))
+    first = [row for _, row in rows[:LOOKED_AT]]
+    try:
+        columns = columns_of(path, first, {})
+    except BadFile:
+        if not any(row.get(WRONG) for row in first):
+            raise
+        columns = columns_of(path, [{"labels": [], **row} for row in first], {})
+    cells = [cell for _, row in rows for name in (columns.labels, WRONG) if isinstance(cell := row.get(name), str)]
+    if mark := parting(cells, known) or guessed_separator(cells):
+        columns = replace(columns, split=splitter(mark, ""))
+    if columns.told:
+        notice(columns.told)
     found = []
     for at, row in rows:
         record = columns.record(row, at)
-        if isinstance(record.get("wrong"), str):
-            record["wrong"] = columns.split(record["wrong"])
-        right, wrong = (list_of("strings", {name: [], **record}, name, at) for name in ("labels", "wrong"))
+        if isinstance(record.get(WRONG), str):
+            record[WRONG] = columns.split(record[WRONG])
+        right, wrong = (list_of("strings", {name: [], **record}, name, at) for name in ("labels", WRONG))
         found.append(Example(string(record, "text", at), tuple(dict.fromkeys(right)), tuple(dict.fromkeys(wrong))))
-    return found
+    saying = [example for example in found if example.labels or example.wrong]
+    if len(saying) < len(found):
+        notice(f"{len(found) - len(saying):,} rows name no label, and are passed over")
+    return saying
 
 
 def training_lines(

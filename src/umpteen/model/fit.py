@@ -7,6 +7,7 @@ import json
 import math
 import re
 import shutil
+import signal
 import tempfile
 import time
 import weakref
@@ -99,6 +100,7 @@ def fit_data(
     is_complete(output, False, resume=False, overwrite=overwrite)  # refuses to lose something of value
     stands = standing_in(output)
     dataset = open_dataset(source, progress=named(progress, "reading"))
+    observer.notice(_looked_at(dataset))
     if told := _foreign(dataset, recipe):
         observer.notice(told)
     pairs = len(dataset.labels) * len(dataset.train)
@@ -108,11 +110,21 @@ def fit_data(
         search = _Search(source, dataset, workspace.folder, seconds, recipe, seed, observer, progress)
         try:
             found = search.fit(output, stands, trials, compare)
-        except Stopped as stopped:
+        except (Stopped, KeyboardInterrupt) as stopped:
             kept = f"stopped; what was tried is kept in {workspace.folder}: the same command goes on"
-            raise Stopped(kept, signal=stopped.signal) from None
+            number = stopped.signal if isinstance(stopped, Stopped) else signal.SIGINT
+            raise Stopped(kept, signal=number) from None
         workspace.remove()
     return found
+
+
+def _looked_at(dataset: Dataset) -> str:
+    """What there is to learn from, in a line."""
+    texts, labels, pairs = len(dataset.train), len(dataset.labels), dataset.train.relevance.pairs
+    meant = "known by name alone" if dataset.labels_are_named else "with texts of their own"
+    own = len(set(dataset.labels.texts) & set(dataset.train.texts))
+    both = f", {own:,} of which are texts, too" if own else ""
+    return f"{texts:,} texts with {pairs / max(1, texts):.1f} of {labels:,} labels each, {meant}{both}"
 
 
 def _foreign(dataset: Dataset, recipe: str) -> str | None:
@@ -175,8 +187,11 @@ def fit(
                 observer=watch,
                 progress=watch,
             )
-    except BaseException:
+    except BaseException as problem:
         shutil.rmtree(place, ignore_errors=True)
+        if isinstance(problem, Stopped) and output is None:
+            told = "stopped, and nothing is kept; with an `output`, the same call would go on"
+            raise Stopped(told, signal=problem.signal) from None
         raise
     weakref.finalize(found.classifier, shutil.rmtree, place, ignore_errors=True)
     return found.classifier
@@ -202,12 +217,13 @@ class _Search:
         self._decided = folder / "decided.json"  # what the time allows was measured once
         self._recipe, self._sized, self._limit = recipe, sized(dataset, recipe), FIRST_SHARE * seconds
         if self._decided.exists():
-            self._recipe, settings = json.loads(self._decided.read_bytes())
-            self._sized, self._limit = tuple(settings), math.inf
+            recipe, settings, allowed = json.loads(self._decided.read_bytes())
+            if seconds <= allowed:  # with more, it may allow more
+                self._recipe, self._sized, self._limit = recipe, tuple(settings), math.inf
         self._tried: dict[str, dict[str, Any]] = {}
         own = self.config(())
         self.held_out = dataset.with_validation(own.data.validation_fraction, seed)
-        self._found = Trials(folder / "trials.jsonl", own.evaluation.metric, lambda message: None)
+        self._found = Trials(folder / "trials.jsonl", own.evaluation.metric, observer.notice)
 
     def config(self, point: Point, fit_on: str = "train") -> RunConfig:
         alone = "encoder.query.kind=frozen" in point  # then there is no other part that could be set
@@ -244,15 +260,15 @@ class _Search:
         held_out = chosen_as.report.metrics if chosen_as.report else {}
         told = {metric: round(held_out[metric], 2) for metric in SHOWN if metric in held_out}
         training = {**fitted.training, "held_out": told}  # by the same settings, without validation
-        kept = fitted.save(output, training=training, unless_changed=stands)
-        if kept is not None:
-            observer.notice(f"{output} was changed while this one was fitted; what stood there is kept in {kept}")
         on_test = dataset.test is not None and dataset.test.relevance.without(dataset.test.filtered).pairs > 0
         split = "test" if on_test else "validation"
         reports: Mapping[str, Report] = {}
         if compare:
             observer.notice(f"on {split}, beside what one would run instead …")
             reports = self._reports(split, fitted if on_test else chosen_as)
+        kept = fitted.save(output, training=training, unless_changed=stands)
+        if kept is not None:
+            observer.notice(f"{output} was changed while this one was fitted; what stood there is kept in {kept}")
         return Fitted(Classifier.load(output), config, self.trials(), split, reports)
 
     def _reports(self, split: str, model: Classifier) -> dict[str, Report]:
@@ -289,7 +305,7 @@ class _Search:
                 self._attempt(())
             except _TooSlow as found:
                 self._make_quicker(found)
-        write_atomically(self._decided, json.dumps([self._recipe, self._sized]))
+        write_atomically(self._decided, json.dumps([self._recipe, self._sized, self._seconds]))
         try:
             climb(usual_choices(self.config(())), trials, self._attempt)
         except _Over:
@@ -322,9 +338,8 @@ class _Search:
             best, *others = self.trials()
             for other in others:
                 shutil.rmtree(self._folder / other["identity"], ignore_errors=True)
-            reached, highest = self._found.metric_of(self._tried[identity]), self._found.metric_of(best)
-            told = f"tried {len(self._tried)}: {' '.join(point) or 'as it is'}: {reached:.2f}"
-            self._observer.notice(f"{told}; best so far {highest:.2f}")
+            highest = self._found.metric_of(best)
+            self._observer.notice(f"  {len(self._tried)} tried, best so far {highest:.2f}")
         return self._found.metric_of(self._tried[identity])
 
     def _train(self, config: RunConfig, identity: str) -> dict[str, Any]:

@@ -115,9 +115,8 @@ class LiveModel:
 
     @property
     def report(self) -> Report | None:
-        """On validation: as it answers, with its ranker if it has one."""
-        ranked = None if self.fitted_ranker is None else self.fitted_ranker.report
-        found = ranked or self.told.report
+        """On validation: as it answers, with its ranker if it has one; None if nobody has judged it so."""
+        found = self.told.report if self.fitted_ranker is None else self.fitted_ranker.report
         return None if found is None else Report.from_dict(found)
 
     @property

@@ -10,7 +10,7 @@ import numpy as np
 from umpteen.config.recipes import resolve, to_toml
 from umpteen.config.settings import RunConfig
 from umpteen.data.dataset import Dataset
-from umpteen.encoders.encoder import Encoder, encode_texts
+from umpteen.encoders.encoder import Encoder, encode_tokens
 from umpteen.encoders.rows import row_tables
 from umpteen.errors import BadInput
 from umpteen.files.progress import Progress, named
@@ -109,7 +109,7 @@ def train_in(
         shard = Shard(world, len(labels))
         rows = np.arange(shard.start, shard.stop)
         encoding = named(progress, "encoding labels")
-        own = encode_texts(towers.label, labels.texts[shard.rows], progress=encoding, rows=rows).float()
+        own = encode_tokens(towers.label, run.data.labels.take(rows), progress=encoding).float()
         report = run.evaluator.report(run.evaluator.rank(towers.query, own, shard=shard)) if run.evaluator else None
         vectors = shard.collect(own)
         for table in row_tables(towers).values():

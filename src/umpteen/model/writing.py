@@ -16,7 +16,7 @@ from sqlite3 import Connection
 from types import EllipsisType
 from typing import Any, NamedTuple
 
-from umpteen.encoders.folder import write_tensors
+from umpteen.encoders.folder import MODULES_FILE, write_tensors
 from umpteen.errors import BadInput, DamagedModel, UmpteenError
 from umpteen.evaluation.report import Report
 from umpteen.files.storage import atomic_folder, can_hold, flush_to_disk, hidden_sibling, write_atomically
@@ -53,8 +53,9 @@ from umpteen.version import __version__
 _RANKER_SECTION = """
 ## Ranker
 
-Linear weights a label on the words of a text (tf-idf of n-grams) put the encoder's first labels in order; a score is
-(1 − weight) · inner product + weight · the ranker's score. `Classifier.load(folder, ranker=False)` leaves it out.
+N-grams of a text (linear weights a label) and similar training texts (which vote for their labels) put the encoder's
+first labels in order; a score is (1 − weight) · inner product + weight · the ranker's score, of which the votes have
+the share that is told below. `Classifier.load(folder, ranker=False)` leaves it out.
 """
 
 Standing = tuple[str, int, int]  # a model, the version of its labels, and how many lessons it has had
@@ -296,6 +297,9 @@ class _New:
             retired=self.settings.get("retired_labels", 0),
             version=__version__,
             files=self.name,
+            own_modules=any(
+                b'"umpteen.' in file.read_bytes() for file in (path / self.name / "encoder").rglob(MODULES_FILE)
+            ),
             report=report,
             cutoffs=sorted({int(name.partition("@")[2]) for name in report.metrics}) if report else (),
             recipe=self.told.recipe,

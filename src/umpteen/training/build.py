@@ -79,8 +79,9 @@ def build_run(
         torch.set_num_threads(config.training.threads)
     with world.first_alone():
         dataset = open_dataset(config.data.source, progress=named(progress, "reading"))
-    recipe = config.model_dump(mode="json") | {"start_from": start.place if start else None}
-    settings = recipe | {"data": recipe["data"] | {"source": None}}  # machines may keep the data in different places
+    # The same data may lie in different places, of other machines or at another time.
+    settings = config.model_dump(mode="json", exclude={"data": {"source"}})
+    settings |= {"start_from": start.place if start else None}
     world.require_same(
         {
             "version of umpteen": __version__,
@@ -156,7 +157,7 @@ def build_run(
         ranking = evaluator.rank(towers.query, own, token_budget=budget, shard=shard)
         return evaluator.report(ranking, bootstrap=0).metrics
 
-    checkpoints = Checkpoints(workspace, towers, optimizer, recipe, dataset.fingerprint, world)
+    checkpoints = Checkpoints(workspace, towers, optimizer, settings, dataset.fingerprint, world)
     loop = Loop(step, sampler, validate if evaluator else None, config, watchers, checkpoints)
     return Run(dataset, towers, data, sampler, objective, optimizer, step, evaluator, loop, cut)
 

@@ -187,12 +187,13 @@ def candidate(
             evaluations, weights = [{"step": None, "metrics": {metric: 0.0}}], {}
         if weights and built.loop.evaluate is not None:
             evaluations = [*evaluations, {"step": state.step, "metrics": built.loop.evaluate()}]
-        best = max(evaluations, key=lambda evaluation: float(evaluation["metrics"][metric]))
+        own = evaluations[-1:] if weights else []  # of equal ones, the weighed is the best, and then the first
+        best = max([*own, *evaluations], key=lambda evaluation: float(evaluation["metrics"][metric]))
         return {
             "metrics": best["metrics"],
             "best_step": best["step"],
             "course": [(evaluation["step"], round(evaluation["metrics"][metric], 2)) for evaluation in evaluations],
-            "then": as_settings(weights),
+            "then": as_settings(weights) if best in own else [],
         }
 
     return Candidate(point, identify(config, open_dataset(config.data.source).fingerprint), run)

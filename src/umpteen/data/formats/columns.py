@@ -7,7 +7,7 @@ import ast
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,12 +93,12 @@ def columns_of(
         raise BadFile(
             path,
             f"has none of the columns that usually hold labels ({', '.join(LABELS)}); it has {_written(header)}: say "
-            f'which it is, for instance "{path.name}?labels=COLUMN"',
+            "which it is, with --labels COLUMN, or FILE?labels=COLUMN",
             line=1,
         )
     text = given("text", "+") or _text_columns(first, rows, labels)
     if not text:
-        raise BadFile(path, f'has no column of texts; it has {_written(header)}: "{path.name}?text=COLUMN"', line=1)
+        raise BadFile(path, f"has no column of texts; it has {_written(header)}: say which, with --text COLUMN", line=1)
     marks, told = separates, ""
     if (text, labels) != (("text",), "labels") and not {"text", "labels"} <= set(asked):
         told = f"texts are in {' and '.join(map(repr, text))}, labels in {labels!r}"
@@ -140,6 +140,15 @@ def guessed_separator(cells: Sequence[str]) -> str | None:
         return None
     shared = sum(count for count in parts.values() if count > 1)
     return "," if 2 * shared >= sum(parts.values()) else None
+
+
+def parting(cells: Iterable[str], known: Container[str]) -> str | None:
+    """The mark at which some cell that is no key falls apart into keys that are known, if there is one."""
+    for mark in SEPARATORS:
+        split = splitter(mark, "")
+        if any(all(part in known for part in split(cell)) for cell in cells if mark in cell and cell not in known):
+            return mark
+    return None
 
 
 def splitter(separator: str | None, marks: str) -> Callable[[str], list[str]]:

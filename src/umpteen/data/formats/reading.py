@@ -235,7 +235,7 @@ class InputRows:
         except OSError as error:
             raise BadFile(path, f"cannot be read: {error.strerror or error}") from error
         self.position = 0
-        self._field = field
+        self._fields = (field,) if self._kind == "txt" else tuple(field.split("+"))  # joined by blanks
         self._name_field = None if self._kind == "txt" else name_field
         self._digest = hashlib.sha256()
 
@@ -247,11 +247,11 @@ class InputRows:
         rows: Iterator[Found]
         if self._kind == "txt":
             plain = ((at, line.removesuffix("\n").removesuffix("\r")) for at, line in self._lines())
-            rows = ((at, line, {self._field: line}) for at, line in plain)
+            rows = ((at, line, {self._fields[0]: line}) for at, line in plain)
         elif self._kind == "jsonl":
             rows = rows_of_json(self._lines())
         else:
-            columns = [name for name in (self._field, self._name_field) if name is not None]
+            columns = [name for name in (*self._fields, self._name_field) if name is not None]
             rows = rows_of_table(self.path, self._lines(), columns)
         for at, content, record in rows:
             row: Row | BadRow
@@ -264,7 +264,7 @@ class InputRows:
     def _row(self, record: Record | BadFile, content: str, at: Place) -> Row:
         if isinstance(record, BadFile):
             raise record
-        text = string(record, self._field, at)
+        text = " ".join(string(record, field, at) for field in self._fields)
         name = None if self._name_field is None else field_of(record, self._name_field, at)
         if isinstance(name, bool) or not isinstance(name, str | int | None):
             raise at.error(f"{self._name_field!r} is neither a string nor a whole number")
