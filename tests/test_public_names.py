@@ -15,6 +15,7 @@ DESCRIBED = ["open_dataset", "Dataset", "RunConfig", "train", "Classifier", "fit
 def test_these_names_are_public_and_no_others() -> None:
     assert sorted(umpteen.__all__) == dir(umpteen) == PUBLIC
     assert all(getattr(umpteen, name) is not None for name in PUBLIC)
+    assert umpteen.sklearn.LabelClassifier  # as the README writes it, without an import of its own
     with pytest.raises(AttributeError, match="no attribute 'fitt'"):
         _ = umpteen.fitt
 

@@ -109,7 +109,7 @@ def test_the_least_certain_texts_are_reviewed_first(watched: Watched, service: R
     found = answered.value.json()["results"]
 
     def certainty(place: int) -> float:
-        probable: list[float] = [label["probability"] for label in found[place]["labels"]]
+        probable: list[float] = [label["probability"] for label in found[place]["labels"][:5]]
         return sum(max(one, 1 - one) for one in probable) / len(probable)
 
     expected = [texts[place] for place in sorted(range(len(texts)), key=certainty)]
@@ -134,11 +134,110 @@ def test_the_least_certain_texts_are_reviewed_first(watched: Watched, service: R
     expect(page.locator(".card")).to_have_count(5)
 
 
+def review(page: Page, *texts: str) -> None:
+    expect(page.locator("#knows")).to_contain_text("P@1")  # and with it the rule by which labels are given
+    page.fill("#lines", "\n".join(texts))
+    page.get_by_role("button", name="Start").click()
+    expect(page.locator("#progress-said")).to_contain_text("reviewed")
+
+
+def card_of(page: Page, text: str) -> Locator:
+    return page.locator(".card").filter(has=page.get_by_text(text, exact=True).and_(page.locator(".reviewed")))
+
+
+def test_accepting_the_first_labels_keeps_those_wrong_that_were_said_to_be(watched: Watched, service: Running) -> None:
+    page = watched(f"{service.url}/#/review")
+    with_token(page)
+    review(page, "food trade of the tree")
+    card(page).get_by_role("button", name="Wrong: food trade").click()
+    with page.expect_request("**/examples") as sent:
+        card(page).get_by_role("button", name="Accept the first 2").click()
+    assert taught(sent.value) == [{"text": "food trade of the tree", "labels": ["L5"], "wrong": ["L6"]}]
+
+
+def test_a_review_shows_and_accepts_all_labels_the_model_would_give(watched: Watched, service: Running) -> None:
+    page = watched(f"{service.url}/#/review")
+    with_token(page)
+    review(page, "7 of many", "fish")
+    answer = page.request.post(f"{service.url}/predict", data={"text": "7 of many", "rule": "f1"}).json()
+    would = [label["key"] for label in answer["results"][0]["labels"]]
+    assert len(would) > 5
+    expect(card_of(page, "7 of many").locator(".candidates li:not(.unlikely)")).to_have_count(len(would))
+    expect(card_of(page, "fish").locator(".candidates li:not(.unlikely)")).to_have_count(1)
+    expect(card_of(page, "fish").locator(".candidates li")).to_have_count(5)
+    with page.expect_request("**/examples") as sent:
+        card_of(page, "7 of many").get_by_role("button", name=f"Accept the first {len(would)}").click()
+    assert taught(sent.value)[0]["labels"] == would
+
+
+def test_texts_that_were_learnt_are_left_out_of_a_review_and_counted(watched: Watched, service: Running) -> None:
+    page = watched(f"{service.url}/#/review")
+    content = {"examples": [{"text": text, "labels": ["L1"]} for text in ("fish", " tree ")]}
+    page.request.post(f"{service.url}/examples", data=content, headers={"Authorization": f"Bearer {TOKEN}"})
+    review(page, "fish", "tax law", "network", "tree")
+    expect(page.locator(".card")).to_have_count(4)  # nobody may know them yet
+    expect(page.locator("#intake-said")).to_have_text("4 texts from lines")
+    card_of(page, "tax law").get_by_role("button", name="Accept the first").click()
+    page.locator("#token").fill(TOKEN)
+    page.keyboard.press("Enter")
+    expect(page.locator(".card .reviewed")).to_have_text(["network"])
+    expect(page.locator("#progress-said")).to_have_text("1 of 2 texts reviewed")
+    expect(page.locator("#intake-said")).to_have_text("2 texts from lines; 2 left out, learnt before")
+    expect(card(page).locator("button").first).to_be_focused()
+
+    page.get_by_role("button", name="Other texts").click()
+    expect(page.locator("#intake-said")).to_have_text("")
+    review(page, "fish", "tax law", "network", "tree")
+    expect(page.locator(".card .reviewed")).to_have_text(["network"])
+    expect(page.locator("#intake-said")).to_have_text("1 text from lines; 3 left out, learnt before")
+    expect(page.locator("#intake-said")).to_be_visible()
+    page.get_by_role("button", name="Other texts").click()
+    page.fill("#lines", "fish")
+    page.get_by_role("button", name="Start").click()
+    expect(page.locator("#intake-said")).to_have_text("0 texts from lines; 1 left out, learnt before")
+    expect(page.locator("#lines")).to_be_visible()
+
+
+def test_a_table_is_read_under_its_header_and_the_columns_taken_are_told(
+    watched: Watched, shared: Running, tmp_path: Path
+) -> None:
+    files = {
+        "phrases.csv": (
+            "id,Phrase,tags\n1,fish,a|b|c|d|e|f|g\n2,tax law,a\n",
+            ["fish", "tax law"],
+            "the column Phrase",
+        ),
+        "news.csv": (
+            "Body,Title\nin the tree,fish\nlaw, tax \n",
+            ["fish in the tree", "tax law"],
+            "the columns Title and Body",
+        ),
+        "text.tsv": ("title\ttext\nno\tfish\nno\ttax law\n", ["fish", "tax law"], "the column text"),
+        "titles.csv": ("title\nfish\ntax law\n", ["fish", "tax law"], "the column title"),
+        "one.csv": ("fish\ntax law\n", ["fish", "tax law"], "the one column"),
+        "news.jsonl": (
+            '{"body": "tree", "id": 1, "title": "fish"}\n{"body": "tax law", "id": 2, "title": null}\n',
+            ["fish tree", "tax law"],
+            "the fields title and body",
+        ),
+    }
+    page = watched(f"{shared.url}/#/review")
+    expect(page.locator("#facts")).not_to_be_empty()
+    for name, (content, texts, said) in files.items():
+        (tmp_path / name).write_text(content)
+        page.set_input_files("#file", tmp_path / name)
+        expect(page.locator("#intake-said")).to_have_text(f"2 texts from {said}")
+        expect(page.locator("#intake-said")).to_be_visible()
+        expect(page.locator(".card")).to_have_count(2)
+        assert sorted(page.locator(".card .reviewed").all_text_contents()) == texts, name
+        page.get_by_role("button", name="Other texts").click()
+
+
 def test_files_are_reviewed_whatever_form_their_texts_have(watched: Watched, shared: Running, tmp_path: Path) -> None:
     files = {
         "lines.txt": "fish\r\n\r\ntax law\r\n",
         "table.csv": 'id,Text\n1,"fish, ""fresh"""\n2,"tax\nlaw"\n',
-        "table.tsv": "1\tfish\n2\ttax law\n",
+        "table.tsv": "id\tphrase\n1\tfish\n2\ttax law\n",
         "lines.jsonl": '{"id": "1", "text": "fish"}\n{"id": "2", "text": "tax law"}\n',
         "list.json": json.dumps(["fish", "tax law"]),
     }

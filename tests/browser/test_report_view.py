@@ -1,11 +1,14 @@
 """The report in the browser: what is measured, and the command for what is not."""
 
 import re
+from pathlib import Path
 
 from playwright.sync_api import Route, expect
 
-from browser.serving import Running
+from browser.serving import LABELS, Running
 from browser.watching import Watched
+from umpteen.data.labels import LabelCatalogue
+from umpteen.model.classifier import Classifier
 
 
 def test_the_report_shows_metrics_deciles_and_calibration(watched: Watched, shared: Running) -> None:
@@ -39,6 +42,35 @@ def test_what_is_missing_is_named_with_the_command_that_makes_it(watched: Watche
     )
 
 
+def test_without_a_report_both_views_show_what_fit_found_on_validation(
+    watched: Watched, shared: Running, tmp_path: Path
+) -> None:
+    fitted = Classifier.build(Classifier.load(shared.folder).towers, LabelCatalogue(LABELS.keys(), LABELS.values()))
+    fitted.save(tmp_path / "fitted", training={"held_out": {"P@1": 81.25, "P@5": 40.5, "nDCG@5": 77.0}, "epochs": 3})
+    running = Running(tmp_path / "fitted")
+    try:
+        page = watched(running.url)
+        expect(page.locator("#knows")).to_contain_text("On validation, before it was trained on that too")
+        expect(page.locator("#knows li")).to_have_text(
+            [
+                "81.3 %: the first label is right (P@1)",
+                "40.5 %: of the first five labels are right (P@5)",
+                "77.0 %: the same, where early places count more (nDCG@5)",
+            ]
+        )
+        page.goto(f"{running.url}/#/report")
+        expect(page.locator("#report-facts")).to_have_text("judged on validation, before the last fit")
+        expect(page.locator(".metrics thead th")).to_have_text(["k", "P", "nDCG"])
+        expect(page.locator(".metrics tbody td")).to_have_text(["81.25", "–", "40.50", "77.00"])
+        body = page.locator("#report-body")
+        expect(body).to_contain_text("on validation: what the same settings reached when they were trained without it")
+        expect(body).not_to_contain_text("saved without a report")
+        expect(page.locator("#report-body .note code").first).to_have_text("umpteen evaluate MODEL DATA")
+    finally:
+        watched.close()
+        running.close()
+
+
 CERTIFICATE = {
     "kind": "faiss-hnsw",
     "k": 10,
@@ -65,7 +97,6 @@ def test_bins_are_drawn_and_a_certificate_reads_as_sentences(watched: Watched, s
         by_depth["5"]["calibrated"]["bins"] = [[10, 0.1, 0.12], [4, 0.5, 0.45], [2, 0.9, 0.95]]
         by_depth["5"]["raw"]["bins"] = [[8, 0.2, 0.05], [8, 0.7, 0.4]]
         content["certificate"] = CERTIFICATE
-        content["recipe"] = "seed = <b>1</b>"
         route.fulfill(response=answer, json=content)
 
     page.route("**/report", more)
@@ -80,5 +111,3 @@ def test_bins_are_drawn_and_a_certificate_reads_as_sentences(watched: Watched, s
     expect(certificate).to_contain_text("48.1 MB; the vectors themselves take 61.0 MB.")
     page.get_by_text("All its figures").click()
     expect(certificate).to_contain_text("0.9931")
-    page.get_by_text("Recipe").click()
-    expect(page.locator("#report-body pre")).to_have_text("seed = <b>1</b>")

@@ -272,6 +272,9 @@ def test_the_fused_score_is_what_is_calibrated_and_without_the_ranker_there_is_n
     expected = fit_calibration(loaded.held_out(split), found.origin)
     assert expected.curves.to_dict() == found.curves.to_dict()
     assert Classifier.load(model, ranker=False).calibration is None
+    removed = command("rerank", "remove", model)
+    assert "its probabilities were those of other scores, and are gone" in removed.out
+    assert Classifier.load(model).calibration is None
 
 
 def test_folds_of_a_model_with_a_ranker_have_one_of_the_same_weight(final: Path, tmp_path: Path) -> None:

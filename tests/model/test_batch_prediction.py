@@ -89,6 +89,9 @@ def test_fields_and_ids_are_taken_as_named(classifier: Classifier, tmp_path: Pat
     answers = read(tmp_path / "out.jsonl")
     assert [answer["id"] for answer in answers] == [f"n-{n}" for n in range(23)]
     assert [answer["labels"] for answer in answers] == expected(classifier, k=2)
+    (tmp_path / "two.csv").write_text("title,body\nthe fish,of law\n")
+    predict_file(classifier, tmp_path / "two.csv", tmp_path / "two.jsonl", Wanted(field="title+body"))
+    assert read(tmp_path / "two.jsonl")[0]["labels"] == expected(classifier, ["the fish of law"])[0]
 
 
 def test_a_matrix_has_a_row_for_each_text_and_the_scores_of_its_labels(classifier: Classifier, tmp_path: Path) -> None:

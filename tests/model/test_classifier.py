@@ -2,6 +2,8 @@
 
 import json
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,7 @@ from small_catalogue import entries
 from answers import same_answers
 from miniature import files_of, flip_a_byte
 from tiny import tiny_tokenizer, tiny_transformer
+from umpteen.config.settings import EncoderConfig
 from umpteen.data.labels import LabelCatalogue
 from umpteen.encoders.static import StaticEncoder
 from umpteen.encoders.towers import Towers
@@ -90,11 +93,23 @@ def test_the_model_card_shows_how_to_use_the_folder_without_umpteen(saved: Path,
     assert torch.allclose(scores.topk(5).values, torch.from_numpy(ranking.scores), atol=1e-6)
 
 
-@pytest.mark.parametrize("bigrams", [0, 50])
-def test_the_model_card_s_own_code_runs(bigrams: int, tmp_path: Path) -> None:
-    source = tiny_tokenizer(tmp_path / "tokenizer")
-    towers = Towers(*(StaticEncoder.random(source, 16, seed=seed, bigrams=bigrams) for seed in (0, 1)))
-    classifier = Classifier.build(towers.eval(), catalogue())
+def static_towers(start: Path, bigrams: int) -> Towers:
+    source = tiny_tokenizer(start)
+    return Towers(*(StaticEncoder.random(source, 16, seed=seed, bigrams=bigrams) for seed in (0, 1)))
+
+
+def mixed_towers(start: Path, kind: str) -> Towers:
+    part = {"start": tiny_transformer(start), "max_length": 16}
+    return Towers.build(EncoderConfig.model_validate({"query": {"kind": kind, "static": part, "frozen": part}}), 0)
+
+
+@pytest.mark.parametrize(
+    "towers",
+    [partial(static_towers, bigrams=0), partial(static_towers, bigrams=50), partial(mixed_towers, kind="sum")],
+    ids=["words", "bigrams", "mixed"],
+)
+def test_the_model_card_s_own_code_runs(towers: Callable[[Path], Towers], tmp_path: Path) -> None:
+    classifier = Classifier.build(towers(tmp_path / "start").eval(), catalogue())
     classifier.save(tmp_path / "model")
     card = (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
     code = card.split("```python")[3].split("```")[0].replace("this-folder", str(tmp_path / "model"))

@@ -290,6 +290,30 @@ def test_the_commands_learn_list_export_and_undo(model: Path, tmp_path: Path) ->
     refused(command("learn", model, file.rename(tmp_path / "corrections.jsonl")), "corrections.jsonl", "labels")
 
 
+def corrections(path: Path, content: str) -> tuple[list[tuple[tuple[str, ...], ...]], list[str]]:
+    """Right and wrong labels of each row, and what was told, where f, l and t are known."""
+    told: list[str] = []
+    path.write_text(content, encoding="utf-8")
+    return [(one.labels, one.wrong) for one in read_corrections(path, {"f", "l", "t"}, told.append)], told
+
+
+def test_corrections_are_parted_into_labels_that_the_model_knows(tmp_path: Path) -> None:
+    csv, jsonl = tmp_path / "c.csv", tmp_path / "c.jsonl"
+    assert corrections(csv, 'text,labels,wrong\na,"f,t",\n')[0] == [(("f", "t"), ())]
+    assert corrections(csv, "text,labels,wrong\na,f,l;t\n")[0] == [(("f",), ("l", "t"))]
+    found, told = corrections(csv, "body,tags,wrong\na,f|t,l\nb,t,\n")
+    assert found == [(("f", "t"), ("l",)), (("t",), ())] and "labels in 'tags'" in told[0]
+    assert corrections(csv, "text,wrong\na,l\n")[0] == [((), ("l",))]
+    rows = '{"text": "a", "labels": []}\n{"text": "b", "labels": ["f"]}\n{"text": "c", "labels": []}\n'
+    assert corrections(jsonl, rows) == ([(("f",), ())], ["2 rows name no label, and are passed over"])
+
+
+def test_right_labels_need_not_be_given_where_some_are_wrong(model: Path) -> None:
+    classifier = Classifier.load(model)
+    assert classifier.learn([TEXT], wrong=["l"]) == 1
+    assert (classifier.examples()[0].labels, classifier.examples()[0].wrong) == ((), ("l",))
+
+
 def test_examples_become_training_data_with_labels_that_came_later(model: Path, tmp_path: Path) -> None:
     data = tmp_path / "data.jsonl"
     data.write_text('{"text": "fish", "labels": ["f"]}\n{"text": "tax", "labels": ["t"]}\n', encoding="utf-8")

@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import shutil
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from miniature import LABELS, TOPICS, command, refused
+from miniature import LABELS, TOPICS, command, refused, write_recipe
 from tiny import tiny_default_model
 from umpteen.data.dataset import given_dataset, open_dataset
-from umpteen.errors import BadInput
+from umpteen.errors import BadInput, Stopped
 from umpteen.model.classifier import Classifier
 from umpteen.model.fit import _Pace, fit, fit_data, sized
+from umpteen.training.checkpoint import Checkpoints, TrainState
 from umpteen.training.observer import Silence
 
 
@@ -200,6 +202,108 @@ def test_columns_of_a_frame_are_fitted_and_labels_may_have_texts_of_their_own(tm
     known = dict(zip(model.labels.keys, model.labels.texts, strict=True))
     assert known == {"a": "fishing law", "b": "b", "c_d": "c d", "later": "a label that no text has yet"}
     assert model.predict(["law of fish"], k=1)[0][0].key == "a" and (tmp_path / "model").exists()
+
+
+class Column:
+    """As polars and pyarrow have them, under a name of theirs."""
+
+    def __init__(self, *values: Any, name: str = "to_pylist") -> None:
+        setattr(self, name, lambda: list(values))
+
+
+def test_columns_are_read_in_their_order_whatever_their_rows_are_called(fitted: tuple[Path, dict[str, Any]]) -> None:
+    pandas = pytest.importorskip("pandas")
+    model, texts = Classifier.load(fitted[0] / "model"), ["law of fish", "book of network", "dog of tree"]
+    expected = model.predict(texts)
+    for column in (pandas.Series(texts, index=[2, 0, 7]), Column(*texts), Column(*texts, name="to_list")):
+        assert model.predict(column) == expected  # type: ignore[arg-type]
+
+
+def test_labels_of_columns_are_keys_whatever_holds_them() -> None:
+    pandas, numpy = pytest.importorskip("pandas"), pytest.importorskip("numpy")
+    texts = ["a", "b", "c"]
+
+    def keys(labels: Any) -> list[list[str]]:
+        found = given_dataset(texts, labels)
+        return [[found.labels.keys[row] for row in found.train.relevance.of(query)] for query in range(3)]
+
+    assert keys(pandas.Series([1, None, 3])) == [["1"], [], ["3"]]  # as floats, beside the gap
+    assert keys(pandas.array(["x", None, "y"], dtype="string")) == [["x"], [], ["y"]]
+    assert keys(list(numpy.array([4, 5, 4]))) == [["4"], ["5"], ["4"]]
+    assert keys(Column(["x", None], (), numpy.array(["y"]))) == [["x"], [], ["y"]]
+    with pytest.raises(BadInput, match=r"labels\[1\] is 0\.5, which is no label"):
+        given_dataset(texts, [1, 0.5, 2])
+    with pytest.raises(BadInput, match=r"a table of 3 × 2.*LabelClassifier"):
+        given_dataset(texts, numpy.array([[0, 1], [1, 0], [1, 1]]))
+
+
+def test_what_separates_labels_in_a_small_file_is_known_by_the_model(
+    fitted: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    other = tmp_path / "few.csv"
+    other.write_text('said,about\nlaw of fish,"law of fish,law"\ndog of tree,"dog of tree,never seen"\n')
+    asked = ("evaluate", fitted[0] / "model", other, "--text", "said", "--labels", "about", "--json")
+    told = json.loads(command(*asked).out)
+    assert told["labels_left_out"] == 1 and told["metrics"]["R@10"] == 100
+    refused(command(*asked, "--separator", "|"), "2 of 2 labels of few are not in the model")  # as it was asked for
+
+
+def test_a_fit_that_is_stopped_while_it_compares_loses_nothing(tmp_path: Path) -> None:
+    table = write_table(tmp_path / "tickets.csv", 90)
+
+    class StoppedAt(Silence):
+        def notice(self, message: str) -> None:
+            if message.startswith("on validation, beside"):
+                raise KeyboardInterrupt
+
+    asked: dict[str, Any] = {"trials": 1, "recipe": "static"}
+    with pytest.raises(Stopped, match="the same command goes on"):
+        fit_data(str(table), tmp_path / "model", **asked, observer=StoppedAt())
+    assert not (tmp_path / "model").exists()
+    trials = (tmp_path / "model.fit" / "trials.jsonl").read_text()
+    found = fit_data(str(table), tmp_path / "model", **asked)
+    assert set(found.reports) > {"umpteen"} and [json.dumps(trial) for trial in found.trials] == trials.splitlines()
+
+
+def test_a_stopped_call_goes_on_though_its_data_lies_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [f"{label} number {number}" for number in range(12) for label in LABELS]
+    recipe = str(write_recipe(tmp_path, "training.checkpoint_minutes=0", "training.steps=12"))
+    asked: dict[str, Any] = {"trials": 1, "recipe": recipe, "quiet": True}
+    real, steps = Checkpoints.save, list[int]()
+
+    def dies(own: Checkpoints, state: TrainState, *rest: Any) -> None:
+        real(own, state, *rest)
+        steps.append(state.step)
+        raise Stopped("enough", signal=signal.SIGTERM)
+
+    monkeypatch.setattr(Checkpoints, "save", dies)
+    with pytest.raises(Stopped, match="nothing is kept; with an `output`"):
+        fit(texts, LABELS * 12, **asked)
+    with pytest.raises(Stopped, match="the same command goes on"):
+        fit(texts, LABELS * 12, **asked, output=tmp_path / "model")
+    monkeypatch.setattr(Checkpoints, "save", lambda own, state, *rest: steps.append(state.step))
+    fit(texts, LABELS * 12, **asked, output=tmp_path / "model")
+    assert steps[:2] == [1, 1] and steps[2] == 2
+
+
+def test_with_more_time_it_is_decided_anew_what_the_time_allows(tmp_path: Path) -> None:
+    table = write_table(tmp_path / "tickets.csv", 90)
+
+    class StoppedAt(Silence):
+        def __init__(self, beginning: str) -> None:
+            self.beginning = beginning
+
+        def notice(self, message: str) -> None:
+            if message.startswith(self.beginning):
+                raise KeyboardInterrupt
+
+    def decided(minutes: float) -> list[Any]:
+        with pytest.raises(Stopped):
+            fit_data(str(table), tmp_path / "model", minutes=minutes, trials=1, observer=StoppedAt("n-grams"))
+        return list(json.loads((tmp_path / "model.fit" / "decided.json").read_text()))
+
+    seconds = [decided(minutes)[-1] for minutes in (10, 5, 20)]
+    assert seconds[0] == seconds[1] < seconds[2]
 
 
 def test_a_classifier_evaluates_and_calibrates_itself_as_the_commands_do(

@@ -74,6 +74,7 @@ def test_a_fitted_model_ranks_as_its_parts_say_and_is_whole(home: Path) -> None:
 def test_a_classifier_saved_again_keeps_its_ranker(home: Path) -> None:
     fit_ranker(home / "model", data_of(home), RankerSettings(candidates=7, characters=(2, 3)), weight=0.4)
     loaded = Classifier.load(home / "model")
+    assert loaded.report is None  # nobody has judged it with this weight
     loaded.save(home / "again")
     again = Classifier.load(home / "again")
     assert verify(home / "again") == []

@@ -76,7 +76,8 @@ def evaluate(
         said = {name: asked.pop(name) for name in ("text", "labels", "separator")}
         dataset = watch.open_dataset(with_asked(source, said))
         known = set(classifiers[0].labels.keys)
-        if dataset.labels_are_named and (mark := parting(dataset.labels.keys, known)):  # a small file may not show it
+        mark = parting(dataset.labels.keys, known) if dataset.labels_are_named and not said["separator"] else None
+        if mark:  # which a small file may not show
             dataset = watch.open_dataset(with_asked(source, said | {"separator": mark}))
         split = split or ("test" if dataset.test or not dataset.is_one_file else "train")
         if dataset.is_one_file and dataset.fingerprint == classifiers[0].data.get("fingerprint"):

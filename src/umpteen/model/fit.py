@@ -216,10 +216,11 @@ class _Search:
         self._began, self._seconds = time.monotonic(), seconds
         self._decided = folder / "decided.json"  # what the time allows was measured once
         self._recipe, self._sized, self._limit = recipe, sized(dataset, recipe), FIRST_SHARE * seconds
+        self._decided_for = seconds
         if self._decided.exists():
             recipe, settings, allowed = json.loads(self._decided.read_bytes())
             if seconds <= allowed:  # with more, it may allow more
-                self._recipe, self._sized, self._limit = recipe, tuple(settings), math.inf
+                self._recipe, self._sized, self._limit, self._decided_for = recipe, tuple(settings), math.inf, allowed
         self._tried: dict[str, dict[str, Any]] = {}
         own = self.config(())
         self.held_out = dataset.with_validation(own.data.validation_fraction, seed)
@@ -305,7 +306,7 @@ class _Search:
                 self._attempt(())
             except _TooSlow as found:
                 self._make_quicker(found)
-        write_atomically(self._decided, json.dumps([self._recipe, self._sized, self._seconds]))
+        write_atomically(self._decided, json.dumps([self._recipe, self._sized, self._decided_for]))
         try:
             climb(usual_choices(self.config(())), trials, self._attempt)
         except _Over:

@@ -12,29 +12,31 @@ const MEANING = {
   PSnDCG: "nDCG in which rare labels count more",
 };
 
-export function metrics(report) {
+/** `meaning` says of what they are. */
+export function metrics(report, meaning = measured(report)) {
   const names = Object.keys(report.metrics);
   const ks = [...new Set(names.filter((name) => name.includes("@")).map((name) => Number(name.split("@")[1])))].sort((a, b) => a - b);
   const columns = Object.keys(NAMES).filter((column) => names.some((name) => name.startsWith(`${column}@`)));
   const others = names.filter((name) => !name.includes("@"));
   const head = el("tr", {}, el("th", { scope: "col" }, "k"), columns.map((column) => el("th", { scope: "col" }, NAMES[column])));
   const rows = ks.map((k) => el("tr", {}, el("th", { scope: "row" }, count(k)), columns.map((column) => cell(report, `${column}@${k}`))));
-  const { A, B } = report.propensity ?? {};
   return el(
     "div",
     {},
     el("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Metrics" }, el("table", { class: "metrics" }, el("thead", {}, head), el("tbody", {}, rows))),
     others.length ? el("dl", { class: "facts" }, others.map((name) => [el("dt", {}, name), el("dd", {}, withInterval(report, name))]).flat()) : null,
-    el(
-      "p",
-      { class: "soft small" },
-      `In percent, of ${count(report.queries)} texts`,
-      report.queries_left_out ? `, ${count(report.queries_left_out)} without a right label left out` : "",
-      Object.keys(report.intervals ?? {}).length ? "; below each figure its 95 % interval" : "",
-      A !== undefined ? `; propensity A ${A}, B ${B}.` : ".",
-    ),
+    el("p", { class: "soft small" }, meaning),
     el("details", {}, el("summary", {}, "What they mean"), el("dl", { class: "facts" }, columns.map((column) => [el("dt", {}, `${column}@k`), el("dd", {}, MEANING[column])]).flat())),
   );
+}
+
+function measured({ queries, queries_left_out: left, intervals = {}, propensity: { A, B } = {} }) {
+  return [
+    `In percent, of ${count(queries)} texts`,
+    left ? `, ${count(left)} without a right label left out` : "",
+    Object.keys(intervals).length ? "; below each figure its 95 % interval" : "",
+    A !== undefined ? `; propensity A ${A}, B ${B}.` : ".",
+  ].join("");
 }
 
 function cell(report, name) {

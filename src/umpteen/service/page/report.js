@@ -20,13 +20,15 @@ export function show() {
   render(service.report);
 }
 
-function render({ report, calibration: fitted, certificate, data, training, recipe }) {
-  say(at("report-facts"), report ? `judged on ${plural(report.queries, "text")}` : "");
+function render({ report, calibration: fitted, certificate, data, training: { held_out: earlier = {}, ...training } = {} }) {
+  const isEarlier = !report && Object.keys(earlier).length > 0;
+  say(at("report-facts"), report ? `judged on ${plural(report.queries, "text")}` : isEarlier ? "judged on validation, before the last fit" : "");
   at("report-body").replaceChildren(
-    ...(report ? [section("Metrics", metrics(report)), section("Rare and frequent labels", deciles(report))] : [noReport()]),
+    section("Metrics", ...(report ? [metrics(report)] : isEarlier ? judgedEarlier(earlier) : [noReport()])),
+    ...(report ? [section("Rare and frequent labels", deciles(report))] : []),
     section("Calibration", fitted ? calibration(fitted) : missing("Scores are not turned into probabilities yet.", "umpteen calibrate MODEL --data DATA")),
     section("Index", certificate ? certified(certificate) : exact()),
-    section("Model", service.model ? about({ ...service.model, data, training }) : null, recipe ? written(recipe) : null),
+    section("Model", service.model ? about({ ...service.model, data, training }) : null),
   );
 }
 
@@ -37,7 +39,13 @@ function missing(what, command) {
 }
 
 function noReport() {
-  return section("Metrics", missing("This model was saved without a report. What it gets right on your data:", "umpteen evaluate MODEL DATA"));
+  return missing("This model was saved without a report. What it gets right on your data:", "umpteen evaluate MODEL DATA");
+}
+
+/** What fit keeps: its model is trained on validation, too, so nothing is left to judge it on. */
+function judgedEarlier(reached) {
+  const meaning = "In percent, on validation: what the same settings reached when they were trained without it. This model was then trained on validation, too.";
+  return [metrics({ metrics: reached }, meaning), missing("What this model gets right on other texts:", "umpteen evaluate MODEL DATA")];
 }
 
 function exact() {
@@ -54,5 +62,3 @@ function exact() {
 function about({ name, labels, version, dimension, encoder, ranker, data, training, limits }) {
   return definitions({ name, labels, "catalogue version": version, dimension, encoder, ranker, data, training, limits });
 }
-
-const written = (recipe) => el("details", {}, el("summary", {}, "Recipe"), el("pre", { class: "scroll", tabindex: "0" }, recipe));

@@ -10,14 +10,17 @@ import { learn } from "./learning.js";
 import * as learnt from "./learnt.js";
 import { service } from "./service.js";
 import { textsOf } from "./texts.js";
+import * as token from "./token.js";
 
-const LABELS = 5; // of a text
+const LABELS = 5; // of a text: by these it is ordered, and so many are shown at least
 const BATCH = 64; // texts that are asked for together
 const AROUND = 100; // bytes of a request besides its texts
 const MOST = 5000; // texts of a review
 const SHOWN = 10; // at once
+const LEARNT = 10_000; // texts learnt before, the newest: the service tells no more at once
 
 let items = []; // { text, labels, certainty, card, done: whether it was learnt or skipped }
+let source = null; // { said: what they were taken from, unfit, learnt: how many were left out; null if that is not known }
 let failed = false; // whether the last question was not answered
 let run = 0; // of the questions; an older one's answers are dropped
 
@@ -36,6 +39,7 @@ export function start() {
   at("other-texts").addEventListener("click", () => {
     run += 1;
     items = [];
+    source = null;
     trouble("");
     at("lines").focus();
   });
@@ -44,16 +48,19 @@ export function start() {
 
 export function show() {}
 
-function begin(name, content) {
-  sayOrHide(at("review-trouble"), "");
+async function begin(name, content) {
+  source = null;
+  trouble("");
   try {
     const { texts, said } = textsOf(name, content);
+    if (!texts.length) throw new SyntaxError("there is no text in it");
     const longest = service.model?.limits?.text_characters ?? Infinity;
-    const kept = texts.filter((text) => characters(text) <= longest).slice(0, MOST);
-    if (!kept.length) throw new SyntaxError("there is no text in it");
-    const left = texts.length - kept.length;
-    say(at("intake-said"), `${plural(kept.length, "text")} from ${said}${left ? `; ${count(left)} left out, too long or too many` : ""}`);
-    items = kept.map((text) => ({ text, labels: [], certainty: null, card: null, done: false }));
+    const short = texts.filter((text) => characters(text) <= longest);
+    const mine = (source = { said, unfit: texts.length - short.length, learnt: null });
+    items = short.map((text) => ({ text, labels: [], certainty: null, card: null, done: false }));
+    await leaveOut();
+    if (source !== mine) return;
+    source.unfit += items.splice(MOST).length;
     ask(items);
   } catch (error) {
     if (!(error instanceof SyntaxError)) throw error;
@@ -61,15 +68,37 @@ function begin(name, content) {
   }
 }
 
+/** Leaves out the texts that were learnt before. They are told to who has the token: else it is done after the first lesson. */
+async function leaveOut() {
+  const mine = source;
+  if (mine?.learnt !== null || !service.model?.editable || token.kept() === null) return;
+  try {
+    const { examples } = await api.examples(LEARNT, token.kept());
+    if (source !== mine) return;
+    const before = new Set(examples.map(({ text }) => text.trim()));
+    const others = items.filter(({ text, done }) => done || !before.has(text));
+    mine.learnt = items.length - others.length;
+    items = others;
+  } catch (error) {
+    if (error.passes === undefined) throw error; // else the next lesson tries again
+  }
+}
+
 /** Asks for the labels of these texts, batch by batch; the list is in order once all have come. */
 async function ask(wanted) {
   const mine = (run += 1);
+  const k = width();
   for (const item of wanted) item.certainty = null;
   trouble("");
-  for (const some of batches(wanted)) {
-    const results = await answers(some, () => mine === run);
+  for (const some of batches(wanted, k)) {
+    const results = await answers(some, k, () => mine === run);
     if (results === null) return;
-    some.forEach((item, place) => Object.assign(item, { labels: results[place].labels, certainty: certainty(results[place].labels), card: null }));
+    some.forEach((item, place) => {
+      const { labels } = results[place];
+      const would = given(labels);
+      const shown = labels.filter((label, rank) => rank < LABELS || would.includes(label));
+      Object.assign(item, { labels: shown, certainty: certainty(labels.slice(0, LABELS)), card: null });
+    });
     trouble("");
   }
   items.sort((one, two) => one.certainty - two.certainty);
@@ -77,9 +106,10 @@ async function ask(wanted) {
 }
 
 /** The texts in as many requests as it takes for each to stay within the service's limits. */
-function* batches(wanted) {
+function* batches(wanted, k) {
   const limits = service.model?.limits ?? {};
-  const most = [Math.min(BATCH, limits.texts ?? BATCH), limits.characters ?? Infinity, (limits.body_bytes ?? Infinity) - AROUND];
+  const texts = Math.max(1, Math.min(BATCH, limits.texts ?? BATCH, Math.floor((limits.answers ?? Infinity) / k)));
+  const most = [texts, limits.characters ?? Infinity, (limits.body_bytes ?? Infinity) - AROUND];
   let some = [];
   let sums = [0, 0, 0];
   for (const item of wanted) {
@@ -95,8 +125,8 @@ function* batches(wanted) {
 }
 
 /** What the service says of these texts, asked again while a failure may pass; null if it refuses, or nobody waits. */
-async function answers(some, isWanted) {
-  const question = { texts: some.map(({ text }) => text), k: Math.min(LABELS, service.model?.labels ?? LABELS) };
+async function answers(some, k, isWanted) {
+  const question = { texts: some.map(({ text }) => text), k };
   for (let attempt = 0; isWanted(); attempt += 1) {
     try {
       const { results } = await api.predict(question);
@@ -133,6 +163,7 @@ function render() {
   const complete = asked === items.length;
   at("intake").hidden = items.length > 0;
   at("queue").hidden = items.length === 0;
+  say(at("intake-said"), source ? taken(source) : "");
   at("again").hidden = !(complete || failed) || done === items.length;
   say(at("progress-said"), complete ? `${count(done)} of ${plural(items.length, "text")} reviewed` : `${count(asked)} of ${plural(items.length, "text")} read`);
   at("progress").value = (complete ? done : asked) / Math.max(1, items.length);
@@ -141,16 +172,29 @@ function render() {
   sayOrHide(at("cards-more"), left.length > SHOWN ? `${plural(left.length - SHOWN, "more text")} after these.` : complete && items.length && !left.length ? "All texts are reviewed." : "");
 }
 
-/** The labels the model would give by its best number; they can be accepted all at once. */
-function given({ labels }) {
-  const least = service.report?.calibration?.rules?.f1?.threshold;
-  return least === undefined ? labels.slice(0, 1) : labels.filter(({ probability }) => probability >= least);
+/** What is said of where the texts are from. */
+function taken({ said, unfit, learnt: before }) {
+  const left = [unfit ? `${count(unfit)} left out, too long or too many` : "", before ? `${count(before)} left out, learnt before` : ""];
+  return [`${plural(items.length, "text")} from ${said}`, ...left.filter(Boolean)].join("; ");
+}
+
+/** The rule by which the model gives its best number of labels, if it has probabilities. */
+const rule = () => service.report?.calibration?.rules?.f1;
+
+/** Of how many labels a text's are chosen: of all that the rule may give. */
+const width = () => Math.min(Math.max(LABELS, rule()?.at_most ?? 0), service.model?.labels ?? LABELS, service.model?.limits?.k ?? LABELS);
+
+/** The labels the model would give; they can be accepted all at once. */
+function given(labels) {
+  if (!rule()) return labels.slice(0, 1);
+  const { threshold, at_most: most } = rule();
+  return labels.slice(0, most).filter(({ probability }) => probability >= threshold);
 }
 
 function cardOf(item) {
   const editable = service.model?.editable ?? false;
   const judgement = new Judgement(item.text, () => judging.update());
-  const would = given(item);
+  const would = given(item.labels);
   const finish = (done) => {
     const place = [...at("cards").children].indexOf(item.card);
     item.done = done;
@@ -161,11 +205,15 @@ function cardOf(item) {
   };
   const teach = async (example) => {
     const taught = await learn(example, () => finish(false));
-    if (taught) finish(true);
+    if (taught) {
+      item.done = true; // what was learnt before is something else
+      await leaveOut();
+      finish(true);
+    }
     return taught;
   };
   const accept = el("button", { type: "button", onclick: () => {
-    for (const label of would) judgement.right.has(label.key) || judgement.say("right", label);
+    for (const label of would) judgement.right.has(label.key) || judgement.wrong.has(label.key) || judgement.say("right", label);
     item.card.querySelector(".teach .main").click();
   } }, would.length === 1 ? "Accept the first" : `Accept the first ${would.length}`);
   const skip = el("button", { type: "button", onclick: () => finish(true) }, "Skip");

@@ -1,23 +1,29 @@
 // Texts out of what people have: lines, tables with commas or tabs, JSON lines.
 
-const NAMES = ["text", "body", "content", "title", "description", "sentence", "query", "document", "question", "abstract"];
+// As data/formats/columns.py knows them.
+const TEXTS = ["text", "texts", "body", "content", "abstract", "description", "document", "sentence", "query", "question"];
+const TITLES = ["title", "headline", "name"]; // come before such a text, or stand in for it
+const LABELS = ["labels", "label", "tags", "tag", "categories", "category", "topics", "topic", "keywords", "subjects"];
 
 /** The distinct texts of a file by its name, and what they were taken from. */
 export function textsOf(name, content) {
   const kind = /\.(csv|tsv|jsonl|ndjson|json)$/i.exec(name)?.[1].toLowerCase() ?? "txt";
   const plain = content.replace(/^\uFEFF/, "");
-  const [texts, said] = kind === "csv" || kind === "tsv" ? column(cells(plain, kind === "csv" ? "," : "\t")) : kind === "txt" ? [lines(plain), "lines"] : objects(plain);
+  const [texts, said] = kind === "csv" || kind === "tsv" ? table(cells(plain, kind === "csv" ? "," : "\t")) : kind === "txt" ? [lines(plain), "lines"] : objects(plain);
   return { texts: [...new Set(texts.map((text) => text.trim()).filter(Boolean))], said };
 }
 
 const lines = (content) => content.split(/\r?\n/);
 
-/** JSON lines, or one list: texts themselves, or objects that have one. */
+/** JSON lines, or one list: texts themselves, or objects that have some. */
 function objects(content) {
   const rows = content.trimStart().startsWith("[") ? JSON.parse(content) : lines(content).filter((line) => line.trim()).map((line) => JSON.parse(line));
-  const first = rows.find((row) => row !== null && typeof row === "object") ?? {};
-  const field = NAMES.find((name) => typeof first[name] === "string") ?? Object.keys(first).find((name) => typeof first[name] === "string");
-  return [rows.map((row) => (typeof row === "string" ? row : String(row?.[field] ?? ""))), field ? `the field ${field}` : "strings"];
+  const plain = rows.filter((row) => typeof row === "string");
+  const records = rows.filter((row) => row !== null && typeof row === "object");
+  const fields = [...new Set(records.flatMap((record) => Object.keys(record).filter((field) => typeof record[field] === "string")))];
+  if (!fields.length) return [plain, "strings"];
+  const [texts, said] = joined(fields, records.map((record) => fields.map((field) => (typeof record[field] === "string" ? record[field] : ""))), "field");
+  return [[...plain, ...texts], said];
 }
 
 /** A table's rows of cells; a cell in quotes may hold separators, line ends and doubled quotes. */
@@ -36,13 +42,30 @@ function cells(content, separator) {
   return rows.filter((row) => row.some((cell) => cell.trim()));
 }
 
-/** The column that has a known name, or else, of a table without a header, the one with the longest texts. */
-function column(rows) {
+/** The first row is a header, unless it is a text itself: the one cell of a column that has no known name. */
+function table(rows) {
   if (!rows.length) return [[], "no rows"];
-  const header = rows[0].map((cell) => cell.trim().toLowerCase());
-  const name = NAMES.find((one) => header.includes(one));
-  if (name) return [rows.slice(1).map((row) => row[header.indexOf(name)] ?? ""), `the column ${name}`];
-  const length = (place) => rows.reduce((sum, row) => sum + (row[place]?.length ?? 0), 0);
-  const longest = rows[0].map((_, place) => place).sort((one, two) => length(two) - length(one))[0];
-  return [rows.map((row) => row[longest] ?? ""), `column ${longest + 1}, the longest`];
+  const [header, ...others] = rows;
+  if (header.length === 1 && ![...TEXTS, ...TITLES].includes(known(header[0]))) return [rows.map(([cell]) => cell), "the one column"];
+  return joined(header, others, "column");
+}
+
+const known = (name) => name.trim().toLowerCase();
+
+/** The texts in the columns that hold them, which are told. */
+function joined(header, rows, noun) {
+  const places = textPlaces(header.map(known), rows);
+  const names = places.map((place) => header[place].trim() || `number ${place + 1}`);
+  return [rows.map((row) => places.map((place) => (row[place] ?? "").trim()).join(" ")), `the ${noun}${names.length > 1 ? "s" : ""} ${names.join(" and ")}`];
+}
+
+/** A text, a title and its body, or one of these; where no name is known, the longest that has no labels. */
+function textPlaces(names, rows) {
+  const [body, title] = [TEXTS, TITLES].map((some) => some.map((name) => names.indexOf(name)).find((place) => place >= 0));
+  if (["text", "texts"].includes(names[body])) return [body];
+  const found = [title, body].filter((place) => place !== undefined);
+  if (found.length) return found;
+  const length = (place) => (LABELS.includes(names[place]) ? -1 : rows.reduce((sum, row) => sum + (row[place]?.length ?? 0), 0));
+  const lengths = names.map((_, place) => length(place));
+  return [lengths.indexOf(Math.max(...lengths))];
 }

@@ -20,12 +20,12 @@ export function start(write) {
 
 function know() {
   if (!service.model) return;
-  const { report, data = {}, calibration } = service.report ?? {};
+  const { report, data = {}, training = {}, calibration } = service.report ?? {};
   const facts = [
     ["Labels", `${count(service.model.labels)}${service.model.version ? `, version ${count(service.model.version)}` : ", as trained"}`],
     ["Trained on", data.name ?? null],
     ["Made of", parts(service.model).join(" · ")],
-    ...(report ? worth(report) : calibration ? rule(calibration) : []),
+    ...(report ? [worth(`On ${plural(report.queries, "text")} it was not trained on`, report.metrics)] : [...earlier(training.held_out), ...(calibration ? rule(calibration) : [])]),
   ].filter(([, value]) => value);
   at("knows").replaceChildren(...facts.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]).flat());
 }
@@ -35,14 +35,19 @@ function parts({ dimension, ranker, calibrated, index }) {
   return [`vectors of ${count(dimension)} numbers`, ranker ? "a ranker" : "no ranker", search, calibrated ? "probabilities" : "scores, no probabilities"];
 }
 
-/** The report's first figures, as sentences. */
-function worth({ metrics, queries }) {
-  const said = { "P@1": "the first label is right", "P@5": "of the first five labels are right", "R@10": "of the right labels are among the first ten" };
+/** The first figures, as sentences. */
+function worth(name, metrics) {
+  const said = { "P@1": "the first label is right", "P@5": "of the first five labels are right", "nDCG@5": "the same, where early places count more", "R@10": "of the right labels are among the first ten" };
   const lines = Object.entries(said).filter(([name]) => name in metrics).map(([name, meaning]) => `${points(metrics[name])} %: ${meaning} (${name})`);
-  return [[`On ${plural(queries, "text")} it was not trained on`, el("ul", {}, lines.map((line) => el("li", {}, line)))]];
+  return [name, el("ul", {}, lines.map((line) => el("li", {}, line)))];
 }
 
-/** Where there is no report: what the best number of labels was worth to the calibration. */
+/** Where there is no report: what fit found before it trained on validation, too. */
+function earlier(reached = {}) {
+  return Object.keys(reached).length ? [worth("On validation, before it was trained on that too", reached)] : [];
+}
+
+/** And what the best number of labels was worth to the calibration. */
 function rule({ rules: { f1 }, held_out: { texts } }) {
   if (!f1 || !texts) return [];
   return [[`On ${plural(texts, "text")} held out`, `${points(f1.labels_per_text)} labels a text: ${percent(f1.precision)} of them right, ${percent(f1.recall)} of the right ones found`]];
