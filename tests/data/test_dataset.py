@@ -196,7 +196,7 @@ def test_a_bundled_dataset_is_opened_by_its_name(tmp_path: Path, monkeypatch: py
 
 
 def test_a_name_that_is_neither_folder_nor_bundled_is_refused_with_the_bundled_names() -> None:
-    with pytest.raises(BadInput, match=r"no folder wordnet-noun.*wordnet-nouns"):
+    with pytest.raises(BadInput, match=r"folder wordnet-noun.*wordnet-nouns"):
         open_dataset("wordnet-noun")
 
 

@@ -166,7 +166,7 @@ def _locate(source: str) -> Path:
         return path.resolve()
     if source in names:
         return BUNDLED / source
-    raise BadInput(f"there is no folder {path}, and no bundled dataset of that name (bundled: {', '.join(names)})")
+    raise BadInput(f"there is no file or folder {path}, nor a bundled dataset of that name ({', '.join(names)})")
 
 
 def given_dataset(texts: Any, labels: Any, label_texts: Mapping[str, str] | None = None) -> Dataset:

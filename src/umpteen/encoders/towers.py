@@ -19,7 +19,7 @@ from umpteen.parallel.world import Shard, World
 
 _SAMPLE = 5_000  # texts whose lengths are looked at
 _LONGEST = 512  # tokens that "auto" gives at most; many transformers know no more positions
-_LONGEST_READ_ONCE = 2_048  # of a frozen transformer, which reads what is longer than its positions in pieces
+_LONGEST_READ_ONCE = 2_048  # of a bag, and of a frozen transformer, which reads what is beyond its positions in pieces
 
 
 def with_lengths(config: EncoderConfig, dataset: Dataset) -> EncoderConfig:
@@ -34,7 +34,8 @@ def with_lengths(config: EncoderConfig, dataset: Dataset) -> EncoderConfig:
             return tower
         special = not isinstance(tower, StaticTower)
         window = positions_of(tower.start) if special else None
-        longest = _LONGEST_READ_ONCE if isinstance(tower, FrozenTower) else min(_LONGEST, window or _LONGEST)
+        cheap = isinstance(tower, FrozenTower | StaticTower)
+        longest = _LONGEST_READ_ONCE if cheap else min(_LONGEST, window or _LONGEST)
         tokenizer = TextTokenizer.load(tower.start, longest, special_tokens=special).within(window)
         lengths = [tokenizer.uncut_lengths(sample_of(some)) or [1] for some in texts]
         wanted = max(int(np.percentile(each, 99)) for each in lengths)
