@@ -41,6 +41,16 @@ def prepare(documents: int, words: int, as_json: bool) -> None:
 
 
 @benchmarks.command()
+@click.option("--repeats", default=5, show_default=True, help="Runs in turns; the median counts.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def start(repeats: int, as_json: bool) -> None:
+    """How long `umpteen --help` takes, beside an empty Python."""
+    from benchmarks.start import run
+
+    _print(run(repeats), as_json)
+
+
+@benchmarks.command()
 @click.option("--labels", default=600, show_default=True)
 @click.option("--weights", default=6_000, show_default=True, help="Of each label.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
