@@ -210,6 +210,7 @@ def test_data_is_described_to_people_and_machines(folder: Path) -> None:
     found = json.loads(machines.out)
     assert (found["labels"]["count"], found["splits"]["train"]["queries"]) == (10, 60)
     assert any("60" in line and "train" in line for line in people.out.splitlines())
+    assert found["tokens_cut"] == {"max_length": 128, "share": 0} and "0.0% beyond max_length = 128" in people.out
 
 
 def test_data_is_converted_to_files_people_can_read(folder: Path, tmp_path: Path) -> None:

@@ -43,10 +43,16 @@ def describe(source: str, as_json: bool) -> None:
     """Print sizes, label frequencies, lengths, and what is suspicious in DATA."""
     from umpteen.data.describe import describe as look
     from umpteen.data.describe import lines_of
+    from umpteen.encoders.towers import tokens_beyond
 
     with Watch(quiet=as_json) as watch:
-        described = look(watch.open_dataset(source))
-    tell(as_json, described, *lines_of(described))
+        dataset = watch.open_dataset(source)
+        described = look(dataset)
+        cut = described["tokens_cut"] = tokens_beyond(dataset.train.texts)
+    beyond = (
+        f'tokens      {cut["share"]:.1%} beyond max_length = {cut["max_length"]}; "auto" keeps all of 99 texts in 100'
+    )
+    tell(as_json, described, *lines_of(described), beyond)
 
 
 @data.command()

@@ -1,6 +1,8 @@
 """The two encoders of a dual encoder: built from their settings, started on the training texts, saved and loaded."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -48,10 +50,20 @@ def share_cut(tower: Encoder, texts: Texts) -> float:
     """The share of the texts' tokens that lie beyond the max_length of whatever reads them; of several, the most."""
     some, shares = sample_of(texts), [0.0]
     for leaf, _ in tower.leaves(tokens_now(tower, some[:1])):
-        lengths = np.array(leaf.tokenizer.uncut_lengths(some))
-        beyond = np.maximum(0, lengths - leaf.tokenizer.max_length).sum()
-        shares.append(float(beyond / max(1, lengths.sum())))
+        shares.append(_beyond(leaf.tokenizer.uncut_lengths(some), leaf.tokenizer.max_length))
     return max(shares)
+
+
+def tokens_beyond(texts: Texts) -> dict[str, Any]:
+    """The share of the texts' word pieces that lie beyond the max_length that a bag has unless it is told otherwise."""
+    usual = StaticTower()
+    assert isinstance(usual.max_length, int)
+    lengths = TextTokenizer.load(usual.start, usual.max_length, special_tokens=False).uncut_lengths(sample_of(texts))
+    return {"max_length": usual.max_length, "share": _beyond(lengths, usual.max_length)}
+
+
+def _beyond(lengths: Sequence[int], most: int) -> float:
+    return float(np.maximum(0, np.array(lengths) - most).sum() / max(1, sum(lengths)))
 
 
 def sample_of(texts: Texts) -> list[str]:
