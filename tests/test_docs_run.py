@@ -58,7 +58,7 @@ class Terminal:
 
     def __init__(self, folder: Path, command: Path) -> None:
         self.folder = folder
-        self.environment = {**os.environ, "PATH": f"{command}:{os.environ['PATH']}"}
+        self.environment = {**os.environ, "PATH": f"{command}:{Path(sys.executable).parent}:{os.environ['PATH']}"}
         self.port = 0
         self.answers: list[dict[str, Any]] = []  # that curl printed
         self._service = ExitStack()

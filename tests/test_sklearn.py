@@ -1,5 +1,6 @@
 """The estimator keeps scikit-learn's promises: its own checks, metrics, search, pipelines and pickles."""
 
+import gc
 import pickle
 from pathlib import Path
 from typing import Any, Self
@@ -132,6 +133,7 @@ def test_the_models_folder_goes_when_the_model_does(recipe: str) -> None:
     assert model.predict(TEXTS[:4]).tolist() == LABELS[:4] and model.classes_.tolist() == sorted(LABELS[:4])
     assert np.allclose(model.predict_proba(TEXTS).sum(1), 1)
     del model
+    gc.collect()
     assert not folder.parent.exists()
 
 

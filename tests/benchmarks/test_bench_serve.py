@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from benchmarks.child_service import ChildService, child_service
-from benchmarks.load import Load, run
+from benchmarks.load import Load, measured, run
 from benchmarks.serve import run as bench_serve
 from benchmarks.soak import Soak
 from benchmarks.soak import run as bench_soak
@@ -141,7 +141,22 @@ def test_wrk_sends_the_same_and_its_outcome_is_read(tmp_path: Path, monkeypatch:
     assert outcome["requests"] >= len(BODIES) and outcome["failed"] == 0 and bodies == set(BODIES)
 
 
-def test_the_service_is_measured_beside_an_empty_route(tmp_path: Path) -> None:
+def test_a_process_of_its_own_makes_the_load() -> None:
+    async def whole() -> tuple[dict[str, Any], list[str]]:
+        stub = Stub()
+        async with stub.listening() as port:
+            load = Load(port, BODIES, 0.01, connections=3, warm_up=0.0)
+            return await asyncio.to_thread(measured, load), stub.bodies
+
+    outcome, bodies = asyncio.run(whole())
+    assert outcome["failed"] == 0 and set(bodies) == set(BODIES)
+
+
+def test_the_service_is_measured_beside_an_empty_route(
+    tmp_path: Path, clock: Ticks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("fastest", "measured"):
+        monkeypatch.setattr(f"benchmarks.serve.{name}", lambda load: asyncio.run(run(load)))
     outcome = bench_serve(tiny_model(tmp_path), seconds=0.3, repeats=1, clients=4, minilm_labels=0, texts=20)
     assert outcome["failed"] == 0 and outcome["requests_per_second"] > 0 and outcome["p99_ms"] > 0
     assert outcome["http_ratio"] == pytest.approx(outcome["requests_per_second"] / outcome["empty_requests_per_second"])

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -183,31 +182,41 @@ def test_a_kill_between_the_last_two_renames_loses_nothing(
     assert predict_file(classifier, source, output, Wanted(), resume=True) is None  # nothing is left to do
 
 
+# The command, killed by itself when the answers of its second chunk are written and not yet vouched for.
+KILLED = """
+import os, signal
+from umpteen.cli.main import main
+from umpteen.model.batch import Work
+append, chunks = Work.append, iter(range(1))
+def killed(work, content):
+    append(work, content)
+    next(chunks, None) is None and os.kill(os.getpid(), signal.SIGKILL)
+Work.append = killed
+main()
+"""
+
+
 def test_a_killed_process_is_gone_on_with_from_the_command_line(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(umpteen.model.batch, "TEXTS_AT_A_TIME", 4096)  # as the other process has it
-    texts = [f"{text} {n}" for n in range(2000) for text in TEXTS[:10]]
+    texts = [f"{text} {n}" for n in range(1000) for text in TEXTS[:10]]
     source, output = write(tmp_path / "t.jsonl", texts), tmp_path / "out.jsonl"
     arguments = ["predict", str(home / "model"), "--input", str(source), "--output", str(output)]
-    process = subprocess.Popen([sys.executable, "-m", "umpteen", *arguments], stderr=subprocess.PIPE)
-    answers = folder_of(output) / "answers.jsonl"
-    until = time.monotonic() + 120
-    while not (answers.exists() and answers.stat().st_size) and process.poll() is None and time.monotonic() < until:
-        time.sleep(0.005)
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate()
-    assert not output.exists()
+    ended = subprocess.run([sys.executable, "-c", KILLED, *arguments], stderr=subprocess.PIPE, check=False)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    assert json.loads((folder_of(output) / "progress.json").read_text())["texts"] == 4096
+    assert len(read(folder_of(output) / "answers.jsonl")) == 8192 and not output.exists()
     outcome = command(*arguments, "--resume", "--json")
     assert outcome.code == 0, outcome.err
     assert json.loads(outcome.out) == {
         "output": str(output),
         "complete": True,
-        "texts": 20_000,
-        "labels": 100_000,
+        "texts": 10_000,
+        "labels": 50_000,
         "bad_rows": 0,
     }
-    assert [answer["line"] for answer in read(output)] == list(range(1, 20_001))
+    assert [answer["line"] for answer in read(output)] == list(range(1, 10_001))
 
 
 def test_an_unfinished_prediction_goes_on_only_with_the_same_input_settings_and_model(
@@ -505,7 +514,7 @@ def test_memory_does_not_grow_with_the_file(
         predict_file(classifier, source, tmp_path / f"{count}.jsonl", Wanted(k=2))
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-    assert peaks[1] < 2 * peaks[0] and peaks[1] < source.stat().st_size / 3
+    assert peaks[1] < 2 * peaks[0] and peaks[1] < source.stat().st_size / 2
 
 
 def test_memory_does_not_grow_with_the_matrix(

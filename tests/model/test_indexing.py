@@ -97,6 +97,16 @@ def answers(model: Path, *, index: bool = True) -> list[list[tuple[str, float]]]
     return [[(label.text, label.score) for label in labels] for labels in found]
 
 
+def same_answers(kind: str, found: list[list[tuple[str, float]]], expected: list[list[tuple[str, float]]]) -> None:
+    """To rounding; where graphs or lists decide, which come out otherwise on other processors, one in ten may miss."""
+    if kind in ("exact", "faiss-flat"):
+        same_numbers(found, expected)
+    both = [(dict(some), dict(others)) for some, others in zip(found, expected, strict=True)]
+    common = [(some[text], others[text]) for some, others in both for text in some.keys() & others.keys()]
+    same_numbers([score for score, _ in common], [score for _, score in common])
+    assert len(common) >= 0.9 * sum(len(others) for _, others in both)
+
+
 def parts_in(model: Path) -> set[str]:
     """The folders of indexes, old and new."""
     return {path.name for path in model.glob("index-*")}
@@ -115,7 +125,7 @@ def test_a_model_answers_through_its_index_as_it_did_without(kind: str, model: P
     opened = Classifier.load(model)
     assert opened.index.kind == kind
     opened.index.close()
-    same_numbers(answers(model), before)
+    same_answers(kind, answers(model), before)
     assert verify(model) == []
     remove_index(model)
     assert Classifier.load(model).index.kind == "exact" and index_part(model) is None
@@ -135,7 +145,7 @@ def test_labels_that_change_after_and_before_the_index_was_built_are_found(kind:
     changing.retire_labels(["early", "L10"])
     changing.add_labels({"L9": label_texts()["L9"]})
     changing.index.close()
-    same_numbers(answers(model), answers(model, index=False))
+    same_answers(kind, answers(model), answers(model, index=False))
     opened = Classifier.load(model)
     assert opened.index.kind == kind
     assert [label[0].key for label in opened.predict(["dog dog library", "book book law", "law law law"], 1)] == [
@@ -149,7 +159,7 @@ def test_labels_that_change_after_and_before_the_index_was_built_are_found(kind:
     part = index_part(model)
     assert part is not None and part.labels_version == open_labels(model).labels.version
     assert sync_index(model) == 0
-    same_numbers(answers(model), answers(model, index=False))
+    same_answers(kind, answers(model), answers(model, index=False))
     assert verify(model) == []
 
 
@@ -165,15 +175,15 @@ def test_labels_that_came_and_went_trouble_no_index(kind: str, model: Path) -> N
     build_index(model, kind, k=5, sample=of_label_texts(Classifier.load(model).labels, 100))
     come_and_go("early")  # again, after the index was built
     come_and_go("late")
-    same_numbers(answers(model), before)
+    same_answers(kind, answers(model), before)
     sync_index(model)
-    same_numbers(answers(model), before)
+    same_answers(kind, answers(model), before)
     compact(model)
-    same_numbers(answers(model), before)
+    same_answers(kind, answers(model), before)
     assert verify(model) == []
     build_index(model, kind, k=5, sample=of_label_texts(Classifier.load(model).labels, 100))
     come_and_go("later still")
-    same_numbers(answers(model), before)
+    same_answers(kind, answers(model), before)
 
 
 def test_the_unfinished_work_of_others_never_becomes_part_of_a_model(model: Path) -> None:
@@ -524,7 +534,7 @@ def test_an_index_that_changes_while_it_is_opened_is_opened_whole_and_followed_b
     assert classifier.index.kind == "faiss-flat" and old in parts_in(model)
     assert classifier.refresh() and classifier.index.kind == (then or "exact")
     found = [[(label.text, label.score) for label in labels] for labels in classifier.predict(QUERIES, 5)]
-    same_numbers(found, before)
+    same_answers(then or "exact", found, before)
     ModelFolder(model).sweep()
     part = index_part(model)
     assert parts_in(model) == ({part.folder} if part else set())
@@ -543,7 +553,7 @@ def test_an_embedded_milvus_is_opened_again_after_it_was_replaced_and_after_it_w
     second = opened()
     second.index.close()
     first.index.close()
-    same_numbers(answers(model), before)
+    same_answers("milvus", answers(model), before)
 
     third = opened()
     third.add_labels({"late": "dog dog library"})

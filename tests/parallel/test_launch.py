@@ -37,11 +37,14 @@ LOST = "another process of this run has ended"
 class Launched:
     """A launcher and its processes, under way."""
 
-    def __init__(self, folder: Path, how: Sequence[str], *options: str) -> None:
+    def __init__(self, folder: Path, how: Sequence[str], *options: str, fault: str = "") -> None:
         self._log = folder / "log"
         self._metrics = folder / "model.training" / "metrics.jsonl"
         arguments = [*how, str(folder / "recipe.toml"), "--output", str(folder / "model"), *options]
         environment = {**os.environ, "TMPDIR": str(folder), "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "600"}
+        if fault:
+            path = f"{Path(__file__).parent / 'faults'}:{os.environ.get('PYTHONPATH', '')}"
+            environment |= {"PYTHONPATH": path, "UMPTEEN_TEST_FAULT": fault}
         with self._log.open("w") as log:
             self.launcher = subprocess.Popen([sys.executable, *arguments], stdout=log, stderr=log, env=environment)
 
@@ -111,8 +114,8 @@ def launched(folder: Path) -> Iterator[type[Launched]]:
     runs: list[Launched] = []
 
     class Watched(Launched):
-        def __init__(self, how: Sequence[str], *options: str) -> None:
-            super().__init__(folder, how, *options)
+        def __init__(self, how: Sequence[str], *options: str, fault: str = "") -> None:
+            super().__init__(folder, how, *options, fault=fault)
             runs.append(self)
 
     yield Watched
@@ -136,26 +139,19 @@ def test_two_processes_make_the_model_of_one(launched: type[Launched], folder: P
     assert outcome.code == 0, outcome.err
     assert outcome.err.count("saved ") == 1 and outcome.err.count("validation after step 20") == 1
     told = re.sub(r"warning: 2 processes share 1 cores.*", "", outcome.err)  # true where it is
-    assert "rror" not in told and "warn" not in told.lower()
+    assert not re.search(r"^(error|warning): |Traceback", told, re.MULTILINE)  # others may warn of their own machine
     same_weights(folder, single)
     assert sorted(path.name for path in folder.iterdir()) == ["log", "model", "recipe.toml"]
 
 
-@needs_proc
 def test_stopped_and_killed_it_resumes_on_another_number_of_processes(
     launched: type[Launched], folder: Path, single: Path
 ) -> None:
-    run = launched(UMPTEEN, "--processes", "2")
-    run.wait_for_steps(5)
-    run.launcher.send_signal(signal.SIGTERM)
-    outcome = run.end()
+    outcome = launched(UMPTEEN, "--processes", "2", fault="stop 0").end()
     assert outcome.code == 128 + signal.SIGTERM
     assert outcome.err.count("stopped and saved after step") == 1
 
-    run = launched(UMPTEEN, "--processes", "2", "--resume")
-    run.wait_for_steps(5)
-    os.kill(run.process(rank=1), signal.SIGKILL)
-    outcome = run.end()
+    outcome = launched(UMPTEEN, "--processes", "2", "--resume", fault="kill 1").end()
     assert outcome.code == 1
     assert "resumed after step" in outcome.err
     assert outcome.err.count(LOST) <= 1
@@ -189,12 +185,8 @@ def test_processes_end_and_save_themselves_when_their_launcher_is_killed(
         assert left.begun and (left.folder / "checkpoint").is_dir()
 
 
-@needs_proc
 def test_torchrun_restarts_it_after_a_process_was_killed(launched: type[Launched], folder: Path, single: Path) -> None:
-    run = launched(TORCHRUN)
-    run.wait_for_steps(5)
-    os.kill(run.process(rank=0), signal.SIGKILL)
-    outcome = run.end()
+    outcome = launched(TORCHRUN, fault="kill 0").end()
     assert outcome.code == 0, outcome.err
     assert outcome.err.count(LOST) <= 1
     assert "resumed after step" in outcome.err

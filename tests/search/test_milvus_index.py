@@ -1,5 +1,6 @@
 """Labels in Milvus, embedded or behind an address: right answers, keys and versions kept, absences survived."""
 
+import socket
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -34,6 +35,7 @@ from worlds import run_world
 
 COUNT = 600
 NOTHING = np.arange(0)
+PATIENCE = 120.0  # seconds; only what hangs takes so long
 NOBODY = "http://127.0.0.1:9"  # the discard port, where nobody listens
 
 
@@ -192,8 +194,8 @@ def test_who_cannot_be_reached_is_named() -> None:
         built(MilvusConnection(NOBODY, timeout=1), clustered(9, 1))
 
 
-def eventually(claim: Callable[[], bool], seconds: float = 120) -> bool:
-    end = time.monotonic() + seconds
+def eventually(claim: Callable[[], bool]) -> bool:
+    end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
         if claim():
             return True
@@ -206,7 +208,10 @@ class Server:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self.port = 0
+        self._place = socket.socket()  # keeps the port for it, and lets nobody connect
+        self._place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        self._place.bind(("", 0))
+        self.port = self._place.getsockname()[1]
 
     def start(self) -> str:
         from milvus_lite.adapter.grpc.server import start_server_in_thread
@@ -224,13 +229,14 @@ def server(tmp_path: Path) -> Iterator[Server]:
     made = Server(tmp_path / "server.db")
     yield made
     made.stop()
+    made._place.close()
 
 
 def test_exact_search_answers_while_milvus_is_away_and_milvus_when_it_is_back(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(milvus_connection.TOKEN, "somebody:secret")
-    connection = MilvusConnection(server.start(), timeout=2)
+    connection = MilvusConnection(server.start(), timeout=PATIENCE)
     base = clustered(COUNT, 1)
     queries = clustered(20, 2)
     made = built(connection, base)
@@ -244,6 +250,7 @@ def test_exact_search_answers_while_milvus_is_away_and_milvus_when_it_is_back(
     assert recall(index.search(queries, 10), queries, truth) >= 0.95 and index.away is None
 
     server.stop()
+    connection.timeout = 1
     found = index.search(queries, 10)
     assert found.rows.tolist() == truth.search(queries, 10)
     assert index.away is not None and f"127.0.0.1:{server.port}" in index.away
@@ -251,6 +258,7 @@ def test_exact_search_answers_while_milvus_is_away_and_milvus_when_it_is_back(
     assert index.search(queries, 10).rows.tolist() == truth.search(queries, 10)
     assert eventually(lambda: index.waiting() > 0)  # not while it tries in vain to tell Milvus
 
+    connection.timeout = PATIENCE
     server.start()
     assert eventually(lambda: index.away is None and index.waiting() == 0)
     assert index.version() == 4

@@ -24,9 +24,8 @@ from umpteen.service.settings import ServiceSettings
 LABELS = {"L1": "fish", "L2": "tax law", "L3": "library", "ключ": "図書館 — book", "L5": "dog and tree"}
 TOKEN = "a-token-for-tests"
 AUTHORISED = {"Authorization": f"Bearer {TOKEN}"}
-EDITABLE = ServiceSettings(token=TOKEN)
-
 PATIENCE = 120.0  # seconds; only what hangs takes so long
+EDITABLE = ServiceSettings(token=TOKEN, timeout=PATIENCE, lock_timeout=PATIENCE)
 
 Result = TypeVar("Result")
 
@@ -67,7 +66,7 @@ class Running(NamedTuple):
 @asynccontextmanager
 async def running(model: Path | Classifier, settings: ServiceSettings | None = None) -> AsyncIterator[Running]:
     classifier = model if isinstance(model, Classifier) else Classifier.load(model)
-    app = create_app(classifier, settings)
+    app = create_app(classifier, settings or ServiceSettings(timeout=PATIENCE))
     transport = ASGITransport(app)
     async with app.router.lifespan_context(app), AsyncClient(transport=transport, base_url="http://service") as client:
         yield Running(client, app)
@@ -92,6 +91,12 @@ async def until(claim: Callable[[], bool]) -> None:
     async with asyncio.timeout(PATIENCE):
         while not claim():
             await asyncio.sleep(0.002)
+
+
+async def answered(service: Running, texts: list[str]) -> None:
+    """Asks until there is an answer in time, which a slow machine may not have at once."""
+    while (answer := await service.client.post("/predict", json={"texts": texts})).status_code != 200:
+        assert error_of(answer) == (504, "timeout")
 
 
 def error_of(response: Any) -> tuple[int, str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from service_cases import LABELS, PATIENCE, Running, error_of, in_service
+from service_cases import LABELS, PATIENCE, Running, answered, error_of, in_service
 
 from umpteen.errors import BadInput
 from umpteen.model.classifier import Classifier
@@ -107,7 +107,7 @@ def test_a_batch_holds_no_more_texts_than_it_may_and_a_large_request_goes_alone(
         await holding
         assert all(answer.status_code == 200 for answer in await asyncio.gather(*asked))
 
-    in_service(watched, ask, ServiceSettings(batch_texts=3))
+    in_service(watched, ask, ServiceSettings(timeout=PATIENCE, batch_texts=3))
     assert [len(texts) for texts, _ in watched.calls] == [3, 1, 4]
 
 
@@ -148,7 +148,7 @@ def test_one_text_too_many_is_told_to_come_back(shared_model: Path) -> None:
         assert [answer.status_code for answer in await asyncio.gather(*asked)] == [200] * 3
         assert (await service.ask("dog")).status_code == 200
 
-    in_service(shared_model, ask, ServiceSettings(limits=Limits(waiting_texts=3)))
+    in_service(shared_model, ask, ServiceSettings(timeout=PATIENCE, limits=Limits(waiting_texts=3)))
 
 
 def test_long_texts_that_wait_are_limited_by_their_length(shared_model: Path) -> None:
@@ -161,7 +161,7 @@ def test_long_texts_that_wait_are_limited_by_their_length(shared_model: Path) ->
         await holding
         assert (await waits).status_code == 200 and service.service.batcher.waiting_characters == 0
 
-    in_service(shared_model, ask, ServiceSettings(limits=Limits(waiting_characters=60)))
+    in_service(shared_model, ask, ServiceSettings(timeout=PATIENCE, limits=Limits(waiting_characters=60)))
 
 
 def test_an_empty_queue_takes_a_request_larger_than_itself(shared_model: Path) -> None:
@@ -184,12 +184,6 @@ def test_a_request_that_waits_too_long_is_told_so_and_never_encoded(watched: Wat
         assert service.service.batcher.waiting_texts == 0
 
     in_service(watched, ask, ServiceSettings(timeout=0.1))
-
-
-async def answered(service: Running, texts: list[str]) -> None:
-    """Asks until there is an answer in time, which a slow machine may not have at once."""
-    while (answer := await service.client.post("/predict", json={"texts": texts})).status_code != 200:
-        assert error_of(answer) == (504, "timeout")
 
 
 @pytest.mark.parametrize("limits", [Limits(waiting_texts=3), Limits(waiting_characters=12)])
@@ -234,9 +228,9 @@ def test_texts_that_keep_coming_are_waited_for_and_a_lonely_one_is_not(watched: 
 def test_nothing_is_started_before_the_service_is(shared_model: Path) -> None:
     from umpteen.service.app import create_app
 
-    before = threading.active_count()
+    before = set(threading.enumerate())
     create_app(Classifier.load(shared_model))
-    assert threading.active_count() == before
+    assert set(threading.enumerate()) <= before
 
 
 @pytest.mark.parametrize("texts", [1, 200])

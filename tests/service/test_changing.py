@@ -26,8 +26,8 @@ def adding(service: Running, key: str, text: str = "food network") -> "asyncio.T
     return asyncio.create_task(service.client.post("/labels", json=content, headers=AUTHORISED))
 
 
-def settings(**more: float) -> ServiceSettings:
-    return ServiceSettings(token=TOKEN, timeout=PATIENCE, refresh=60, **more)  # type: ignore[arg-type]
+def settings(**more: Any) -> ServiceSettings:
+    return ServiceSettings(token=TOKEN, timeout=PATIENCE, refresh=60, **more)
 
 
 def test_predictions_never_wait_for_another_process(model: Path) -> None:
@@ -126,4 +126,4 @@ def test_changes_that_wait_for_another_process_are_limited(model: Path) -> None:
         assert sorted([(await change).json()["version"] for change in waiting]) == [1, 2]
         assert (await adding(service, "other")).json() == {"version": 3}
 
-    in_service(model, ask, ServiceSettings(token=TOKEN, refresh=60, limits=Limits(waiting_changes=1)))
+    in_service(model, ask, settings(lock_timeout=300, change_timeout=300, limits=Limits(waiting_changes=1)))

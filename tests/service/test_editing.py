@@ -234,7 +234,8 @@ def test_a_change_of_another_process_is_seen_without_asking_for_it(model: Path) 
 def test_a_damaged_database_is_told_once_and_the_labels_stay(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async def ask(service: Running) -> None:
         database = next(model.glob("model-*.db"))
-        database.write_bytes(b"no database at all")
+        with database.open("r+b") as file:  # in one step: no look can find half of it
+            file.write(b"no database at all")
         while "not_refreshed" not in (told := capsys.readouterr().out):
             await asyncio.sleep(0.02)
         assert database.name in told

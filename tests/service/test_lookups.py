@@ -66,7 +66,7 @@ def test_a_search_too_many_is_told_to_come_back(shared_model: Path, slow: Slow, 
         assert [answer.status_code for answer in await asyncio.gather(*waiting)] == [200] * (THREADS + 3)
         assert (await service.client.get(path)).status_code == 200
 
-    in_service(shared_model, ask, ServiceSettings(limits=Limits(waiting_searches=3)))
+    in_service(shared_model, ask, ServiceSettings(timeout=PATIENCE, limits=Limits(waiting_searches=3)))
 
 
 def test_a_search_that_takes_too_long_is_told_so_and_given_up(shared_model: Path, slow: Slow) -> None:
@@ -108,7 +108,7 @@ def test_the_end_of_a_service_waits_for_no_search(shared_model: Path, slow: Slow
         await until(lambda: slow.began == THREADS and service.service.waiting["searches of labels"] == 40)
         assert (await service.ask("fish")).status_code == 200
 
-    in_service(shared_model, ask, ServiceSettings(limits=Limits(waiting_searches=100)))
+    in_service(shared_model, ask, ServiceSettings(timeout=PATIENCE, limits=Limits(waiting_searches=100)))
     assert slow.ended == 0  # they are still at it
 
 

@@ -26,6 +26,8 @@ from umpteen.model.index import build_index
 from umpteen.service.run import address_of
 from umpteen.service.server import listening_socket
 
+PATIENT = ("--timeout", str(PATIENCE))
+
 
 def keys_of(service: ChildService, text: str) -> list[str]:
     answer = service.post("/predict", {"text": text, "k": 100})
@@ -71,7 +73,13 @@ def metrics_of(service: ChildService) -> list[str]:
 def test_a_service_that_is_told_to_stop_finishes_what_it_took(model: Path) -> None:
     change = b'{"labels": [{"key": "new", "text": "food network"}]}'
     requests = {"/labels": change, "/predict": b'{"text": "food network"}'}
-    with umpteen_serve(model, "--shutdown-timeout", str(PATIENCE), token=TOKEN) as service, ExitStack() as sockets:
+    # The command, but for the time that a body may take: it comes when the service has heard that it shall stop.
+    later = (
+        f"from umpteen.service.settings import *; ServiceSettings.__init__.__kwdefaults__['body_timeout'] = {PATIENCE}"
+    )
+    serve = [sys.executable, "-c", f"{later}; from umpteen.cli.main import main; main()", "serve", str(model)]
+    serve += ["--port", "0", "--shutdown-timeout", str(PATIENCE), *PATIENT]
+    with child_service(serve, environment={"UMPTEEN_TOKEN": TOKEN}) as service, ExitStack() as sockets:
         under_way = {}
         for path, body in requests.items():
             asking = sockets.enter_context(socket.create_connection(("127.0.0.1", service.port), timeout=PATIENCE))
@@ -109,7 +117,7 @@ def test_two_workers_see_changes_count_together_and_are_replaced(
     log, temporary = tmp_path / "log.jsonl", tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
-    with umpteen_serve(model, "--workers", "2", token=TOKEN, log=log) as service:
+    with umpteen_serve(model, "--workers", "2", *PATIENT, token=TOKEN, log=log) as service:
         asked = looks = 0
 
         def ask_until(claim: Callable[[], object]) -> None:
@@ -154,7 +162,7 @@ def test_two_workers_see_changes_count_together_and_are_replaced(
 def single(shared_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ChildService, Path]]:
     """A service with one worker, which may open few files, and its log."""
     log = tmp_path_factory.mktemp("single") / "log.jsonl"
-    serve = [sys.executable, "-m", "umpteen", "serve", str(shared_model), "--port", "0"]
+    serve = [sys.executable, "-m", "umpteen", "serve", str(shared_model), "--port", "0", *PATIENT]
     with child_service(["sh", "-c", 'ulimit -n 256; exec "$@"', "sh", *serve], log=log) as service:
         yield service, log
 
@@ -186,7 +194,7 @@ def test_a_worker_that_dies_is_told_by_its_signal_and_replaced_even_if_it_is_the
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the fork server cannot be found here")
 def test_a_killed_fork_server_takes_nothing_with_it(shared_model: Path, tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
-    with umpteen_serve(shared_model, "--workers", "2", log=log) as service:
+    with umpteen_serve(shared_model, "--workers", "2", *PATIENT, log=log) as service:
         before = workers_of(log)
         os.kill(fork_server_of(service), signal.SIGKILL)
         asked = 0

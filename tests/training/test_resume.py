@@ -9,8 +9,8 @@ import subprocess
 import sys
 import time
 from multiprocessing import forkserver
-from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -25,6 +25,7 @@ PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["umpteen.model.train", "umpteen.cli.main", "umpteen.config.recipes"])
 
 STEPS, EVERY = 24, 4
+CALLS = 40_000  # of functions, about as many as a step and its checkpoint have
 # Everything random is on: dropout, sampled positives, shuffling. A checkpoint after every step.
 CHANGES = (
     f"training.steps={STEPS}",
@@ -35,28 +36,59 @@ CHANGES = (
 )
 
 
-def run_in_child(arguments: list[str], cache: str, errors: Path) -> None:
+class Signal(NamedTuple):
+    """A run sends it to itself: after so many records and then calls of functions, however fast the machine is."""
+
+    number: int
+    records: int
+    calls: int = 0
+
+
+def signal_myself(given: Signal) -> None:
+    append, records, calls = MetricsLog._append, given.records, given.calls
+
+    def called(*_: object) -> None:
+        nonlocal calls
+        calls -= 1
+        if calls < 0:
+            sys.setprofile(None)
+            os.kill(os.getpid(), given.number)
+
+    def appended(log: MetricsLog, record: dict[str, Any]) -> None:
+        nonlocal records
+        append(log, record)
+        records -= 1
+        if records == 0:
+            sys.setprofile(called)
+
+    MetricsLog._append = appended  # type: ignore[method-assign]
+    if records == 0:
+        sys.setprofile(called)
+
+
+def run_in_child(arguments: list[str], cache: str, errors: Path, given: Signal | None) -> None:
     os.environ["UMPTEEN_CACHE"] = cache
     os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
     sys.argv = ["umpteen", *arguments]
     from umpteen.cli.main import main
 
+    if given is not None:
+        signal_myself(given)
     main()
 
 
-def start(folder: Path, *options: str) -> ForkServerProcess:
+def exit_code(folder: Path, *options: str, given: Signal | None = None) -> int | None:
+    """Of a run that has ended."""
     arguments = ["train", str(folder / "recipe.toml"), "--output", str(folder / "model"), *options]
-    process = PROCESSES.Process(
-        target=run_in_child, args=(arguments, os.environ["UMPTEEN_CACHE"], folder / "errors"), daemon=True
-    )
+    work = (arguments, os.environ["UMPTEEN_CACHE"], folder / "errors", given)
+    process = PROCESSES.Process(target=run_in_child, args=work, daemon=True)
     process.start()
-    return process
+    process.join()
+    return process.exitcode
 
 
 def finished(folder: Path, *options: str) -> Path:
-    process = start(folder, *options)
-    process.join()
-    assert process.exitcode == 0, (folder / "errors").read_text()
+    assert exit_code(folder, *options) == 0, (folder / "errors").read_text()
     return folder / "model"
 
 
@@ -64,12 +96,9 @@ def records(metrics: Path) -> int:
     return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
 
 
-def wait_for(folder: Path, more: int, process: ForkServerProcess | subprocess.Popen[str]) -> None:
-    """Returns once the run has logged so many records more than it had, or has ended."""
-    metrics = folder / "model.training" / "metrics.jsonl"
-    alive = process.is_alive if isinstance(process, ForkServerProcess) else lambda: process.poll() is None
-    before = records(metrics)
-    while alive() and records(metrics) < before + more:
+def wait_for(folder: Path, wanted: int, process: subprocess.Popen[str]) -> None:
+    """Returns once the run has logged so many records, or has ended."""
+    while process.poll() is None and records(folder / "model.training" / "metrics.jsonl") < wanted:
         time.sleep(0.001)
 
 
@@ -126,19 +155,10 @@ def folder(undisturbed: Path, tmp_path: Path) -> Path:
 
 def test_killed_at_random_moments_and_resumed_it_ends_with_the_same_weights(undisturbed: Path, folder: Path) -> None:
     chance = random.Random(11)
-    kills = 0
-    for more in (0, 1, 5, 7, 4):
-        process = start(folder, "--resume", "--quiet")
-        wait_for(folder, more, process)
-        time.sleep(chance.random() * 0.01)
-        process.kill()
-        process.join()
-        if process.exitcode == 0:
-            break
-        assert process.exitcode == -signal.SIGKILL
-        kills += 1
+    for records in (0, 1, 5, 7, 4):
+        kill = Signal(signal.SIGKILL, records, chance.randrange(CALLS))
+        assert exit_code(folder, "--resume", "--quiet", given=kill) == -signal.SIGKILL
         assert not (folder / "model").exists()
-    assert kills >= 2
     model = finished(folder, "--resume", "--quiet")
     assert weights(model) == weights(undisturbed / "model")
     assert course(model) == course(undisturbed / "model")
@@ -149,12 +169,7 @@ def test_killed_at_random_moments_and_resumed_it_ends_with_the_same_weights(undi
 
 
 def test_ctrl_c_saves_and_leaves_and_the_run_goes_on_exactly(undisturbed: Path, folder: Path) -> None:
-    process = start(folder)
-    wait_for(folder, 5, process)
-    assert process.pid is not None
-    os.kill(process.pid, signal.SIGINT)
-    process.join()
-    assert process.exitcode == 128 + signal.SIGINT
+    assert exit_code(folder, given=Signal(signal.SIGINT, 5)) == 128 + signal.SIGINT
     assert "stopped and saved after step" in (folder / "errors").read_text()
     assert "Traceback" not in (folder / "errors").read_text()
     model = finished(folder, "--resume")

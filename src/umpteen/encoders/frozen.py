@@ -85,7 +85,7 @@ class FrozenReader:
         cached(folder, lambda: file if file.exists() else None, lambda: self._write(folder, texts, progress))
         try:
             vectors: NDArray[np.float32] = np.load(file, mmap_mode="r")
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, EOFError) as error:
             raise NotSaved(f"{folder}: the texts' vectors cannot be read ({error}); remove this folder") from error
         if vectors.shape != (len(texts), self.encoder.dimension):
             raise NotSaved(f"{folder}: holds {vectors.shape} numbers, not the texts' vectors; remove this folder")
@@ -95,9 +95,10 @@ class FrozenReader:
         """Goes on from where the record of a partial file stands, then puts the folder in place."""
         partial, shape = folder.with_suffix(".partial"), (len(texts), self.encoder.dimension)
         done, file = 0, partial / VECTORS_FILE
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            done = int(json.loads((partial / RECORD_FILE).read_bytes())["done"])
-        if done == 0 or not file.exists() or file.stat().st_size < 4 * shape[0] * shape[1]:
+        with suppress(OSError, ValueError, EOFError, KeyError, TypeError):
+            if np.load(file, mmap_mode="r").shape == shape:
+                done = int(json.loads((partial / RECORD_FILE).read_bytes())["done"])
+        if not 0 < done <= len(texts):
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
             done = 0
