@@ -14,12 +14,13 @@ import pytest
 from small_catalogue import entries
 
 from answers import same_answers
-from miniature import command, files_of, listing, part_of, refused, write_recipe
+from miniature import EndsAfter, Enough, command, files_of, listing, part_of, refused, write_recipe
 from umpteen.errors import DamagedModel
 from umpteen.model.catalogue import open_labels
 from umpteen.model.classifier import Classifier, verify
 from umpteen.model.index import build_index, remove_index
 from umpteen.model.train import train
+from umpteen.model.writing import standing_in
 
 TEXTS = ["law of fish", "dog of tree"]
 
@@ -214,6 +215,32 @@ def test_labels_changed_while_a_new_model_was_trained_are_kept_aside(plain: Path
 
     train(recipe, output=model, overwrite=True)
     assert len(list(tmp_path.iterdir())) == 2  # nothing had changed, so nothing more was kept
+
+
+def test_labels_changed_between_a_kill_and_the_resume_are_kept_aside(plain: Path, tmp_path: Path) -> None:
+    model = Path(shutil.copytree(plain / "model", tmp_path / "model"))
+    recipe = write_recipe(plain, "training.steps=3", "training.checkpoint_minutes=0", "seed=7")
+    with pytest.raises(Enough):
+        train(recipe, output=model, overwrite=True, observer=EndsAfter(1))
+    command("labels", "add", model, "meanwhile", "a label of the old model")
+    train(recipe, output=model, resume=True)
+    (kept,) = tmp_path.glob("model.kept-*")
+    assert "meanwhile" in Classifier.load(kept).labels and "meanwhile" not in Classifier.load(model).labels
+
+    with pytest.raises(Enough):
+        train(recipe, output=model, overwrite=True, observer=EndsAfter(1))
+    train(recipe, output=model, resume=True)
+    assert list(tmp_path.glob("model.kept-*")) == [kept]  # nothing had changed
+
+
+def test_a_model_put_where_a_killed_run_was_to_write_its_own_is_kept_aside(plain: Path, tmp_path: Path) -> None:
+    recipe = write_recipe(plain, "training.steps=3", "training.checkpoint_minutes=0", "seed=7")
+    with pytest.raises(Enough):
+        train(recipe, output=tmp_path / "model", observer=EndsAfter(1))
+    shutil.copytree(plain / "model", tmp_path / "model")
+    train(recipe, output=tmp_path / "model", resume=True)
+    (kept,) = tmp_path.glob("model.kept-*")
+    assert standing_in(kept) == standing_in(plain / "model") != standing_in(tmp_path / "model")
 
 
 def test_somebody_s_files_in_a_model_folder_are_never_swept(plain_model: Path) -> None:

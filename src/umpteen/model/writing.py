@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from umpteen.encoders.folder import MODULES_FILE, write_tensors
 from umpteen.errors import BadInput, DamagedModel, UmpteenError
 from umpteen.evaluation.report import Report
-from umpteen.files.storage import atomic_folder, can_hold, flush_to_disk, hidden_sibling, write_atomically
+from umpteen.files.storage import Workspace, atomic_folder, can_hold, flush_to_disk, hidden_sibling, write_atomically
 from umpteen.model.catalogue import VECTORS
 from umpteen.model.changes import Part, Replaced, Store, write_part
 from umpteen.model.folder import (
@@ -157,6 +157,15 @@ def standing_in(path: Path) -> Standing | None:
     with suppress(DamagedModel, BadInput):
         return at_one_moment(path, lambda folder, connection: (folder.model, *_newest(connection)))
     return None
+
+
+def stood_in(workspace: Workspace, stands: Standing | None, *, anew: bool = False) -> Standing | None:
+    """What stood in the model's place when the work in a workspace was begun, which is now if it is begun anew."""
+    remembered = workspace.folder / "stood.json"
+    if anew or not workspace.begun:
+        write_atomically(remembered, json.dumps(stands))
+    found = json.loads(remembered.read_bytes()) if remembered.exists() else None
+    return None if found is None else tuple(found)
 
 
 @contextmanager
