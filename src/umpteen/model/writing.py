@@ -21,7 +21,7 @@ from umpteen.errors import BadInput, DamagedModel, UmpteenError
 from umpteen.evaluation.report import Report
 from umpteen.files.storage import Workspace, atomic_folder, can_hold, flush_to_disk, hidden_sibling, write_atomically
 from umpteen.model.catalogue import VECTORS
-from umpteen.model.changes import Part, Replaced, Store, write_part
+from umpteen.model.changes import Part, Replaced, Store, read_parts, write_part
 from umpteen.model.folder import (
     CALIBRATION,
     CARD,
@@ -91,13 +91,14 @@ def save_model(
     parts: Mapping[str, Part] = {}
     if live.folder is not None:
         with suppress(Replaced), live.folder.store.reading() as connection:  # else its parts are replaced, too
+            live.catalogue.versions.unread(connection)  # or its labels were put back, and its parts with them
             parts = checked_parts(connection)
     new = _New(live, told, tuple(extra_files), _carried(live, parts, path))
-    kept = None
+    kept, aside = None, path.with_name(f"{path.name}.kept-{new.identity}")
     if (path / MANIFEST).exists() and standing_in(path) is None:  # damaged, but who knows what it holds
-        kept = path.rename(path.with_name(f"{path.name}.kept-{new.identity}"))
+        kept = path.rename(aside)
     if (path / MANIFEST).exists():
-        kept = new.replace(path, hold=_last_change(path, unless_changed))
+        kept = new.replace(path, hold=_last_change(path, unless_changed, aside))
         ModelFolder(path).sweep()
         return kept
     try:
@@ -140,7 +141,8 @@ def _rewrite(
 def _carried(live: LiveModel, parts: Mapping[str, Part], path: Path, *, drop_index: bool = False) -> list[Part]:
     """Which parts hold for these very labels and scores, too, in this folder; an index of older labels does not."""
     is_own = live.folder is not None and path == live.folder.path
-    found = [parts[CALIBRATION]] if CALIBRATION in parts and live.is_whole else []
+    of_these_scores = parts.get(RANKER) == live.parts.get(RANKER)
+    found = [parts[CALIBRATION]] if CALIBRATION in parts and of_these_scores else []
     index = parts.get(INDEX)
     if index is not None and index.labels_version == live.version:
         found += [index] if is_own or not index.about.get(BOUND) else []
@@ -169,17 +171,25 @@ def stood_in(workspace: Workspace, stands: Standing | None, *, anew: bool = Fals
 
 
 @contextmanager
-def _last_change(path: Path, unless_changed: Standing | EllipsisType | None) -> Iterator[Path | None]:
+def _last_change(path: Path, unless_changed: Standing | EllipsisType | None, aside: Path) -> Iterator[Path | None]:
     """Nobody changes the model that stands there any more; kept aside, if it is not the expected one."""
     old, kept = ModelFolder(path), None
     with old.changing() as connection:
         if unless_changed is not ... and unless_changed != (old.model, *_newest(connection)):
-            kept = path.with_name(f"{path.name}.kept-{old.model}")
-            # Never the database itself: closing a file that was opened here would end this process's locks on it.
-            but = shutil.ignore_patterns(".*", f"{old.trained.name}.db*")
-            with atomic_folder(kept) as copy:
+            index = read_parts(connection).get(INDEX)
+            is_bound = index is not None and index.about.get(BOUND)
+            # Never the database itself: closing a file that was opened here would end this process's locks on it. Nor
+            # an engine: files of one that is in use come and go.
+            living = {
+                one.name for one in path.glob(f"{INDEX}-*") if is_bound or index is None or one.name != index.folder
+            }
+            but = shutil.ignore_patterns(".*", "model-*.db*", *living)
+            with atomic_folder(aside, replace=False) as copy:
                 shutil.copytree(path, copy, dirs_exist_ok=True, symlinks=True, ignore=but)
                 old.store.copy(copy)
+                if is_bound:
+                    ModelFolder(copy).drop(INDEX)
+            kept = aside
         try:
             yield kept
         except BaseException:
