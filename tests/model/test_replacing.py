@@ -103,6 +103,18 @@ def test_a_model_that_came_to_stand_where_another_is_written_stays(
     assert [path.name for path in tmp_path.iterdir() if "partial" in path.name] == []
 
 
+def test_a_model_that_is_replaced_while_it_is_verified_raises_no_alarm(plain_model: Path, tmp_path: Path) -> None:
+    Classifier.load(plain_model).save(tmp_path / "other")
+    build_index(plain_model, "exact")
+    old = part_of(plain_model, INDEX)
+
+    def replaced(*_: object) -> None:
+        if old.exists():
+            Classifier.load(tmp_path / "other").save(plain_model)
+
+    assert verify(plain_model, replaced) == [] and not old.exists()
+
+
 def test_a_model_nobody_expected_is_kept_aside(plain_model: Path, tmp_path: Path) -> None:
     Classifier.load(plain_model).save(tmp_path / "other")
     expected = standing_in(tmp_path / "other")

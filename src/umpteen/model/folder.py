@@ -305,7 +305,10 @@ def verify(path: Path | str, progress: Advance | None = None) -> list[str]:
             if is_whole and _read_mark(mark_of_it.parent).get("about", digest) != digest:
                 said = f"what it says of the {part.name} was altered; make the {part.name} again"
                 found.append(f"{folder.store.path}: {said}")
-        return found + folder.store.problems()
+        found += folder.store.problems()
+        if found and not folder.is_current():  # its files may be swept: the new one is looked at
+            raise Replaced
+        return found
 
     return at_one_moment(path, look)
 
