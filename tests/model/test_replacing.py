@@ -12,7 +12,7 @@ from small_catalogue import entries
 
 from miniature import files_of, listing, part_of
 from umpteen.data.dataset import open_dataset
-from umpteen.errors import DamagedModel, NotSaved
+from umpteen.errors import BadInput, DamagedModel, NotSaved
 from umpteen.model.calibrate import calibrate
 from umpteen.model.catalogue import open_labels
 from umpteen.model.classifier import Classifier, verify
@@ -288,6 +288,19 @@ def test_a_row_that_no_vector_has_costs_no_memory(row: int, plain_model: Path) -
     for read in (Classifier.load, open_labels):
         with pytest.raises(DamagedModel, match=r"labels\.db: holds the rows"):
             read(plain_model)
+
+
+@pytest.mark.parametrize("recipe", ["notes", "objective = 3", "data = []", '[objective]\ntemperature = "warm"'])
+def test_a_recipe_that_is_none_is_refused_where_it_is_saved_and_where_it_is_loaded(
+    recipe: str, plain_model: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(BadInput, match=r"recipe\.toml cannot be read"):
+        Classifier.load(plain_model).save(tmp_path / "copy", recipe=recipe)
+    assert not (tmp_path / "copy").exists()
+    (files_of(plain_model) / "recipe.toml").write_text(recipe)
+    reseal(plain_model, "recipe.toml")
+    with pytest.raises(DamagedModel, match=r"recipe\.toml cannot be read"):
+        Classifier.load(plain_model)
 
 
 def reseal(model: Path, name: str) -> None:
