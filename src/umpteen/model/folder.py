@@ -286,7 +286,7 @@ def refuse_links(folder: Path | str) -> None:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
                 refuse_links(entry.path)
-            elif not entry.is_file(follow_symlinks=False):
+            elif not entry.is_file(follow_symlinks=False) and os.path.lexists(entry.path):
                 raise DamagedModel(
                     f"{entry.path}: is a link or no file; a model folder holds its own files only. Nothing was "
                     "changed: remove it, and ask where the model comes from"
