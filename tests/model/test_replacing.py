@@ -148,6 +148,18 @@ def test_a_model_is_kept_aside_without_the_files_of_an_engine_that_may_be_in_use
     assert not has_part(kept, INDEX) and verify(kept) == [] and Classifier.load(kept).index.kind == "exact"
 
 
+def test_a_card_that_cannot_be_written_is_told_as_that_and_the_new_model_counts(
+    plain_model: Path, tmp_path: Path
+) -> None:
+    target = Path(shutil.copytree(plain_model, tmp_path / "other"))
+    (target / "README.md").unlink()
+    (target / "README.md").mkdir()
+    before = standing_in(target)
+    with pytest.raises(NotSaved, match=r"the new model is in its place, without its card: .*README\.md"):
+        Classifier.load(plain_model).save(target)
+    assert standing_in(target) not in (before, None) and verify(target) == []
+
+
 def test_a_model_that_cannot_be_read_is_moved_aside_with_its_history(plain_model: Path, tmp_path: Path) -> None:
     good = Classifier.load(plain_model)
     good.add_labels({"new": "a new label"})

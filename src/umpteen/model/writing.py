@@ -17,7 +17,7 @@ from types import EllipsisType
 from typing import Any, NamedTuple
 
 from umpteen.encoders.folder import MODULES_FILE, write_tensors
-from umpteen.errors import BadInput, DamagedModel, UmpteenError
+from umpteen.errors import BadInput, DamagedModel, NotSaved, UmpteenError
 from umpteen.evaluation.report import Report
 from umpteen.files.storage import Workspace, atomic_folder, can_hold, flush_to_disk, hidden_sibling, write_atomically
 from umpteen.model.catalogue import VECTORS
@@ -240,7 +240,10 @@ class _New:
                     for leftover in (path / self.name, path / f"{self.name}.db"):
                         remove_if_ours(leftover)
             raise
-        self.write_card(path, card)
+        try:
+            self.write_card(path, card)
+        except NotSaved as problem:
+            raise NotSaved(f"{path}: the new model is in its place, without its card: {problem}") from problem
         return kept[0] if kept else None
 
     def write(self, path: Path, named: Callable[[], None] = lambda: None) -> None:
