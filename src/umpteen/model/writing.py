@@ -177,17 +177,15 @@ def _last_change(path: Path, unless_changed: Standing | EllipsisType | None, asi
     with old.changing() as connection:
         if unless_changed is not ... and unless_changed != (old.model, *_newest(connection)):
             index = read_parts(connection).get(INDEX)
-            is_bound = index is not None and index.about.get(BOUND)
+            whole = None if index is None or index.about.get(BOUND) else index.folder
             # Never the database itself: closing a file that was opened here would end this process's locks on it. Nor
             # an engine: files of one that is in use come and go.
-            living = {
-                one.name for one in path.glob(f"{INDEX}-*") if is_bound or index is None or one.name != index.folder
-            }
+            living = {one.name for one in path.glob(f"{INDEX}-*")} - {whole}
             but = shutil.ignore_patterns(".*", "model-*.db*", *living)
             with atomic_folder(aside, replace=False) as copy:
                 shutil.copytree(path, copy, dirs_exist_ok=True, symlinks=True, ignore=but)
                 old.store.copy(copy)
-                if is_bound:
+                if index is not None and whole is None:
                     ModelFolder(copy).drop(INDEX)
             kept = aside
         try:
