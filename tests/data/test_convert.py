@@ -90,3 +90,15 @@ def test_plain_pairs_are_written_without_weights_and_graded_ones_briefly(tmp_pat
     lines = (tmp_path / "out" / "train.jsonl").read_text(encoding="utf-8").split("\n")
     assert lines[0] == '{"text": "plain", "labels": ["10"]}'
     assert lines[1] == '{"text": "graded", "labels": ["10", "税"], "weights": [0.1, 1.0]}'
+
+
+def test_what_has_come_to_be_there_while_it_was_written_is_left_alone(tmp_path: Path) -> None:
+    dataset = opened(write_dexml(tmp_path / "set"))
+
+    def meanwhile(*_: int) -> None:
+        (tmp_path / "new").mkdir()
+        (tmp_path / "new" / "diary.txt").write_text("dear diary", encoding="utf-8")
+
+    with pytest.raises(NotSaved, match="new: could not be written"):
+        write_native(dataset, tmp_path / "new", progress=meanwhile)
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["diary.txt"]

@@ -4,6 +4,7 @@ import csv
 import gzip
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -285,6 +286,23 @@ def test_an_output_that_is_there_is_never_lost(classifier: Classifier, tmp_path:
     assert output.read_text() == "precious\n"
     assert predict_file(classifier, source, output, Wanted(skip_bad=True), resume=True) is not None
     assert len(read(output)) == 23  # replaced at the end, as was asked for at the beginning
+
+
+def test_a_file_where_bad_rows_would_be_listed_is_never_lost(classifier: Classifier, tmp_path: Path) -> None:
+    source, output = write(tmp_path / "t.txt", [*TEXTS, ""]), tmp_path / "out.jsonl"
+    mine = bad_rows_of(output)
+
+    def appears(*_: object) -> None:
+        mine.write_text("precious\n")
+
+    with pytest.raises(NotSaved, match=r"bad\.jsonl: has appeared meanwhile"):
+        predict_file(classifier, source, output, Wanted(skip_bad=True), progress=appears)
+    with pytest.raises(BadInput, match=r"bad\.jsonl exists already.*move one of them away"):
+        predict_file(classifier, source, output, Wanted(skip_bad=True), resume=True)
+    shutil.rmtree(folder_of(output))
+    with pytest.raises(BadInput, match=r"bad\.jsonl exists already"):
+        predict_file(classifier, source, output, Wanted(skip_bad=True))
+    assert mine.read_text() == "precious\n" and not output.exists()
 
 
 def test_an_output_that_appears_meanwhile_is_left_alone(

@@ -120,6 +120,28 @@ def test_a_model_that_was_changed_while_another_was_fitted_is_kept_aside(
     assert f"what stood there is kept in {kept}" in heard[-1]
 
 
+def test_what_a_model_learnt_between_a_kill_and_the_same_fit_again_is_kept_aside(
+    fitted: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    model = Path(shutil.copytree(fitted[0] / "model", tmp_path / "model"))
+
+    class Killed(BaseException):
+        pass
+
+    class Kills(Silence):
+        def notice(self, message: str) -> None:
+            if message.startswith("n-grams"):
+                raise Killed
+
+    asked: dict[str, Any] = {"trials": 1, "recipe": "static", "overwrite": True, "compare": False}
+    with pytest.raises(Killed):
+        fit_data(str(fitted[0] / "tickets.csv"), model, **asked, observer=Kills())
+    Classifier.load(model).learn(["law of fish"], ["fish"])
+    fit_data(str(fitted[0] / "tickets.csv"), model, **asked)
+    (kept,) = tmp_path.glob("model.kept-*")
+    assert len(Classifier.load(kept).examples()) == 1 and Classifier.load(model).examples() == []
+
+
 def test_stages_of_the_same_name_are_counted_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 10.0, 100.0, 104.0])  # the first report of a stage is not always its beginning
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))

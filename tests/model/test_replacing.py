@@ -12,15 +12,16 @@ from small_catalogue import entries
 
 from miniature import files_of, listing, part_of
 from umpteen.data.dataset import open_dataset
-from umpteen.errors import DamagedModel, NotSaved
+from umpteen.errors import BadInput, DamagedModel, NotSaved
 from umpteen.model.calibrate import calibrate
 from umpteen.model.catalogue import open_labels
 from umpteen.model.classifier import Classifier, verify
-from umpteen.model.folder import ModelFolder
+from umpteen.model.folder import INDEX, ModelFolder, has_part
 from umpteen.model.index import build_index, remove_index
 from umpteen.model.rerank import fit_ranker, remove_ranker
 from umpteen.model.writing import compact, standing_in
 from umpteen.rerank.features import RankerSettings
+from umpteen.search.index import BOUND
 
 FEW = RankerSettings(candidates=5)
 
@@ -55,6 +56,35 @@ def test_a_calibration_of_scores_that_are_no_longer_the_model_s_is_not_kept(
     assert Classifier.load(plain_model).calibration is None and verify(plain_model) == []
 
 
+def test_a_copy_has_no_calibration_of_another_ranker_than_its_own(
+    plain_model: Path, plain: Path, tmp_path: Path
+) -> None:
+    data = open_dataset(plain / "data")
+    fit_ranker(plain_model, data, FEW, weight=0.5)
+    loaded = Classifier.load(plain_model)
+    fit_ranker(plain_model, data, FEW, weight=0.9)
+    calibrate(plain_model, data, unseen=True)
+    loaded.save(tmp_path / "copy")
+    copy = Classifier.load(tmp_path / "copy")
+    assert copy.ranker is not None and copy.ranker.weight == 0.5 and copy.calibration is None
+    loaded.refresh()
+    loaded.save(tmp_path / "copy")
+    copy = Classifier.load(tmp_path / "copy")
+    assert copy.ranker is not None and copy.ranker.weight == 0.9 and copy.calibration is not None
+
+
+def test_a_copy_has_no_index_of_labels_that_were_put_back(plain_model: Path, tmp_path: Path) -> None:
+    (database,) = plain_model.glob("model-*.db")
+    backup = shutil.copyfile(database, tmp_path / "backup.db")
+    loaded = Classifier.load(plain_model)
+    loaded.add_labels({"one": "a first label"})
+    shutil.copyfile(backup, database)
+    Classifier.load(plain_model).add_labels({"other": "another first label"})
+    build_index(plain_model, "exact")
+    loaded.save(tmp_path / "copy")
+    assert not has_part(tmp_path / "copy", INDEX) and "one" in Classifier.load(tmp_path / "copy").labels
+
+
 def test_a_model_that_came_to_stand_where_another_is_written_stays(
     plain_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,12 +103,61 @@ def test_a_model_that_came_to_stand_where_another_is_written_stays(
     assert [path.name for path in tmp_path.iterdir() if "partial" in path.name] == []
 
 
+def test_a_model_that_is_replaced_while_it_is_verified_raises_no_alarm(plain_model: Path, tmp_path: Path) -> None:
+    Classifier.load(plain_model).save(tmp_path / "other")
+    build_index(plain_model, "exact")
+    old = part_of(plain_model, INDEX)
+
+    def replaced(*_: object) -> None:
+        if old.exists():
+            Classifier.load(tmp_path / "other").save(plain_model)
+
+    assert verify(plain_model, replaced) == [] and not old.exists()
+
+
 def test_a_model_nobody_expected_is_kept_aside(plain_model: Path, tmp_path: Path) -> None:
     Classifier.load(plain_model).save(tmp_path / "other")
     expected = standing_in(tmp_path / "other")
     assert Classifier.load(plain_model).save(tmp_path / "other", unless_changed=expected) is None
     kept = Classifier.load(plain_model).save(tmp_path / "other", unless_changed=None)
     assert kept is not None and verify(kept) == [] and verify(tmp_path / "other") == []
+
+
+def test_what_was_kept_aside_once_is_never_replaced_by_what_is_kept_aside_later(
+    plain_model: Path, tmp_path: Path
+) -> None:
+    first = Classifier.load(plain_model).save(shutil.copytree(plain_model, tmp_path / "other"), unless_changed=None)
+    assert first is not None
+    shutil.rmtree(tmp_path / "other")
+    shutil.copytree(first, tmp_path / "other")
+    Classifier.load(first).add_labels({"mine": "a label of the model aside"})
+    second = Classifier.load(plain_model).save(tmp_path / "other", unless_changed=None)
+    assert second is not None and second != first and "mine" in Classifier.load(first).labels
+
+
+def test_a_model_is_kept_aside_without_the_files_of_an_engine_that_may_be_in_use(
+    plain_model: Path, tmp_path: Path
+) -> None:
+    target = Path(shutil.copytree(plain_model, tmp_path / "other"))
+    with ModelFolder(target).adding(INDEX) as part:
+        (part.folder / "engine").mkdir()
+        (part.folder / "engine" / "log").write_text("comes and goes")
+        part.about, part.living = {"kind": "exact", BOUND: True}, "engine"
+    kept = Classifier.load(plain_model).save(target, unless_changed=None)
+    assert kept is not None and list(kept.glob("index-*")) == []
+    assert not has_part(kept, INDEX) and verify(kept) == [] and Classifier.load(kept).index.kind == "exact"
+
+
+def test_a_card_that_cannot_be_written_is_told_as_that_and_the_new_model_counts(
+    plain_model: Path, tmp_path: Path
+) -> None:
+    target = Path(shutil.copytree(plain_model, tmp_path / "other"))
+    (target / "README.md").unlink()
+    (target / "README.md").mkdir()
+    before = standing_in(target)
+    with pytest.raises(NotSaved, match=r"the new model is in its place, without its card: .*README\.md"):
+        Classifier.load(plain_model).save(target)
+    assert standing_in(target) not in (before, None) and verify(target) == []
 
 
 def test_a_model_that_cannot_be_read_is_moved_aside_with_its_history(plain_model: Path, tmp_path: Path) -> None:
@@ -221,6 +300,19 @@ def test_a_row_that_no_vector_has_costs_no_memory(row: int, plain_model: Path) -
     for read in (Classifier.load, open_labels):
         with pytest.raises(DamagedModel, match=r"labels\.db: holds the rows"):
             read(plain_model)
+
+
+@pytest.mark.parametrize("recipe", ["notes", "objective = 3", "data = []", '[objective]\ntemperature = "warm"'])
+def test_a_recipe_that_is_none_is_refused_where_it_is_saved_and_where_it_is_loaded(
+    recipe: str, plain_model: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(BadInput, match=r"recipe\.toml cannot be read"):
+        Classifier.load(plain_model).save(tmp_path / "copy", recipe=recipe)
+    assert not (tmp_path / "copy").exists()
+    (files_of(plain_model) / "recipe.toml").write_text(recipe)
+    reseal(plain_model, "recipe.toml")
+    with pytest.raises(DamagedModel, match=r"recipe\.toml cannot be read"):
+        Classifier.load(plain_model)
 
 
 def reseal(model: Path, name: str) -> None:

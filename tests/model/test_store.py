@@ -321,6 +321,21 @@ def test_a_read_only_folder_is_read_and_not_changed(
     on_a_small_disk(place, change)
 
 
+def test_a_read_only_folder_that_a_killed_process_left_is_told_as_that(model: Path, tmp_path: Path) -> None:
+    place = tmp_path / "disk"
+    place.mkdir()
+
+    def read(make_read_only: Callable[[], None]) -> None:
+        with ModelFolder(model).store.reading():  # so that nobody takes the log in
+            Classifier.load(model).add_labels({"n": "network of food"})
+            shutil.copytree(model, place / "model", ignore=shutil.ignore_patterns("*-shm"))
+        make_read_only()
+        with pytest.raises(DamagedModel, match=r"is not at rest, a killed process left .*-wal"):
+            Classifier.load(place / "model")
+
+    on_a_small_disk(place, read)
+
+
 def test_a_folder_that_is_gone_is_said_so_and_answers_go_on(model: Path) -> None:
     classifier = Classifier.load(model)
     shutil.rmtree(model)

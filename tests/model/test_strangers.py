@@ -5,8 +5,9 @@ import os
 import shutil
 import socket
 import sqlite3
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,14 @@ import pytest
 from small_catalogue import entries
 
 from answers import same_answers
-from miniature import command, files_of, listing, part_of, refused, write_recipe
+from miniature import EndsAfter, Enough, command, files_of, listing, part_of, refused, write_recipe
 from umpteen.errors import DamagedModel
 from umpteen.model.catalogue import open_labels
 from umpteen.model.classifier import Classifier, verify
+from umpteen.model.folder import refuse_links
 from umpteen.model.index import build_index, remove_index
 from umpteen.model.train import train
+from umpteen.model.writing import standing_in
 
 TEXTS = ["law of fish", "dog of tree"]
 
@@ -56,6 +59,30 @@ def test_links_are_refused_everywhere_and_what_they_lead_to_is_left_alone(plain_
         assert listing(home) == before
         place.unlink()
     assert command("verify", plain_model).code == 0 and open_labels(plain_model).labels.version == 0
+
+
+def test_a_file_that_vanishes_while_links_are_looked_for_is_no_link(
+    plain_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a file system does not tell what an entry is, it is looked at later, and may be gone."""
+    scandir = os.scandir
+
+    class Gone:
+        path = str(plain_model / "model-00000000.db-wal")
+
+        def is_dir(self, *, follow_symlinks: bool) -> bool:
+            return False
+
+        is_file = is_dir
+
+    @contextmanager
+    def vanishing(folder: str) -> Iterator[Iterator[object]]:
+        with scandir(folder) as entries:
+            yield chain([Gone()], entries)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", vanishing)
+        refuse_links(plain_model)
 
 
 def test_a_database_or_manifest_that_is_a_link_is_refused(plain_model: Path, tmp_path: Path) -> None:
@@ -144,12 +171,14 @@ def test_a_path_as_milvus_address_touches_nothing_there(plain_model: Path, tmp_p
         assert target.read_text() == (tmp_path / "precious.db.lock").read_text() == "mine"
 
 
-def test_removing_an_index_drops_no_collection_but_the_model_s_own(
+def test_a_collection_that_is_not_one_of_umpteen_s_is_neither_used_nor_dropped(
     plain_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build_index(plain_model, "milvus", recall=0.9, k=1)
     monkeypatch.setenv("UMPTEEN_MILVUS_URI", str(tmp_path / "somebody.db"))
     alter_index(plain_model, lambda about: {**about, "uri": str(tmp_path / "somebody.db"), "collection": "customers"})
+    with pytest.raises(DamagedModel, match=r"the collection customers is not one of umpteen's.*index remove"):
+        Classifier.load(plain_model)
     assert remove_index(plain_model) == "the collection customers is left alone: it is not one of umpteen's"
     assert not (tmp_path / "somebody.db").exists()
 
@@ -214,6 +243,32 @@ def test_labels_changed_while_a_new_model_was_trained_are_kept_aside(plain: Path
 
     train(recipe, output=model, overwrite=True)
     assert len(list(tmp_path.iterdir())) == 2  # nothing had changed, so nothing more was kept
+
+
+def test_labels_changed_between_a_kill_and_the_resume_are_kept_aside(plain: Path, tmp_path: Path) -> None:
+    model = Path(shutil.copytree(plain / "model", tmp_path / "model"))
+    recipe = write_recipe(plain, "training.steps=3", "training.checkpoint_minutes=0", "seed=7")
+    with pytest.raises(Enough):
+        train(recipe, output=model, overwrite=True, observer=EndsAfter(1))
+    command("labels", "add", model, "meanwhile", "a label of the old model")
+    train(recipe, output=model, resume=True)
+    (kept,) = tmp_path.glob("model.kept-*")
+    assert "meanwhile" in Classifier.load(kept).labels and "meanwhile" not in Classifier.load(model).labels
+
+    with pytest.raises(Enough):
+        train(recipe, output=model, overwrite=True, observer=EndsAfter(1))
+    train(recipe, output=model, resume=True)
+    assert list(tmp_path.glob("model.kept-*")) == [kept]  # nothing had changed
+
+
+def test_a_model_put_where_a_killed_run_was_to_write_its_own_is_kept_aside(plain: Path, tmp_path: Path) -> None:
+    recipe = write_recipe(plain, "training.steps=3", "training.checkpoint_minutes=0", "seed=7")
+    with pytest.raises(Enough):
+        train(recipe, output=tmp_path / "model", observer=EndsAfter(1))
+    shutil.copytree(plain / "model", tmp_path / "model")
+    train(recipe, output=tmp_path / "model", resume=True)
+    (kept,) = tmp_path.glob("model.kept-*")
+    assert standing_in(kept) == standing_in(plain / "model") != standing_in(tmp_path / "model")
 
 
 def test_somebody_s_files_in_a_model_folder_are_never_swept(plain_model: Path) -> None:

@@ -1,13 +1,17 @@
 """A function on several processes: what it returns, and what is said when one of them fails."""
 
 import os
+import signal
+import subprocess
+import sys
+import threading
 import time
 
 import pytest
 
 from umpteen.errors import BadInput, LostProcess
-from umpteen.parallel.children import run_in_world
-from umpteen.parallel.world import World
+from umpteen.parallel.children import end_with_launcher, run_in_world
+from umpteen.parallel.world import LAUNCHER, World
 
 
 def ranks(world: World, word: str) -> tuple[int, list[str]]:
@@ -47,3 +51,16 @@ def test_a_process_that_dies_is_named() -> None:
 def test_patience_ends() -> None:
     with pytest.raises(LostProcess, match="no answer in time from process 0 of 1"):
         run_in_world(1, sleep, seconds=0.5)
+
+
+def test_a_process_whose_launcher_ended_before_it_could_look_ends_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    launcher = subprocess.Popen([sys.executable, "-c", ""])
+    launcher.wait()
+    monkeypatch.setenv(LAUNCHER, str(launcher.pid))
+    told = threading.Event()
+    before = signal.signal(signal.SIGTERM, lambda *_: told.set())
+    try:
+        end_with_launcher()
+        assert told.wait(60)
+    finally:
+        signal.signal(signal.SIGTERM, before)

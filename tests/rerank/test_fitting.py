@@ -1,5 +1,11 @@
 """A ranker's weights are those of a dense solver, label by label, on the right samples, however often it is killed."""
 
+import os
+import shutil
+import subprocess
+import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 from unittest import mock
 
@@ -119,6 +125,50 @@ def test_two_processes_find_what_one_finds(toy: Toy, tmp_path: Path) -> None:
         one, _ = fit_weights(toy.samples, LABELS, SETTINGS)
         two, _ = fit_weights(Toy(tmp_path / "two").samples, LABELS, SETTINGS, jobs=2)
     assert (one != two).nnz == 0
+
+
+FITS = """
+import os, sys, time
+from pathlib import Path
+from umpteen.rerank import fit as fitting
+from umpteen.rerank.features import RankerSettings
+
+class Waits(RankerSettings):
+    def __getattribute__(self, name):
+        if name == "cost" and os.environ["FIT"] != str(os.getpid()):
+            Path(os.environ["FLAGS"], str(os.getpid())).touch()
+            while not Path(os.environ["FLAGS"], "go").exists():
+                time.sleep(0.01)
+        return super().__getattribute__(name)
+
+os.environ["FIT"] = str(os.getpid())
+fitting._SMALLEST_BLOCK = 8
+fitting.fit_weights(fitting.Samples(Path(sys.argv[1])), int(sys.argv[2]), Waits(), jobs=2)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="tells by /proc which processes are there")
+def test_processes_whose_fit_was_killed_write_nothing_any_more(toy: Toy, tmp_path: Path) -> None:
+    """The folder may be gone by then, or belong to another fit."""
+    (flags := tmp_path / "flags").mkdir()
+    asked = [sys.executable, "-c", FITS, str(toy.samples.folder), str(LABELS)]
+    with subprocess.Popen(asked, env={**os.environ, "FLAGS": str(flags)}) as fit:
+        while len(list(flags.iterdir())) < 2:
+            assert fit.poll() is None
+            time.sleep(0.01)
+        fit.kill()
+    orphans = [Path("/proc", flag.name, "stat") for flag in flags.iterdir()]
+    shutil.rmtree(toy.samples.folder)
+    (flags / "go").touch()
+
+    def at_work(orphan: Path) -> bool:
+        with suppress(FileNotFoundError, ProcessLookupError):
+            return orphan.read_text().rpartition(")")[2].split()[0] != "Z"
+        return False
+
+    while any(map(at_work, orphans)) and not toy.samples.folder.exists():
+        time.sleep(0.01)
+    assert not toy.samples.folder.exists()
 
 
 def test_a_label_whose_texts_have_no_known_word_has_no_weights(tmp_path: Path) -> None:

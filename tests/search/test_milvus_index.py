@@ -24,7 +24,7 @@ from search.index_cases import (
     scores_are_inner_products,
     with_twins,
 )
-from umpteen.errors import InUse
+from umpteen.errors import BadInput, InUse
 from umpteen.parallel.world import World
 from umpteen.search import milvus as milvus_connection
 from umpteen.search.certificate import tune
@@ -173,6 +173,17 @@ def test_a_collection_that_never_was_complete_is_written_whole(
     assert index.version() is None
     index.catch_up()
     assert index.version() == 2 and len(entities(index, "row >= 0")) == 40
+
+
+def test_a_collection_of_another_model_s_labels_is_not_written_to(connection: MilvusConnection) -> None:
+    base = clustered(40, 7)
+    theirs = entities(built(connection, base), "row >= -1")
+    others = over(LiveVectors(base), Keys(9, [f"other-{row}" for row in range(40)]))
+    index = MilvusIndex(connection, "labels", HNSW, others, Effort(10, 20, 20), np.arange(40))
+    for anyway in (False, True):
+        with pytest.raises(BadInput, match="holds another model's labels"):
+            index.catch_up(anyway=anyway)
+    assert entities(index, "row >= -1") == theirs and index.waiting() == 40
 
 
 def in_another_process(_: World, uri: str) -> None:

@@ -144,6 +144,25 @@ def test_a_body_is_no_head_even_if_its_request_is_answered_before(shared_model: 
         assert [caller.answer()[0], caller.answer()[0]] == [200, 200]
 
 
+def test_what_follows_a_body_in_chunks_is_limited_as_its_head_is(shared_model: Path) -> None:
+    begun = b"POST /predict HTTP/1.1\r\nHost: service\r\nTransfer-Encoding: chunked\r\n\r\n"
+    settings = ServiceSettings(limits=Limits(head_bytes=1000), body_timeout=PATIENCE, timeout=PATIENCE)
+    with service_on_a_port(shared_model, settings) as connect:
+        for trailers in (b"x" * 2**20, b"A: b\r\n" * 2**17):
+            endless = connect()
+            endless.send(begun + b"%x\r\n%s\r\n0\r\nA: " % (len(BODY), BODY))
+            with pytest.raises((ConnectionResetError, BrokenPipeError)):
+                for _ in range(100):
+                    endless.send(trailers)
+        small = connect()
+        small.send(begun)
+        for letter in BODY.replace(b"fish", b"fish " * 100):
+            small.send(b"1\r\n")
+            small.send(b"%c\r\n" % letter)
+        small.send(b"0\r\nA: b\r\n\r\n")
+        assert small.answer()[0] == small.ask() == 200
+
+
 def test_a_head_that_does_not_come_is_not_waited_for(shared_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert OpenConnections(ServiceSettings(body_timeout=3), Metrics()).head_seconds == 3
     seconds = PATIENCE

@@ -8,7 +8,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -23,8 +23,9 @@ from umpteen.cli.main import main
 from umpteen.cli.serve import serve as serve_command
 from umpteen.errors import BadConfig, BadFile, BadInput
 from umpteen.model.index import build_index
-from umpteen.service.run import address_of
+from umpteen.service.run import address_of, serve
 from umpteen.service.server import listening_socket
+from umpteen.service.settings import ServiceSettings
 
 PATIENT = ("--timeout", str(PATIENCE))
 
@@ -98,6 +99,27 @@ def test_a_service_that_is_told_to_stop_finishes_what_it_took(model: Path) -> No
             assert said[path].startswith(b"HTTP/1.1 200")
         assert b'{"version":1}' in said["/labels"] and b'"new"' in said["/predict"]
         assert service.process.wait(PATIENCE) == 0
+
+
+def test_a_worker_that_has_ended_by_itself_keeps_no_other_from_being_told_to_stop(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill, told = os.kill, list[int]()
+
+    def too_late(process: int, number: int) -> None:
+        if number == signal.SIGTERM:
+            told.append(process)
+            with suppress(ProcessLookupError):
+                kill(process, signal.SIGKILL)
+                while True:
+                    kill(process, 0)
+                    time.sleep(0.01)
+        kill(process, number)
+
+    monkeypatch.setattr(os, "kill", too_late)
+    settings = ServiceSettings(host="127.0.0.1", port=0, workers=2)
+    serve(model, settings, lambda _: kill(os.getpid(), signal.SIGTERM))
+    assert len(told) == 2
 
 
 def children_of(process: int, said: str = "") -> list[int]:

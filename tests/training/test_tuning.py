@@ -2,13 +2,15 @@
 
 import json
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
 from miniature import command, refused, write_recipe
 from umpteen.config.recipes import resolve
 from umpteen.errors import BadConfig
-from umpteen.training.tune import climb, usual_choices
+from umpteen.training import tune
+from umpteen.training.tune import Candidate, Trials, climb, usual_choices
 
 
 def test_the_usual_choices_lie_around_the_recipe_s_own() -> None:
@@ -113,3 +115,20 @@ def test_weights_that_validation_chose_go_with_a_trial_of_concatenated_parts(tmp
         "encoder.query.static.weight",
         "encoder.query.frozen.weight",
     ]
+
+
+def test_two_searches_in_one_file_lose_no_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, write, added = tmp_path / "sweep.jsonl", tune.write_atomically, list[Thread]()
+    first = Trials(file, "P@1", lambda _: None)
+    one = Candidate(("seed=1",), "one", lambda: {"metrics": {"P@1": 1.0}})
+
+    def meanwhile(path: Path, data: str) -> None:
+        added.append(Thread(target=first.run, args=(one,)))
+        added[0].start()
+        added[0].join(1)  # it may have to wait for the search that begins here
+        write(path, data)
+
+    monkeypatch.setattr(tune, "write_atomically", meanwhile)
+    Trials(file, "P@1", lambda _: None)
+    added[0].join()
+    assert json.loads(file.read_text())["identity"] == "one"

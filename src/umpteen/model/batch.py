@@ -21,7 +21,7 @@ from scipy.sparse import csr_array
 
 from umpteen.data.formats.reading import BadRow, InputRows, Row
 from umpteen.errors import BadFile, BadInput, NotSaved, Stopped, UmpteenError
-from umpteen.files.storage import Workspace, open_workspace, write_atomically
+from umpteen.files.storage import Workspace, flush_to_disk, open_workspace, write_atomically
 from umpteen.model.classifier import LIMITS, Classifier, Prediction, answer
 from umpteen.search.ranking import write_csr
 
@@ -72,6 +72,11 @@ def folder_of(output: Path) -> Path:
 
 def bad_rows_of(output: Path) -> Path:
     return Path(f"{output}.bad.jsonl")
+
+
+def _there(output: Path) -> Path | None:
+    """What stands in the place of the output, or else of its bad rows."""
+    return next((path for path in (output, bad_rows_of(output)) if path.exists()), None)
 
 
 def predict_file(
@@ -207,8 +212,9 @@ def _opened(output: Path, identity: dict[str, Any], *, resume: bool, overwrite: 
         raise BadInput("--resume goes on with an unfinished prediction and --overwrite discards it; give one of them")
     if output.is_dir():
         raise BadInput(f"{output} is a folder; name a file to write")
-    if output.exists() and not (resume or overwrite):
-        raise BadInput(f"{output} exists already; give another --output, or --overwrite to replace it at the end")
+    there = _there(output)
+    if there and not (resume or overwrite):
+        raise BadInput(f"{there} exists already; give another --output, or --overwrite to replace it at the end")
     if output.exists() and resume and not folder.exists():
         yield None
         return
@@ -216,8 +222,8 @@ def _opened(output: Path, identity: dict[str, Any], *, resume: bool, overwrite: 
         if workspace.begun and not resume:
             raise BadInput(f"{folder} holds an unfinished prediction; --resume goes on, --overwrite discards it")
         state = _read(folder, output, identity) or State(identity, replaces=overwrite)
-        if output.exists() and not (state.replaces or state.finished):
-            raise BadInput(f"{output} exists already, and {folder} was not begun to replace it; move one of them away")
+        if there and not (state.replaces or state.finished):
+            raise BadInput(f"{there} exists already, and {folder} was not begun to replace it; move one of them away")
         work = Work(output, state, workspace)
         work.advance()
         yield work
@@ -286,8 +292,8 @@ class Work:
         folder, state = self.workspace.folder, self.state
         made = folder / f"answers{self.output.suffix}"
         if not state.finished:
-            if self.output.exists() and not state.replaces:
-                raise NotSaved(f"{self.output}: has appeared meanwhile and is left alone; {folder} has the answers")
+            if (there := _there(self.output)) and not state.replaces:
+                raise NotSaved(f"{there}: has appeared meanwhile and is left alone; {folder} has the answers")
             if made.suffix == ".npz":
                 write_csr(made, (state.rows, labels), *map(self._mapped, MATRIX))
             else:
@@ -314,5 +320,6 @@ class Work:
 def _move(source: Path, target: Path) -> None:
     try:
         source.replace(target)
+        flush_to_disk(target.parent)
     except OSError as error:
         raise NotSaved(f"{target}: could not be written: {error.strerror or error}; it lies in {source}") from error

@@ -490,4 +490,9 @@ def _explained(path: Path | None, patience: float = PATIENCE) -> Iterator[None]:
             ) from error
         if code == sqlite3.SQLITE_CANTOPEN and path is not None and not path.exists():
             raise Replaced from error
+        if code == sqlite3.SQLITE_CANTOPEN and Path(f"{path}-wal").exists():
+            raise DamagedModel(
+                f"{path}: is not at rest, a killed process left {path}-wal, which is taken in where it can be written; "
+                "copy the whole folder to such a place"
+            ) from error
         raise DamagedModel(f"{path}: is damaged ({error}); copy the model again") from error

@@ -33,7 +33,7 @@ from umpteen.model.folder import MANIFEST
 from umpteen.model.rerank import fit_ranker, remove_ranker
 from umpteen.model.train import is_complete, train
 from umpteen.model.watch import Watch
-from umpteen.model.writing import Standing, standing_in
+from umpteen.model.writing import Standing, standing_in, stood_in
 from umpteen.parallel.world import cores
 from umpteen.rerank.features import RankerSettings
 from umpteen.training.observer import Observer, Silence
@@ -109,7 +109,7 @@ def fit_data(
     with open_workspace(Path(f"{output.resolve()}.fit"), WORK, [dataset.fingerprint, seed, recipe]) as workspace:
         search = _Search(source, dataset, workspace.folder, seconds, recipe, seed, observer, progress)
         try:
-            found = search.fit(output, stands, trials, compare)
+            found = search.fit(output, stood_in(workspace, stands), trials, compare)
         except (Stopped, KeyboardInterrupt) as stopped:
             kept = f"stopped; what was tried is kept in {workspace.folder}: the same command goes on"
             number = stopped.signal if isinstance(stopped, Stopped) else signal.SIGINT

@@ -286,7 +286,7 @@ def refuse_links(folder: Path | str) -> None:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
                 refuse_links(entry.path)
-            elif not entry.is_file(follow_symlinks=False):
+            elif not entry.is_file(follow_symlinks=False) and os.path.lexists(entry.path):
                 raise DamagedModel(
                     f"{entry.path}: is a link or no file; a model folder holds its own files only. Nothing was "
                     "changed: remove it, and ask where the model comes from"
@@ -305,7 +305,10 @@ def verify(path: Path | str, progress: Advance | None = None) -> list[str]:
             if is_whole and _read_mark(mark_of_it.parent).get("about", digest) != digest:
                 said = f"what it says of the {part.name} was altered; make the {part.name} again"
                 found.append(f"{folder.store.path}: {said}")
-        return found + folder.store.problems()
+        found += folder.store.problems()
+        if found and not folder.is_current():  # its files may be swept: the new one is looked at
+            raise Replaced
+        return found
 
     return at_one_moment(path, look)
 

@@ -47,6 +47,16 @@ class Told:
     recipe: str | None = None  # as TOML
     data: dict[str, Any] = field(default_factory=dict)
     training: dict[str, Any] = field(default_factory=dict)  # steps, seconds and parameters
+    temperature: float = field(init=False)  # that the recipe says, else 0
+
+    def __post_init__(self) -> None:
+        try:
+            settings = tomllib.loads(self.recipe or "")
+            settings.get("data", {}).get("validation_fraction")  # as who trains from it does
+            temperature = float(settings.get("objective", {}).get("temperature", 0.0))
+        except (ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as problem:
+            raise BadInput(f"what is to be the model's {RECIPE} cannot be read as one: {problem}") from problem
+        object.__setattr__(self, "temperature", temperature)
 
 
 class LiveModel:
@@ -149,8 +159,7 @@ class LiveModel:
         """For labels that were added since training, if there are any; renamed ones had queries pulled towards them."""
         if self._head_start is None or self._head_start[0] != self.version:
             later = (self.labels.origins == ADDED) & self.labels.active
-            trained_with = tomllib.loads(self.told.recipe or "").get("objective", {})  # without, nobody is lifted
-            bonus = later.astype(np.float32) * np.float32(TEMPERATURES * float(trained_with.get("temperature", 0.0)))
+            bonus = later.astype(np.float32) * np.float32(TEMPERATURES * self.told.temperature)
             self._head_start = self.version, HeadStart(bonus) if bonus.any() else None
         return self._head_start[1]
 

@@ -17,7 +17,7 @@ from umpteen.files.progress import Progress, named
 from umpteen.files.storage import can_hold, open_workspace, write_atomically
 from umpteen.model.classifier import Classifier
 from umpteen.model.folder import MANIFEST
-from umpteen.model.writing import standing_in
+from umpteen.model.writing import standing_in, stood_in
 from umpteen.parallel.world import Shard, World, launch_name
 from umpteen.training.build import Start, build_run, weigh_parts
 from umpteen.training.checkpoint import remove_checkpoint
@@ -98,6 +98,8 @@ def train_in(
             observer.notice(f"warning: {told}; figures on them will be too high")
         if folder is not None and overwrite:
             remove_checkpoint(folder)  # only now: a mistake in recipe or data must not cost the old run
+        if workspace is not None:
+            stands = stood_in(workspace, stands, anew=overwrite)
         if folder is not None and (name := launch_name()):
             write_atomically(folder / LAUNCHED_BY, name)
         state = run.loop.run()

@@ -17,11 +17,11 @@ from types import EllipsisType
 from typing import Any, NamedTuple
 
 from umpteen.encoders.folder import MODULES_FILE, write_tensors
-from umpteen.errors import BadInput, DamagedModel, UmpteenError
+from umpteen.errors import BadInput, DamagedModel, NotSaved, UmpteenError
 from umpteen.evaluation.report import Report
-from umpteen.files.storage import atomic_folder, can_hold, flush_to_disk, hidden_sibling, write_atomically
+from umpteen.files.storage import Workspace, atomic_folder, can_hold, flush_to_disk, hidden_sibling, write_atomically
 from umpteen.model.catalogue import VECTORS
-from umpteen.model.changes import Part, Replaced, Store, write_part
+from umpteen.model.changes import Part, Replaced, Store, read_parts, write_part
 from umpteen.model.folder import (
     CALIBRATION,
     CARD,
@@ -91,13 +91,14 @@ def save_model(
     parts: Mapping[str, Part] = {}
     if live.folder is not None:
         with suppress(Replaced), live.folder.store.reading() as connection:  # else its parts are replaced, too
+            live.catalogue.versions.unread(connection)  # or its labels were put back, and its parts with them
             parts = checked_parts(connection)
     new = _New(live, told, tuple(extra_files), _carried(live, parts, path))
-    kept = None
+    kept, aside = None, path.with_name(f"{path.name}.kept-{new.identity}")
     if (path / MANIFEST).exists() and standing_in(path) is None:  # damaged, but who knows what it holds
-        kept = path.rename(path.with_name(f"{path.name}.kept-{new.identity}"))
+        kept = path.rename(aside)
     if (path / MANIFEST).exists():
-        kept = new.replace(path, hold=_last_change(path, unless_changed))
+        kept = new.replace(path, hold=_last_change(path, unless_changed, aside))
         ModelFolder(path).sweep()
         return kept
     try:
@@ -140,7 +141,8 @@ def _rewrite(
 def _carried(live: LiveModel, parts: Mapping[str, Part], path: Path, *, drop_index: bool = False) -> list[Part]:
     """Which parts hold for these very labels and scores, too, in this folder; an index of older labels does not."""
     is_own = live.folder is not None and path == live.folder.path
-    found = [parts[CALIBRATION]] if CALIBRATION in parts and live.is_whole else []
+    of_these_scores = parts.get(RANKER) == live.parts.get(RANKER)
+    found = [parts[CALIBRATION]] if CALIBRATION in parts and of_these_scores else []
     index = parts.get(INDEX)
     if index is not None and index.labels_version == live.version:
         found += [index] if is_own or not index.about.get(BOUND) else []
@@ -159,18 +161,33 @@ def standing_in(path: Path) -> Standing | None:
     return None
 
 
+def stood_in(workspace: Workspace, stands: Standing | None, *, anew: bool = False) -> Standing | None:
+    """What stood in the model's place when the work in a workspace was begun, which is now if it is begun anew."""
+    remembered = workspace.folder / "stood.json"
+    if anew or not workspace.begun:
+        write_atomically(remembered, json.dumps(stands))
+    found = json.loads(remembered.read_bytes()) if remembered.exists() else None
+    return None if found is None else tuple(found)
+
+
 @contextmanager
-def _last_change(path: Path, unless_changed: Standing | EllipsisType | None) -> Iterator[Path | None]:
+def _last_change(path: Path, unless_changed: Standing | EllipsisType | None, aside: Path) -> Iterator[Path | None]:
     """Nobody changes the model that stands there any more; kept aside, if it is not the expected one."""
     old, kept = ModelFolder(path), None
     with old.changing() as connection:
         if unless_changed is not ... and unless_changed != (old.model, *_newest(connection)):
-            kept = path.with_name(f"{path.name}.kept-{old.model}")
-            # Never the database itself: closing a file that was opened here would end this process's locks on it.
-            but = shutil.ignore_patterns(".*", f"{old.trained.name}.db*")
-            with atomic_folder(kept) as copy:
+            index = read_parts(connection).get(INDEX)
+            whole = None if index is None or index.about.get(BOUND) else index.folder
+            # Never the database itself: closing a file that was opened here would end this process's locks on it. Nor
+            # an engine: files of one that is in use come and go.
+            living = {one.name for one in path.glob(f"{INDEX}-*")} - {whole}
+            but = shutil.ignore_patterns(".*", "model-*.db*", *living)
+            with atomic_folder(aside, replace=False) as copy:
                 shutil.copytree(path, copy, dirs_exist_ok=True, symlinks=True, ignore=but)
                 old.store.copy(copy)
+                if index is not None and whole is None:
+                    ModelFolder(copy).drop(INDEX)
+            kept = aside
         try:
             yield kept
         except BaseException:
@@ -221,7 +238,10 @@ class _New:
                     for leftover in (path / self.name, path / f"{self.name}.db"):
                         remove_if_ours(leftover)
             raise
-        self.write_card(path, card)
+        try:
+            self.write_card(path, card)
+        except NotSaved as problem:
+            raise NotSaved(f"{path}: the new model is in its place, without its card: {problem}") from problem
         return kept[0] if kept else None
 
     def write(self, path: Path, named: Callable[[], None] = lambda: None) -> None:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from umpteen.errors import LostProcess
-from umpteen.parallel.world import cores, join_world, open_meeting
+from umpteen.parallel.world import LAUNCHER, cores, join_world, open_meeting
 
 
 class _Failure(NamedTuple):
@@ -132,7 +132,7 @@ def stop_request() -> Iterator[StopRequest]:
 
 def end_with_launcher() -> None:
     """Sends this process SIGTERM when the one that started it has ended, be it by SIGKILL: no run goes on unseen."""
-    launcher = os.getppid()
+    launcher = int(os.environ.get(LAUNCHER, os.getppid()))  # which may have ended while torch was imported
 
     def watch() -> None:
         while os.getppid() == launcher:

@@ -31,6 +31,7 @@ from umpteen.errors import BadInput, LostProcess, Stopped, UmpteenError
 # Longer than one process may prepare data for all. A process that dies is noticed at once, whatever this says.
 PATIENCE = timedelta(hours=6)
 ROWS_AT_ONCE = 16_384  # that travel to the first process together
+LAUNCHER = "UMPTEEN_LAUNCHER"  # in the environment of processes that `launch` starts: which process that was
 
 
 @dataclass(frozen=True)
@@ -324,12 +325,15 @@ def launch(processes: int, arguments: Sequence[str], *, restarts: int = 0) -> in
             monitor_interval=0.1,
             logs_specs=DefaultLogsSpecs(log_dir=scratch),
         )
+        os.environ[LAUNCHER] = str(os.getpid())
         try:
             elastic_launch(config, sys.executable)("-P", "-m", "umpteen", *arguments)
         except SignalException as stopped:
             return 128 + stopped.sigval
         except ChildFailedError as failed:
             return _told_exit_code({rank: failure.exitcode for rank, failure in failed.failures.items()})
+        finally:
+            del os.environ[LAUNCHER]
     return 0
 
 

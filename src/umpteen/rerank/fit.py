@@ -1,6 +1,7 @@
 """All labels' weights, block by block on several processes; a finished block is a file, so a killed fit goes on."""
 
 import io
+import os
 import warnings
 from collections.abc import Iterator
 from concurrent.futures.process import BrokenProcessPool
@@ -151,7 +152,7 @@ def fit_weights(
     done = labels - sum(stop - start for start, stop in waiting)
     try:
         finished = Parallel(n_jobs=min(jobs, max(1, len(waiting))), return_as="generator_unordered")(
-            delayed(_fit_block)(samples.folder, block, settings) for block in waiting
+            delayed(_fit_block)(samples.folder, block, settings, os.getpid()) for block in waiting
         )
         for start, stop in finished:
             done += stop - start
@@ -170,9 +171,12 @@ def fit_weights(
     return csr_array(by_label.T.tocsr()), whole["intercepts"]
 
 
-def _fit_block(folder: Path, block: tuple[int, int], settings: RankerSettings) -> tuple[int, int]:
+def _fit_block(folder: Path, block: tuple[int, int], settings: RankerSettings, asked_by: int) -> tuple[int, int]:
     samples = Samples(folder)
-    write_atomically(_path(samples, block), save(solve_block(samples, *block, settings)))
+    solved = save(solve_block(samples, *block, settings))
+    if asked_by not in (os.getpid(), os.getppid()):
+        os._exit(1)  # who asked was killed: the folder may be gone, or another fit's by now
+    write_atomically(_path(samples, block), solved)
     return block
 
 

@@ -49,6 +49,7 @@ LIVING = "milvus"  # the embedded engine's folder in an index, which changes in 
 INSIDE = f"{LIVING}/labels.db"  # the address of an engine that lies in the index folder and moves with it
 HNSW, IVF_FLAT = "HNSW", "IVF_FLAT"
 _MARKER = -1
+_FIRST_KEYS = 16
 _MOST_RESULTS = 16_384  # of a query: Milvus' own limit
 _WIDEST = 32_768  # search effort of its graph: its own limit, too
 _NUMBERS_AT_A_TIME = 2**20  # of vectors in a message
@@ -207,9 +208,16 @@ class MilvusIndex(LabelIndex):
         self._upsert([{"row": _MARKER, "key": "", "version": now.labels.version, "retired": True, "vector": vector}])
 
     def version(self) -> int | None:
-        """The version of the labels that the collection holds; None if it never was complete."""
-        found = self.query(f"row == {_MARKER}", ["version"])
-        return int(found[0]["version"]) if found else None
+        """The version of the labels that the collection holds; None if it never was complete.
+
+        Refuses one whose first keys, which never change, are others: it is another model's, and nothing is written.
+        """
+        keys = self._state.now.labels.keys
+        looked_at = [_MARKER, *range(min(_FIRST_KEYS, len(keys)))]
+        found = {one["row"]: one for one in self.query(f"row in {looked_at}", ["row", "key", "version"])}
+        if any(row != _MARKER and one["key"] != keys[row] for row, one in found.items()):
+            raise BadInput(f"the collection {self.name} holds another model's labels; build the index again")
+        return int(found[_MARKER]["version"]) if _MARKER in found else None
 
     def query(self, expression: str, fields: list[str]) -> Any:
         """These fields of the entities for which the expression holds, as they are after the last write."""
@@ -277,8 +285,10 @@ class MilvusIndex(LabelIndex):
 
     @classmethod
     def open(cls, folder: Path, about: dict[str, Any], now: Indexed, held: Rows, changed: Rows) -> "MilvusIndex":
-        effort = Effort(**about["effort"])
-        return cls(_connection(folder, about), about["collection"], about["structure"], now, effort, changed)
+        effort, name = Effort(**about["effort"]), str(about["collection"])
+        if not _is_ours(name):
+            raise ValueError(f"the collection {name} is not one of umpteen's")
+        return cls(_connection(folder, about), name, about["structure"], now, effort, changed)
 
     @classmethod
     def update(cls, folder: Path, about: dict[str, Any], now: Indexed, changed: Rows) -> None:
@@ -295,7 +305,7 @@ class MilvusIndex(LabelIndex):
         if about.get("uri") == INSIDE:
             return None  # it goes with the folder
         name = str(about.get("collection"))
-        if not re.fullmatch(_collection("[0-9a-f]{8}", "[0-9a-f]{8}"), name):
+        if not _is_ours(name):
             return f"the collection {name} is left alone: it is not one of umpteen's"
         try:
             with closing(_connection(folder, about)) as connection:
@@ -352,6 +362,10 @@ def _connection(folder: Path, about: dict[str, Any]) -> MilvusConnection:
 def _collection(model: str, name: str) -> str:
     """What the labels of a model are called in Milvus."""
     return f"umpteen_{model}_{name}"
+
+
+def _is_ours(name: str) -> bool:
+    return re.fullmatch(_collection("[0-9a-f]{8}", "[0-9a-f]{8}"), name) is not None
 
 
 def _look_after(held: "ref[MilvusIndex]", ending: Event) -> None:

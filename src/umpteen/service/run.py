@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, SpawnContext
 from pathlib import Path
@@ -133,7 +134,8 @@ class _Worker:
 
     def kill(self, number: int) -> None:
         assert self._process.pid is not None
-        os.kill(self._process.pid, number)
+        with suppress(ProcessLookupError):  # it has ended by itself, and nobody has heard of it yet
+            os.kill(self._process.pid, number)
 
     def replace(self) -> None:
         """Tells how it ended, and starts another in its place once the pause is over."""

@@ -80,7 +80,7 @@ class Connection(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._others = others
         self._chunk_bytes = 0
-        self._head_bytes = 0  # that came before this chunk
+        self._head_bytes = 0  # that came since the last head was whole, or some of a body came: trailers, too
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -106,18 +106,17 @@ class Connection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         self._chunk_bytes = len(data)
+        self._head_bytes += len(data)
         super().data_received(data)
-        if self._in_head():
-            self._head_bytes += len(data)
-            if self._head_bytes > self._others.head_bytes:
-                self._refuse_head()
+        if self._head_bytes > self._others.head_bytes:
+            self._refuse_head()
         if self._deadline is None and self in self._others.silent:  # a head has begun, or only blank lines came
             self._expect_head()
 
     def on_headers_complete(self) -> None:
         most = self._others.head_bytes
         # Counted only where it may be too much: most requests are one small chunk.
-        if self._head_bytes + self._chunk_bytes > most:
+        if max(self._head_bytes, self._chunk_bytes) > most:
             exact = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
             if exact > most:
                 self._refuse_head()
@@ -125,6 +124,10 @@ class Connection(HttpToolsProtocol):
         self._head_bytes = 0
         self._head_is_here()
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._head_bytes = 0
+        super().on_body(body)
 
     def on_response_complete(self) -> None:
         self.transport.end()

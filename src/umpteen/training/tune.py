@@ -13,7 +13,7 @@ from umpteen.config.settings import RunConfig, SumTower
 from umpteen.data.dataset import open_dataset
 from umpteen.errors import BadConfig, BadFile, Diverged, Stopped
 from umpteen.files.progress import Notice, Progress
-from umpteen.files.storage import write_atomically
+from umpteen.files.storage import locked_file, write_atomically
 from umpteen.parallel.world import World
 from umpteen.training.build import build_run, weigh_parts
 from umpteen.training.observer import Observer
@@ -103,9 +103,11 @@ class Trials:
 
     def __init__(self, file: Path, metric: str, notice: Notice) -> None:
         self._file, self._metric, self._notice = file, metric, notice
-        self._done = {trial["identity"]: trial for trial in _read(file)}
-        # Without a line cut short by a kill, to which the next trial would be glued.
-        write_atomically(file, "".join(json.dumps(trial) + "\n" for trial in self._done.values()))
+        self._lock = file.with_name(f".{file.name}.lock")  # another search may have the same file
+        with locked_file(self._lock, wait=None):
+            self._done = {trial["identity"]: trial for trial in _read(file)}
+            # Without a line cut short by a kill, to which the next trial would be glued.
+            write_atomically(file, "".join(json.dumps(trial) + "\n" for trial in self._done.values()))
 
     def run(self, candidate: Candidate) -> dict[str, Any]:
         """The trial of these settings, made now unless the file has it."""
@@ -119,7 +121,7 @@ class Trials:
                 raise Stopped(f"{kept}: the same command goes on from there", signal=stopped.signal) from None
             about = {"settings": list(candidate.settings), **outcome, "seconds": round(time.monotonic() - began, 1)}
             self._done[candidate.identity] = trial = {**about, "identity": candidate.identity}
-            with self._file.open("a", encoding="utf-8") as file:
+            with locked_file(self._lock, wait=None), self._file.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(trial) + "\n")
             step = f" at step {trial['best_step']}" if "best_step" in trial else ""
             self._notice(f"  {self._metric} {self.metric_of(trial):.2f}{step}")
