@@ -7,7 +7,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from umpteen.evaluation.figures import NO_FIGURE, Point, Points, inline, render
+from umpteen.evaluation.figures import NO_FIGURE, Point, Points, bare_axes, inline, render
 from umpteen.files.storage import write_atomically
 
 METRICS = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@5", "R@10", "R@100")
@@ -55,7 +55,8 @@ def draw_tradeoff(results: list[dict[str, Any]], cost: str, what: str) -> Markup
         if value < best / 2:
             name, value, interval = f"{name} ({value:.1f}, below)", foot, None
         points.append(Point(name, result[cost] or least, value, 0 if result["ours"] else 1, interval))
-    image = render([Points(points, x=f"{what} (logarithmic)", y="P@1, %", log_x=True)], kinds=["svg"])
+    drawn = Points(points, x=f"{what} (logarithmic)", y="P@1, %", log_x=True)
+    image = render(lambda figure: drawn.draw_on(bare_axes(figure)), size=(6.4, 4.0), kinds=["svg"])
     return Markup(inline(image["svg"].decode(), cost)) if image else Markup()
 
 
