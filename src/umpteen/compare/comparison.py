@@ -22,7 +22,7 @@ from umpteen.evaluation.report import paired_differences
 from umpteen.files.progress import Notice, Progress
 from umpteen.files.storage import atomic_file, write_atomically
 from umpteen.search.ranking import Ranking
-from umpteen.training.tune import Point, Trials, climb
+from umpteen.training.tune import Trials, climb
 
 
 def make_task(
@@ -75,14 +75,8 @@ def _finish(task: Task, method: Method, most: int, output: Path, notice: Notice)
     """What a method took, and its ranking of test, after so many trials at most and its final fit."""
     notice(f"{method.name}: up to {most} {'trial' if most == 1 else 'trials'} on validation")
     trials = Trials(output / "trials" / f"{method.trials_file}.jsonl", task.metric, notice)
-    tried: list[dict[str, Any]] = []
-
-    def attempt(point: Point) -> float:
-        tried.append(trials.run(method.candidate(task, point)))
-        return trials.metric_of(tried[-1])
-
-    climb(method.choices(task), most, attempt)
-    ranked = trials.best_first(tried)
+    climb(method.choices(task), most, lambda point: trials.attempt(method.candidate(task, point)))
+    ranked = trials.best_first()
     settings = (*ranked[0]["settings"], *ranked[0].get("then", ()))
     place = output / "results" / f"{method.name.replace(' ', '-')}.npz"
     identity = task.identify(method.name, settings, ranked[0]["identity"], method.particulars)

@@ -319,11 +319,11 @@ def _best(queries: Tensor, vectors: Tensor, k: int, hidden: Rows) -> tuple[Rows,
             scores = torch.mm(queries, vectors.float().T)
         if len(hidden):
             scores.index_fill_(1, torch.from_numpy(hidden), -torch.inf)
-    return _best_of_each(scores.numpy(), k)
+    return best_of_each(scores.numpy(), k)
 
 
-def _best_of_each(scores: NDArray[np.float32], k: int) -> tuple[Rows, NDArray[np.float32]]:
-    """Positions and values of each row's k largest scores, of equal ones the earlier first."""
+def best_of_each(scores: NDArray[np.float32], k: int) -> tuple[Rows, NDArray[np.float32]]:
+    """Positions and values of each row's k largest scores, of equal ones the earlier first; −1 where that is −∞."""
     queries, labels = scores.shape
     blocks = labels // _BLOCK
     # k blocks hold a score of at least the k-th largest of their maxima, so the k best do not lie below it.
