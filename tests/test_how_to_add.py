@@ -17,7 +17,7 @@ from umpteen.config.recipes import resolve
 from umpteen.data import formats
 from umpteen.data.dataset import open_dataset
 from umpteen.data.formats import native
-from umpteen.doctor.agreement import draw_sample, with_naive_formula
+from umpteen.doctor.checks import draw_sample, with_naive_formula
 from umpteen.encoders import encoder as encoder_kinds
 from umpteen.encoders import folder as layout
 from umpteen.encoders.encoder import Encoder, Place, class_of

@@ -25,10 +25,9 @@ from umpteen.parallel.meter import Meter, Seconds, timed
 from umpteen.parallel.world import World
 from umpteen.search.ranking import Ranking, top_k
 from umpteen.training.build import Run, build_run
-from umpteen.training.inputs import TrainingData
 from umpteen.training.observer import Silence
 from umpteen.training.optimizer import set_learning_rate
-from umpteen.training.step import TrainingStep
+from umpteen.training.step import TrainingData, TrainingStep
 
 Numbers = NDArray[np.float64]
 Batches = Sequence[NDArray[np.int64]]  # rows of queries
