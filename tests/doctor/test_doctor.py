@@ -97,7 +97,7 @@ def test_a_gradient_lost_on_its_way_to_the_weights_is_caught(tmp_path: Path, mon
 
     def lossy(self: Any, *given: Any, **named: Any) -> Any:
         found = real(self, *given, **named)
-        self._towers.label.token_weights.grad[7:] = 0
+        self.towers.label.token_weights.grad[7:] = 0
         return found
 
     monkeypatch.setattr(agreement.TrainingStep, "gradients", lossy)

@@ -179,9 +179,8 @@ def compare(
 ) -> None:
     """Compare recipes with popularity, tf-idf neighbours and PECOS on DATA; the same command goes on when stopped."""
     from umpteen.compare.comparison import compare as run
-    from umpteen.compare.comparison import make_task
+    from umpteen.compare.comparison import make_task, short_number, shown_metrics
     from umpteen.compare.methods import our_methods, their_methods
-    from umpteen.compare.page import short_number, shown_metrics
     from umpteen.config.recipes import names, resolve
 
     wanted = [] if peers == "none" else [name.strip() for name in peers.split(",") if name.strip()]

@@ -301,7 +301,7 @@ class Examination:
             require(precision, device)
         except BadConfig as refusal:
             readers = (*encoder.query.reading(), *encoder.label_tower.reading())
-            if any(isinstance(tower, TransformerTower) and tower.precision == precision for tower in readers):
+            if any(tower.model_dump().get("precision") == precision for tower in readers):
                 raise
             return f"not usable here, and the recipe does not ask for it: {refusal}"
         return f"works on this {device}"
@@ -315,7 +315,7 @@ class Examination:
     def start_model(self) -> str:
         encoder, found = self.config.encoder, dict[str, None]()
         for tower in (*encoder.query.reading(), *encoder.label_tower.reading()):
-            random_weights = getattr(tower, "random_weights", False)
+            random_weights = tower.model_dump().get("random_weights", False)
             folder = locate(tower.start, weights=not random_weights)
             verified = tower.start.removeprefix("sentence-transformers/") == DEFAULT_MODEL and not random_weights
             found[f"{tower.start} in {folder}{', checksum right' if verified else ''}"] = None

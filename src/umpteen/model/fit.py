@@ -129,7 +129,7 @@ def _looked_at(dataset: Dataset) -> str:
 
 def _foreign(dataset: Dataset, recipe: str) -> str | None:
     """What to tell of texts whose words the encoder cuts into many pieces."""
-    start = getattr(resolve(recipe).encoder.query, "frozen", None)
+    start = next((tower for tower in resolve(recipe).encoder.query.reading() if tower.kind == "frozen"), None)
     texts = [dataset.train.texts[row] for row in range(min(LOOKED_AT, len(dataset.train)))]
     words = sum(len(re.findall(r"\w+", text)) for text in texts)
     if start is None or words == 0:
