@@ -16,7 +16,6 @@ from umpteen.compare.methods import Outcome, Unavailable
 from umpteen.data.dataset import Split
 from umpteen.data.texts import Texts
 from umpteen.encoders.folder import DEFAULT_MODEL, locate
-from umpteen.errors import BadFile
 from umpteen.search.ranking import Ranking
 
 PECOS, OMIKUJI, SENTENCE_TRANSFORMERS = "libpecos==1.2.8", "omikuji==0.5.2", "sentence-transformers[train]>=6,<7"
@@ -56,19 +55,9 @@ def fit(
             _write_texts(folder / "labels.jsonl", labels)
         scipy.sparse.save_npz(folder / "relevance.npz", _positives(train))
         figures = _run(ENVIRONMENTS[method], _WORKERS.get(method, "pecos_worker.py"), folder)
-        found = read_ranking(folder / "ranking.npz", width)
+        found = Ranking.load(folder / "ranking.npz", width)
     ranking = found.without(excluded).head(k)
     return Outcome(ranking, figures["train_seconds"], figures["predict_seconds"], figures["parameters"])
-
-
-def read_ranking(path: Path, k: int) -> Ranking:
-    """The best k a row of a query × label matrix that another tool saved."""
-    try:
-        return Ranking.from_csr(csr_array(scipy.sparse.load_npz(path)), k)
-    except FileNotFoundError:
-        raise BadFile(path, "there is no such file") from None
-    except Exception as error:
-        raise BadFile(path, f"not a scipy sparse matrix ({error}); save one with scipy.sparse.save_npz") from error
 
 
 def _run(environment: Environment, worker: str, folder: Path) -> dict[str, Any]:

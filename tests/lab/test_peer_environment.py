@@ -6,13 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from lab.peers import apart
-from lab.peers.apart import read_ranking
 from lab.peers.environment import Environment, Unavailable
 from scipy.sparse import csr_array
 
 from umpteen.data.dataset import Split
 from umpteen.data.labels import Relevance
-from umpteen.errors import BadFile
 
 STANDING_IN = """#!/bin/sh
 echo "$@" >> {log}
@@ -78,11 +76,3 @@ def test_xr_linear_learns_the_miniature(monkeypatch: pytest.MonkeyPatch) -> None
     found = apart.fit("xr-linear", Split.of(texts, relevance), asked, settings, 2)
     assert found.ranking.rows[1:, 0].tolist() == [1, 2, 3]
     assert 0 not in found.ranking.rows[0] and found.parameters > 0
-
-
-def test_a_file_that_holds_no_matrix_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(BadFile, match=r"none\.npz: there is no such file"):
-        read_ranking(tmp_path / "none.npz", 1)
-    (tmp_path / "text.npz").write_text("hello")
-    with pytest.raises(BadFile, match=r"text\.npz: not a scipy sparse matrix"):
-        read_ranking(tmp_path / "text.npz", 1)

@@ -99,4 +99,4 @@ def test_a_certificate_survives_json() -> None:
         queries_tuned_on=50, sample="label texts", labels=9, dimension=4, catalogue_version=2,
         queries_per_second={"index": 9.0, "exact": 1.0}, bytes={"index": 1, "exact": 2}, build_seconds=1.5,
     )  # fmt: skip
-    assert Certificate(**json.loads(json.dumps(vars(one)))) == one
+    assert Certificate(**json.loads(json.dumps(one.to_dict()))) == one

@@ -245,8 +245,8 @@ def verify(model: Path) -> None:
 def negatives(model: Path, source: str, split: str, top: int, output: Path | None, as_json: bool, **asked: Any) -> None:
     """Mine hard negatives with MODEL on DATA and list those that are probably unlabelled positives."""
     from umpteen.files.storage import write_atomically
-    from umpteen.model.audit import audit_negatives
     from umpteen.model.classifier import Classifier
+    from umpteen.model.correcting import audit_negatives
 
     with Watch(quiet=as_json) as watch:
         dataset = watch.open_dataset(source)

@@ -149,7 +149,7 @@ def build(
     with Watch(quiet=as_json) as watch:
         texts = _sample(queries, source, sample, watch)
         certificate = build_index(model, kind, **asked, sample=texts, progress=watch)
-    _tell_certificate(model, vars(certificate), as_json)
+    _tell_certificate(model, certificate.to_dict(), as_json)
 
 
 @index.command()
@@ -161,7 +161,7 @@ def show(model: Path, as_json: bool) -> None:
 
     certificate = certificate_of(model)
     if certificate is not None:
-        _tell_certificate(model, vars(certificate), as_json)
+        _tell_certificate(model, certificate.to_dict(), as_json)
     else:
         tell(as_json, {"model": str(model), "kind": "exact"}, f"{model} has no index: it searches exactly")
 

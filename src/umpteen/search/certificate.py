@@ -2,8 +2,8 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -40,6 +40,9 @@ class Certificate:
     bytes: dict[str, int | None]  # index and exact; None: nobody here knows
     build_seconds: float
     attempts: int = 1  # efforts held against the certifying queries; more than one if chance misled the tuning
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
 
 
 def recalls(found: Ranking, exact: Ranking) -> NDArray[np.float64]:

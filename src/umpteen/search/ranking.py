@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from umpteen.errors import BadInput
+from umpteen.errors import BadFile, BadInput
+from umpteen.files.progress import Advance
 from umpteen.files.storage import atomic_file
 from umpteen.parallel.world import Shard, World, spread
 
@@ -90,6 +92,17 @@ class Ranking:
         """Written as scipy CSR (.npz), which `scipy.sparse.load_npz` reads."""
         matrix = self.to_csr()
         write_csr(path, matrix.shape, matrix.data, matrix.indices, matrix.indptr)
+
+    @classmethod
+    def load(cls, path: Path, k: int) -> "Ranking":
+        """The best k a row of a saved query × label matrix, ours or another tool's."""
+        try:
+            matrix = scipy.sparse.load_npz(path)
+        except FileNotFoundError:
+            raise BadFile(path, "there is no such file") from None
+        except Exception as error:
+            raise BadFile(path, f"not a scipy sparse matrix ({error}); save one with scipy.sparse.save_npz") from error
+        return cls.from_csr(csr_array(matrix), k)
 
 
 @dataclass(frozen=True)
@@ -180,6 +193,7 @@ def top_k(
     hidden: NDArray[np.int64] | None = None,
     block: int = 1024,
     tile: int = 2048,
+    progress: Advance | None = None,
 ) -> Ranking:
     """The k best labels of every query by inner product in float32; of equal scores the smaller row comes first.
 
@@ -212,6 +226,8 @@ def top_k(
         for first in range(0, len(queries), block * threads):
             stop = min(first + block * threads, len(queries))
             spread(partial(search, first), -(-(stop - first) // block))
+            if progress is not None:
+                progress(stop, len(queries))
     if shard.world.size > 1:
         for some in torch.split(keys, _MERGED_AT_ONCE):
             everyone = torch.cat([*shard.world.gather(some.to(shard.world.device))], 1)  # the best of all processes
