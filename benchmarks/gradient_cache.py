@@ -30,9 +30,8 @@ from umpteen.errors import BadInput
 from umpteen.files.progress import Progress
 from umpteen.objectives import Pairs, Scores, Targets, decoupled_softmax
 from umpteen.parallel.meter import Meter
-from umpteen.training.inputs import TrainingData
 from umpteen.training.optimizer import make_optimizer
-from umpteen.training.step import TrainingStep
+from umpteen.training.step import TrainingData, TrainingStep
 
 MODEL = "all-MiniLM-L6-v2"
 BATCHES, TOKEN_BUDGETS = (64, 256, 1024), (512, 2048, 8192, 32_768)

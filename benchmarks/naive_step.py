@@ -18,7 +18,7 @@ from torch.optim import AdamW
 from umpteen.config.settings import RunConfig
 from umpteen.data.tokens import TokenTable
 from umpteen.encoders.encoder import Encoder
-from umpteen.training.inputs import TrainingData
+from umpteen.training.step import TrainingData
 
 
 class NaiveStep:

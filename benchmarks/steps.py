@@ -18,9 +18,8 @@ from umpteen.data.tokens import tokenise
 from umpteen.encoders.encoder import Encoder, micro_batches
 from umpteen.encoders.towers import Towers
 from umpteen.objectives.losses import decoupled_softmax
-from umpteen.training.inputs import LabelTexts, TrainingData
 from umpteen.training.optimizer import make_optimizer
-from umpteen.training.step import TrainingStep
+from umpteen.training.step import LabelTexts, TrainingData, TrainingStep
 
 TEMPERATURE = 0.05
 LEARNING_RATE = 3e-4

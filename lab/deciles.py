@@ -13,10 +13,10 @@ from lab.classifiers import CLASSIFIERS, chosen_classifier, on_validation
 from lab.comparison import Outcomes, written
 from lab.estimate import Estimate
 from lab.experiment import Claim, Conclusion, Job, Setup
+from lab.figures import Curve, Lines
 from lab.losses import LOSSES, TOP_5
 from lab.training import Workbench
 from umpteen.data.dataset import Split
-from umpteen.evaluation.figures import Curve, Lines
 from umpteen.search.ranking import Ranking, contains
 
 IN_BATCH, HARD, CACHE, ALL = "in-batch", "+1 hard", "cache", "all labels"

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from lab.comparison import Outcomes
 from lab.experiment import Conclusion, Job, Setup, claim_better
+from lab.figures import Curve, Lines
 from lab.losses import DECOUPLED, LOSSES, SOFTMAX
 from lab.training import Steps, Workbench, train
 from umpteen.data.dataset import Dataset, open_dataset
 from umpteen.encoders.encoder import encode_tokens
 from umpteen.errors import BadInput
-from umpteen.evaluation.figures import Curve, Lines
 from umpteen.files.progress import Progress
 
 NAMED, DRAWN = 2, 2  # labels whose words stand in their queries, and labels drawn at random

@@ -13,6 +13,7 @@ from typing import Any
 from lab.comparison import Outcomes, written
 from lab.estimate import Estimate
 from lab.experiment import Claim, Conclusion, Job, Setup, chosen, claim_better
+from lab.figures import Curve, Lines
 from lab.memorisation_data import made_up_words, write_pairs, write_start
 from lab.token_star_data import whole_words
 from lab.training import Steps
@@ -21,7 +22,6 @@ from umpteen.config.settings import RunConfig
 from umpteen.encoders.encoder import encode_tokens
 from umpteen.encoders.folder import DEFAULT_MODEL
 from umpteen.errors import BadInput
-from umpteen.evaluation.figures import Curve, Lines
 from umpteen.training.build import build_evaluator, build_run
 
 BATCH, RANDOM, HARD = "in-batch", "random", "hard"

@@ -10,9 +10,10 @@ import numpy as np
 
 from lab.comparison import Outcomes
 from lab.experiment import Conclusion, Job, Setup, claim_better
+from lab.figures import Curve, Lines
 from lab.losses import DECOUPLED, LOSSES, METRICS, SOFTMAX
 from lab.training import SMALL, TINY, Design, Trained, Workbench
-from umpteen.evaluation.figures import Curve, Lines, Point, Points
+from umpteen.evaluation.figures import Point, Points
 
 BATCH, CACHE, ALL = "batch", "cache", "all"
 POOLS = {

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from lab import EXPERIMENTS
 from lab.comparison import signed
-from umpteen.compare.page import page_template
+from umpteen.compare.comparison import page_template
 from umpteen.errors import BadFile, BadInput
 from umpteen.evaluation.figures import inline
 from umpteen.files.storage import write_atomically

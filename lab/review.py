@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from lab.comparison import Outcomes, written
 from lab.experiment import Conclusion, Job, Setup, claim_better
+from lab.figures import Curve, Lines
 from lab.training import TINY, Design, Steps, Trained, Workbench, rounded, train
 from umpteen.calibration.calibration import fit_calibration
 from umpteen.data.dataset import Dataset, Split, open_dataset, write_native
 from umpteen.errors import BadInput
-from umpteen.evaluation.figures import Curve, Lines
 from umpteen.model.classifier import USUAL_K, Classifier
 from umpteen.model.correcting import certainties
 from umpteen.model.evaluate import evaluate_model

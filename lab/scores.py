@@ -10,12 +10,12 @@ from torch import Tensor
 from lab.comparison import Outcomes
 from lab.dots import Dots, Value
 from lab.experiment import Conclusion, Job, Setup, claim_better
+from lab.figures import Curve, Lines
 from lab.losses import DECOUPLED, LOSSES, SOFTMAX, TOP_5
 from lab.training import Workbench
 from umpteen.data.dataset import Split
 from umpteen.data.labels import Relevance
 from umpteen.encoders.encoder import encode_texts
-from umpteen.evaluation.figures import Curve, Lines
 
 COMPARED = (DECOUPLED, SOFTMAX, TOP_5)
 FINE, DRAWN = 4000, 80  # bins between the lowest and the highest score, to compute with and to draw

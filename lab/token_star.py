@@ -14,6 +14,7 @@ import torch
 from lab.comparison import Outcomes, written
 from lab.estimate import verdict
 from lab.experiment import Claim, Conclusion, Job, Setup, chosen
+from lab.figures import Curve, Lines
 from lab.token_star_data import Sizes, make_dataset, whole_words
 from lab.training import Steps
 from umpteen.config.recipes import checked
@@ -21,7 +22,6 @@ from umpteen.data.dataset import write_native
 from umpteen.encoders.encoder import encode_texts
 from umpteen.encoders.folder import DEFAULT_MODEL
 from umpteen.errors import BadInput
-from umpteen.evaluation.figures import Curve, Lines
 from umpteen.evaluation.report import Evaluator
 from umpteen.training.build import Run, build_evaluator, build_run
 

@@ -56,7 +56,7 @@ forkserver.set_forkserver_preload(
         "umpteen.cli.main",
         "umpteen.service.app",
         "benchmarks.crash",
-        "umpteen.doctor.agreement",
+        "umpteen.doctor.checks",
     ]
 )
 forkserver.set_forkserver_preload = lambda modules: None

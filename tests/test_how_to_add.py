@@ -10,13 +10,14 @@ from torch import Tensor
 
 from miniature import command, refused, write_miniature, write_recipe
 from tiny import tiny_tokenizer
+from umpteen import search
 from umpteen.cli.main import cli
 from umpteen.config import settings
 from umpteen.config.recipes import resolve
 from umpteen.data import formats
 from umpteen.data.dataset import open_dataset
 from umpteen.data.formats import native
-from umpteen.doctor.agreement import draw_sample, with_naive_formula
+from umpteen.doctor.checks import draw_sample, with_naive_formula
 from umpteen.encoders import encoder as encoder_kinds
 from umpteen.encoders import folder as layout
 from umpteen.encoders.encoder import Encoder, Place, class_of
@@ -138,7 +139,7 @@ class ToyIndex(ExactIndex):
 
 
 def test_an_index_is_a_class_and_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(index_kinds.KINDS, "toy", f"{__name__}.ToyIndex")
+    monkeypatch.setitem(search.KINDS, "toy", f"{__name__}.ToyIndex")
     labels = open_dataset(write_miniature(tmp_path / "data")).labels
     tower = StaticEncoder.random(tiny_tokenizer(tmp_path / "tokenizer"), 16, seed=0)
     Classifier.build(Towers(tower).eval(), labels).save(tmp_path / "model")

@@ -14,8 +14,9 @@ from umpteen.data.dataset import Split
 from umpteen.data.texts import Texts
 from umpteen.encoders.encoder import encode_tokens
 from umpteen.encoders.frozen import FrozenEncoder
-from umpteen.evaluation.baselines import LinearOneVsRest, best_of
+from umpteen.evaluation.baselines import LinearOneVsRest
 from umpteen.rerank.memory import Memory
+from umpteen.search.index import best_of_each
 from umpteen.search.ranking import Ranking, top_k
 
 MINILM, LONGEST = "all-MiniLM-L6-v2", 256  # tokens
@@ -48,7 +49,8 @@ def minilm_neighbours(train: Split, asked: Split, settings: dict[str, Any], k: i
         votes = memory.votes(nearest, np.tile(every, (len(some), 1)), settings["temperature"])
         ignored = csr_array(asked.filtered.matrix[start : start + len(some)])
         votes[np.repeat(np.arange(len(some)), np.diff(ignored.indptr)), ignored.indices] = -np.inf
-        parts.append(best_of(votes, k))
+        rows, scores = best_of_each(votes, k)
+        parts.append(Ranking(rows.astype(np.int32), scores, len(every)))
     return Outcome(_joined(parts), fitted - began, time.monotonic() - fitted, known.numel())
 
 

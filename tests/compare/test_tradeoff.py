@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from umpteen.compare.page import draw_tradeoff, short_number, write_page
+from umpteen.compare.comparison import draw_tradeoff, short_number, write_page
 from umpteen.evaluation import figures
 
 ODD = r"$\frac{$ <b>"

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from scipy.sparse import csr_array, save_npz
 
-from umpteen.data import Dataset, open_dataset
+from umpteen.data.dataset import Dataset, open_dataset
 
 # CJK, Arabic with marks, an emoji of several code points, combining marks, Devanagari, and control characters
 # and line separators other than "\n": str.splitlines would break these texts apart.

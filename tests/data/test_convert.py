@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.data.folders import opened, write_dexml, write_json_lines, write_native_folder, write_xc_json
 
-from umpteen.data import Dataset, LabelCatalogue, Relevance, Split
-from umpteen.data.dataset import write_native
+from umpteen.data.dataset import Dataset, write_native
+from umpteen.data.labels import LabelCatalogue, Relevance, Split
 from umpteen.errors import BadInput, NotSaved
 
 some_text = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(str.strip)

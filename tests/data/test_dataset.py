@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from tests.data.folders import opened, write_dexml, write_json_lines, write_native_folder
 
-from umpteen.data import Dataset, LabelCatalogue, Relevance, Split, Texts, open_dataset
+from umpteen.data.dataset import Dataset, open_dataset
 from umpteen.data.formats import native
+from umpteen.data.labels import LabelCatalogue, Relevance, Split
 from umpteen.data.prepared import Builder, cache_folder, own_cache
+from umpteen.data.texts import Texts
 from umpteen.errors import BadInput, NotSaved
 
 

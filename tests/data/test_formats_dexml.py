@@ -18,8 +18,8 @@ from tests.data.folders import (
     write_text,
 )
 
-from umpteen.data import Relevance
 from umpteen.data.dataset import open_dataset
+from umpteen.data.labels import Relevance
 from umpteen.errors import BadFile
 
 

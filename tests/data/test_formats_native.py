@@ -13,8 +13,7 @@ from tests.data.folders import (
     write_text,
 )
 
-from umpteen.data import Dataset
-from umpteen.data.dataset import open_dataset
+from umpteen.data.dataset import Dataset, open_dataset
 from umpteen.errors import BadFile
 
 CSV_LABELS = ["key,text", "a,ant", "b,bee", 'c,"cat, or ""puss"""']

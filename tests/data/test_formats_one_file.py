@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 from folders import write_json_lines, write_text
 
-from umpteen.data import Dataset, open_dataset
-from umpteen.data.dataset import with_asked
+from umpteen.data.dataset import Dataset, open_dataset, with_asked
 from umpteen.errors import BadFile, BadInput
 
 

@@ -12,11 +12,10 @@ import torch
 from miniature import Outcome, command, write_recipe
 from umpteen.config.recipes import resolve
 from umpteen.config.settings import RunConfig
-from umpteen.doctor import agreement
+from umpteen.doctor import checks as agreement
 from umpteen.doctor import checks as machine
-from umpteen.doctor.agreement import STATIC_TOKENS, Difference, difference, draw_sample
-from umpteen.doctor.agreement import Outcome as Gradients
-from umpteen.doctor.checks import Check, examine, look
+from umpteen.doctor.checks import STATIC_TOKENS, Check, Difference, difference, draw_sample, examine, look
+from umpteen.doctor.checks import Outcome as Gradients
 from umpteen.encoders import backbone as precision
 from umpteen.objectives import decoupled_softmax
 from umpteen.parallel.world import World
@@ -98,7 +97,7 @@ def test_a_gradient_lost_on_its_way_to_the_weights_is_caught(tmp_path: Path, mon
 
     def lossy(self: Any, *given: Any, **named: Any) -> Any:
         found = real(self, *given, **named)
-        self._towers.label.token_weights.grad[7:] = 0
+        self.towers.label.token_weights.grad[7:] = 0
         return found
 
     monkeypatch.setattr(agreement.TrainingStep, "gradients", lossy)
@@ -139,7 +138,7 @@ def test_the_sample_holds_queries_with_their_positives_and_stays_small(
     assert str(whole) == "32 queries and 10 labels"
     assert whole.data.queries.lengths.sum() + whole.data.labels.lengths.sum() <= STATIC_TOKENS
     assert whole.data.relevance.pairs >= 32 and whole.data.filtered.pairs > 0
-    monkeypatch.setattr("umpteen.doctor.agreement.STATIC_TOKENS", 20)
+    monkeypatch.setattr("umpteen.doctor.checks.STATIC_TOKENS", 20)
     small = draw(tmp_path / "small")
     assert str(small) == "1 queries and 5 labels"  # the least that was asked for
     assert (small.data.relevance.matrix.sum(1) > 0).all()

@@ -25,11 +25,11 @@ from training.step_cases import (
 )
 from umpteen.config.recipes import resolve
 from umpteen.data.labels import Relevance
-from umpteen.doctor.agreement import Outcome, Sample, by_formula
+from umpteen.doctor.checks import Outcome, Sample, by_formula
 from umpteen.encoders.towers import Towers
 from umpteen.errors import BadInput
 from umpteen.objectives.reference import formula, softplus
-from umpteen.training.inputs import TrainingData
+from umpteen.training.step import TrainingData
 
 SETTINGS: dict[str, tuple[str, ...]] = {
     "softmax": ("objective.name=softmax",),

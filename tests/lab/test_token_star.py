@@ -6,6 +6,8 @@ from click.testing import CliRunner
 from lab.__main__ import lab
 from lab.comparison import Outcomes
 from lab.experiment import Setup
+from lab.figures import Curve, Lines
+from lab.figures import draw as draw_panels
 from lab.token_star import OURS, THEIRS, begin, conclude
 from lab.token_star_data import Sizes, make_dataset, whole_words
 
@@ -130,8 +132,8 @@ def test_the_figure_is_written_twice_and_the_same_every_time(tmp_path: Path) -> 
 
 def draw(folder: Path, heard: list[str]) -> list[Path]:
     curves = {
-        "ours": figures.Curve([0, 1, 2], [[0.0, 50.0, 100.0], [0.0, 60.0, 90.0]]),
-        "theirs": figures.Curve([0, 2], [0.0, 20.0]),
+        "ours": Curve([0, 1, 2], [[0.0, 50.0, 100.0], [0.0, 60.0, 90.0]]),
+        "theirs": Curve([0, 2], [0.0, 20.0]),
     }
-    panel = figures.Lines(curves, x="epoch", y="P@1 (%)", whole_x=True)
-    return figures.draw(folder / "figure", [panel], title="a title", notice=heard.append)
+    panel = Lines(curves, x="epoch", y="P@1 (%)", whole_x=True)
+    return draw_panels(folder / "figure", [panel], title="a title", notice=heard.append)

@@ -12,8 +12,8 @@ from umpteen.data.labels import LabelCatalogue, Relevance
 from umpteen.encoders.static import StaticEncoder
 from umpteen.encoders.towers import Towers
 from umpteen.errors import BadInput
-from umpteen.model.audit import audit_negatives
 from umpteen.model.classifier import Classifier
+from umpteen.model.correcting import audit_negatives
 
 LABELS = ["fish", "tax law", "library", "book", "dog and tree", "network"]
 TEXTS = ["the fish trade", "a tax in law", "library network", "a book of fish", "dog"]

@@ -39,9 +39,9 @@ from umpteen.model.index import (
     sync_index,
 )
 from umpteen.model.writing import compact
+from umpteen.search import KINDS
 from umpteen.search.certificate import queries_per_second
 from umpteen.search.faiss import FaissIndex
-from umpteen.search.index import KINDS
 from umpteen.search.milvus import MilvusConnection
 from umpteen.search.milvus_index import MilvusIndex
 

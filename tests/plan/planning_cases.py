@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from umpteen.plan.measure import Costs, Part
-from umpteen.plan.plan import Work
+from umpteen.plan.plan import Costs, Part, Work
 
 ALWAYS, GRADIENTS, VECTOR = 1_000_000, 10_000, 16
 

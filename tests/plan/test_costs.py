@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from umpteen.plan.measure import largest_micro_batch, on_line
+from umpteen.plan.plan import largest_micro_batch, on_line
 
 
 def at(points: list[tuple[float, float]], size: float) -> float:

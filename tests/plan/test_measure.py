@@ -9,7 +9,7 @@ import torch
 from miniature import write_recipe
 from umpteen.config.recipes import resolve
 from umpteen.parallel.meter import Meter
-from umpteen.plan.measure import Marks, measure
+from umpteen.plan.plan import Marks, measure
 from umpteen.training.build import build_run
 from umpteen.training.step import TrainingStep
 

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 from service_cases import Running, error_of, in_service
 
-from umpteen.cli.serve import serve
+from umpteen.cli.predict import serve
 from umpteen.service.settings import ServiceSettings
 
 OURS = ServiceSettings(allowed_hosts=("shop.example", "127.0.0.1", "::1"))

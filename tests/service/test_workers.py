@@ -20,7 +20,7 @@ from service_cases import PATIENCE, TOKEN
 
 from miniature import files_of, part_of
 from umpteen.cli.main import main
-from umpteen.cli.serve import serve as serve_command
+from umpteen.cli.predict import serve as serve_command
 from umpteen.errors import BadConfig, BadFile, BadInput
 from umpteen.model.index import build_index
 from umpteen.service.run import address_of, serve

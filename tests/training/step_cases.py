@@ -25,9 +25,8 @@ from umpteen.encoders.towers import Towers
 from umpteen.encoders.transformer import TransformerEncoder
 from umpteen.objectives import decoupled_softmax, one_vs_all, soft_top_k, softmax
 from umpteen.parallel.world import Shard, World
-from umpteen.training.inputs import TrainingData
 from umpteen.training.optimizer import make_optimizer
-from umpteen.training.step import TrainingStep
+from umpteen.training.step import TrainingData, TrainingStep
 
 # Two queries alike, one that is also a label, two labels alike, one query without labels.
 QUERIES = [

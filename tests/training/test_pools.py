@@ -30,20 +30,20 @@ from torch import Tensor
 
 import reference
 from tiny import tiny_transformer
-from umpteen.config.settings import ShortlistPool
+from umpteen.config.settings import CachePool, RunConfig, ShortlistPool
 from umpteen.data.labels import Relevance
 from umpteen.encoders.encoder import encode_tokens
 from umpteen.encoders.towers import Towers
 from umpteen.objectives.losses import soft_top_k_in_pool
 from umpteen.objectives.targets import Pairs
 from umpteen.parallel.world import Shard, World
-from umpteen.training.inputs import TrainingData
-from umpteen.training.negatives.cache import VectorCache
+from umpteen.training.negatives.mined import Shortlist, VectorCache, sample_per_row
 from umpteen.training.negatives.pool import Batch, Draw, InBatch, Pool, Uniform, draw_unknown
-from umpteen.training.negatives.shortlist import Shortlist, sample_per_row
+from umpteen.training.step import TrainingData
 from worlds import run_world
 
 ROWS = np.array([0, 2, 3, 5, 6])
+CONFIG = RunConfig.model_validate({"objective": {"temperature": 0.5}, "training": {"tile": 4}})
 
 
 @pytest.fixture(scope="module")
@@ -66,14 +66,12 @@ def data_for(towers: Towers) -> TrainingData:
 
 def shortlist(towers: Towers, world: World, **changes: Any) -> Shortlist:
     settings = ShortlistPool(**{"shortlist": 4, "negatives": 2, "refresh_epochs": 3, **changes})
-    return Shortlist(towers, data_for(towers), Shard(world, len(LABELS)), settings, batches_per_epoch=1)
+    return Shortlist(towers, data_for(towers), Shard(world, len(LABELS)), settings, CONFIG, batches_per_epoch=1)
 
 
 def cache(towers: Towers, world: World, objective: Callable[..., Tensor], per_query: int = 1) -> VectorCache:
-    labels = table(towers.label, LABELS)
-    return VectorCache(
-        towers, labels, objective, Shard(world, len(LABELS)), per_query=per_query, temperature=0.5, tile=4
-    )
+    settings = CachePool(negatives=per_query)
+    return VectorCache(towers, data_for(towers), Shard(world, len(LABELS)), settings, CONFIG, objective)
 
 
 def batch_of(towers: Towers, rows: NDArray[np.int64], positives: int | None = None, step: int = STEP) -> Batch:

@@ -53,7 +53,7 @@ def trained(
     )
     (rows,) = row_tables(towers).values()
     assert len(rows.weight) == len(rows.shard) <= -(-len(LABELS) // world.size)
-    optimizer = step._optimizer
+    optimizer = step.optimizer
     checkpoints = Checkpoints(workspace if world.is_first else None, towers, optimizer, {}, "", world)
     resumed = checkpoints.load()
     sampler = EpochSampler(relevance, 5, seed=0, keep_unlabelled=True)

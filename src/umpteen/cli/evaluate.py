@@ -179,9 +179,8 @@ def compare(
 ) -> None:
     """Compare recipes with popularity, tf-idf neighbours and PECOS on DATA; the same command goes on when stopped."""
     from umpteen.compare.comparison import compare as run
-    from umpteen.compare.comparison import make_task
+    from umpteen.compare.comparison import make_task, short_number, shown_metrics
     from umpteen.compare.methods import our_methods, their_methods
-    from umpteen.compare.page import short_number, shown_metrics
     from umpteen.config.recipes import names, resolve
 
     wanted = [] if peers == "none" else [name.strip() for name in peers.split(",") if name.strip()]
@@ -246,8 +245,8 @@ def verify(model: Path) -> None:
 def negatives(model: Path, source: str, split: str, top: int, output: Path | None, as_json: bool, **asked: Any) -> None:
     """Mine hard negatives with MODEL on DATA and list those that are probably unlabelled positives."""
     from umpteen.files.storage import write_atomically
-    from umpteen.model.audit import audit_negatives
     from umpteen.model.classifier import Classifier
+    from umpteen.model.correcting import audit_negatives
 
     with Watch(quiet=as_json) as watch:
         dataset = watch.open_dataset(source)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from umpteen.cli.main import DATA_OF_MODEL, JSON, MODEL, PATH, Watch, cli, option, say, say_json, settings, tell
+from umpteen.search import KINDS
 
 if TYPE_CHECKING:
     from umpteen.model.index import Sample
@@ -112,7 +113,6 @@ def remove_ranker(model: Path) -> None:
     say(f"{model} ranks with its dual encoder alone{gone}")
 
 
-KINDS = ["exact", "faiss-flat", "faiss-hnsw", "faiss-ivfpq", "faiss-sq", "milvus"]
 QUERIES = click.option("--queries", type=PATH, help="A .txt, .jsonl, .csv or .tsv file of typical texts.")
 TYPICAL = click.option("--data", "source", help="A dataset folder or bundled name whose training texts are typical.")
 SAMPLE = option("--sample", default=1000, type=click.IntRange(2), help="Texts to take: half tune, half certify.")
@@ -125,7 +125,7 @@ def index() -> None:
 
 @index.command()
 @MODEL
-@click.option("--kind", type=click.Choice(KINDS), required=True)
+@click.option("--kind", type=click.Choice(list(KINDS)), required=True)
 @option("--recall", type=click.FloatRange(0, 1, True), default=0.99, help="Of the k best labels, the share to find.")
 @click.option("--k", type=click.IntRange(1), help="Of how many labels.  [default: 10, or the ranker's candidates]")
 @QUERIES

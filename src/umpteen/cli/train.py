@@ -260,9 +260,7 @@ CLOCKS = {
 @JSON
 def curves(runs: tuple[Path, ...], metric: str, clock: str, output: Path | None, as_json: bool) -> None:
     """Show the validation METRIC of RUNS, finished or under way, through their training."""
-    import numpy as np
-
-    from umpteen.evaluation.figures import Curve, Lines, draw
+    from umpteen.evaluation.figures import draw_courses, write_figure
 
     unit, against = CLOCKS[clock]
     courses = {
@@ -278,9 +276,8 @@ def curves(runs: tuple[Path, ...], metric: str, clock: str, output: Path | None,
             for place, value in course:
                 say(f"  {against} {place:10,.1f}   {metric} {value:6.2f}")
     if output is not None:
-        drawn = {name: Curve(*np.transpose(course)) for name, course in courses.items()}
-        panel = Lines(drawn, x=against, y=f"{metric} (%)", whole_x=True)
-        draw(output, [panel], title=f"{metric} on validation", notice=partial(say, err=True))
+        drawn = partial(draw_courses, courses, x=against, y=f"{metric} (%)", title=f"{metric} on validation")
+        write_figure(output, drawn, size=(6.4, 4.0), notice=partial(say, err=True))
 
 
 def _evaluations(run: Path, metric: str) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -26,13 +27,13 @@ from umpteen.files.progress import Advance
 LENGTHS = np.dtype(np.int32)
 
 
+@dataclass(eq=False)
 class TokenTable:
     """The token ids of many texts, one after the other; row r is ids[starts[r] : ends[r]]."""
 
-    def __init__(self, ids: NDArray[np.integer[Any]], starts: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
-        self.ids = ids
-        self.starts = starts
-        self.ends = ends
+    ids: NDArray[np.integer[Any]]
+    starts: NDArray[np.int64]
+    ends: NDArray[np.int64]
 
     @classmethod
     def of(cls, rows: Iterable[list[int]], vocabulary_size: int) -> "TokenTable":

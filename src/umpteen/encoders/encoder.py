@@ -5,8 +5,8 @@ Longest first, in micro-batches of like length, so that padding stays small.
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from threading import Lock
 from typing import Any, NamedTuple, Protocol
 
@@ -206,8 +206,7 @@ def class_of(kind: str) -> type[Encoder]:
     """The class of encoders of this kind, or an error that lists those there are."""
     if kind not in KINDS:
         raise BadConfig(f"no encoder of kind {kind!r} is known; there is {', '.join(KINDS)}")
-    module, _, name = KINDS[kind].rpartition(".")
-    found: type[Encoder] = getattr(import_module(module), name)
+    found: type[Encoder] = resolve_name(KINDS[kind])
     return found
 
 

@@ -10,7 +10,8 @@ from scipy.sparse import csr_array, vstack
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from umpteen.errors import BadInput
-from umpteen.search.ranking import NO_LABEL, Ranking
+from umpteen.search.index import best_of_each
+from umpteen.search.ranking import Ranking
 
 # Chosen on a tenth of the training queries (seed 0, at most 1,500) of wordnet-nouns, eurlex-titles and debian-related,
 # from 10 to 200 neighbours and cosines to the power 1 to 4: 50 and 2 are within about 2 points of the best P@1 and P@5
@@ -110,7 +111,8 @@ class LinearOneVsRest(_Baseline):
     def _rank(self, texts: list[str], k: int, excluded: csr_array) -> Ranking:
         scores = (self._vectorizer.transform(texts) @ self._weights).toarray().astype(np.float32) + self._intercepts
         scores[np.repeat(np.arange(len(texts)), np.diff(excluded.indptr)), excluded.indices] = -np.inf
-        return best_of(scores, k)
+        rows, found = best_of_each(scores, k)
+        return Ranking(rows.astype(np.int32), found, self.labels)
 
 
 def _one_label(features: Any, positives: NDArray[np.int32], cost: float) -> tuple[csr_array, float]:
@@ -123,15 +125,6 @@ def _one_label(features: Any, positives: NDArray[np.int32], cost: float) -> tupl
     machine = LinearSVC(C=cost, dual=True, max_iter=100, tol=0.1, random_state=0).fit(features, signs)
     weights = np.where(np.abs(machine.coef_) < 0.01, 0, machine.coef_).astype(np.float32)
     return csr_array(weights), float(machine.intercept_[0])
-
-
-def best_of(scores: NDArray[np.float32], k: int) -> Ranking:
-    """The k largest of each row; −inf is no label."""
-    rows = np.argpartition(-scores, min(k, scores.shape[1]) - 1, axis=1)[:, :k].astype(np.int32)
-    found = np.take_along_axis(scores, rows, 1)
-    order = np.argsort(-found, axis=1, kind="stable")
-    rows, found = np.take_along_axis(rows, order, 1), np.take_along_axis(found, order, 1)
-    return Ranking(np.where(np.isfinite(found), rows, np.int32(NO_LABEL)), found, scores.shape[1])
 
 
 def _most(excluding: csr_array) -> int:

@@ -1,20 +1,17 @@
-"""Figures of curves and of named points, as SVG and PNG; without matplotlib there are none.
+"""Figures as SVG and PNG, of named points or of courses; without matplotlib there are none.
 
-A figure is one or more panels. Everything is drawn on a canvas of its own, so that the backend of the calling program
-is left alone, and the same numbers give the same bytes.
+Everything is drawn on a canvas of its own, so that the backend of the calling program is left alone, and the same
+numbers give the same bytes.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
-
-import numpy as np
-from numpy.typing import ArrayLike
+from typing import Any, NamedTuple
 
 from umpteen.files.progress import Notice
 from umpteen.files.storage import write_atomically
@@ -23,16 +20,10 @@ from umpteen.files.storage import write_atomically
 COLOURS = ("#0b5fa5", "#d9730d", "#4f8a10", "#7a3e9d", "#8c6d1f", "#555555", "#c2185b", "#1a9aa8")
 NO_FIGURE = "no figure: matplotlib is not installed (pip install 'umpteen[plots]'); the numbers are complete"
 _INCHES_OF_A_LETTER = 0.085
+# Where a name may stand beside its point, the usual place first: alignment, and points to the right and up.
+_CORNERS = [(side, over, up) for up in (4, -11, 15, -22, 26, -33) for side, over in (("left", 5), ("right", -5))]
 
-
-class Curve(NamedTuple):
-    """Where, and what was measured there: one row of values, or one for each seed."""
-
-    places: Sequence[float]
-    values: ArrayLike  # [places] or [seeds, places]
-    colour: int | None = None  # which of COLOURS; the curve's number if left out
-    dashed: bool = False
-    marker: str = "o"
+Draw = Callable[[Any], None]  # upon an empty matplotlib figure
 
 
 class Point(NamedTuple):
@@ -43,43 +34,6 @@ class Point(NamedTuple):
     y: float
     colour: int
     interval: Sequence[float] | None = None
-
-
-@dataclass(frozen=True)
-class Lines:
-    """Each curve's mean over its seeds, and the band from the lowest to the highest seed."""
-
-    curves: Mapping[str, Curve]
-    x: str
-    y: str
-    title: str = ""
-    limits: tuple[float, float] | None = None  # of y
-    log_x: bool = False
-    whole_x: bool = False  # only whole numbers along x
-    marks: bool = True
-    height = 3.4
-
-    def draw_on(self, axes: Any) -> None:
-        for number, (name, curve) in enumerate(self.curves.items()):
-            colour = colour_of(number if curve.colour is None else curve.colour)
-            values = np.atleast_2d(np.asarray(curve.values, dtype=np.float64))
-            if len(values) > 1:
-                axes.fill_between(curve.places, values.min(0), values.max(0), color=colour, alpha=0.18, linewidth=0)
-            style = {"color": colour, "linewidth": 2, "linestyle": "--" if curve.dashed else "-", "label": name}
-            if self.marks:
-                style |= {"marker": curve.marker, "markersize": 7 if len(curve.places) == 1 else 4}
-            axes.plot(curve.places, values.mean(0), **style)
-        axes.set(title=self.title, xlabel=self.x, ylabel=self.y, ylim=self.limits)
-        axes.margins(x=0.02 if self.marks else 0)
-        axes.ticklabel_format(useOffset=False, axis="y")
-        if self.log_x:
-            axes.set_xscale("log")
-        else:
-            axes.locator_params(axis="x", nbins=8, integer=self.whole_x)
-
-
-# Where a name may stand beside its point, the usual place first: alignment, and points to the right and up.
-_CORNERS = [(side, over, up) for up in (4, -11, 15, -22, 26, -33) for side, over in (("left", 5), ("right", -5))]
 
 
 @dataclass(frozen=True)
@@ -105,40 +59,60 @@ class Points:
             axes.set_xscale("log")
         axes.margins(0.15)
 
-    @staticmethod
-    def keep_names_apart(axes: Any) -> None:
-        """Puts each name where it is within the figure and covers fewest points and names; the layout must be known."""
-        taken = [mark.get_window_extent().padded(2) for mark in axes.lines]
-        frame = axes.figure.bbox
 
-        def trouble(name: Any, corner: tuple[str, int, int]) -> tuple[bool, int]:
-            name.set(ha=corner[0], position=corner[1:])
-            box = name.get_window_extent()
-            return box.x0 < frame.x0 or box.x1 > frame.x1, box.count_overlaps(taken)
-
-        for name in axes.texts:
-            trouble(name, min(_CORNERS, key=partial(trouble, name)))  # of equals the first
-            taken.append(name.get_window_extent())
-
-
-class Panel(Protocol):
-    """What a figure is made of."""
-
-    @property
-    def height(self) -> float: ...  # inches
-
-    def draw_on(self, axes: Any) -> None: ...
+def draw_courses(
+    courses: Mapping[str, Sequence[tuple[float, float]]], figure: Any, *, x: str, y: str, title: str
+) -> None:
+    """A line for each course, through its places and values."""
+    axes = bare_axes(figure)
+    for number, (name, course) in enumerate(courses.items()):
+        size = 7 if len(course) == 1 else 4
+        axes.plot(*zip(*course, strict=True), label=name, color=colour_of(number), lw=2, marker="o", markersize=size)
+    axes.set(xlabel=x, ylabel=y)
+    axes.margins(x=0.02)
+    axes.ticklabel_format(useOffset=False, axis="y")
+    axes.locator_params(axis="x", nbins=8, integer=True)
+    legend_below(figure, axes)
+    figure.suptitle(title, fontsize=11)
 
 
-def render(panels: Sequence[Panel], *, title: str = "", kinds: Sequence[str] = ("svg", "png")) -> dict[str, bytes]:
-    """The panels side by side, two in a row, under one title and over one legend; nothing without matplotlib."""
+def bare_axes(figure: Any, place: Any = 111) -> Any:
+    """Axes with a grid behind, and no frame."""
+    axes = figure.add_subplot(place)
+    axes.grid(color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    return axes
+
+
+def legend_below(figure: Any, axes: Any) -> None:
+    """The names of what these axes show, as many in a row as there is room for."""
+    handles, names = axes.get_legend_handles_labels()
+    room = int(figure.get_figwidth() / (_INCHES_OF_A_LETTER * (max(map(len, names)) + 7)))
+    ncols = max(1, min(len(names), room))
+    figure.legend(handles, names, loc="outside lower center", ncols=ncols, frameon=False)
+
+
+def render(draw: Draw, *, size: tuple[float, float], kinds: Sequence[str] = ("svg", "png")) -> dict[str, bytes]:
+    """What is drawn on a figure of so many inches; nothing without matplotlib."""
     if find_spec("matplotlib") is None:
         return {}
     from matplotlib import rc_context
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.text import Text
 
+    figure = Figure(figsize=size, layout="constrained")
+    FigureCanvasAgg(figure)
+    draw(figure)
+    numbers = {text for axes in figure.axes for text in axes.xaxis.findobj(Text) if text is not axes.xaxis.label}
+    for text in set(figure.findobj(Text)) - numbers:
+        text.set_parse_math(False)  # dollars in a name are dollars; powers of ten along x stay formulas
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        _keep_names_apart(axes)
     # The same bytes every time: no random names, no date; and no address in what becomes part of a page.
     bare = {"svg": dict.fromkeys(("Date", "Creator", "Format", "Type")), "png": {"Software": None}}
-    figure = _figure(panels, title)
     images = {kind: BytesIO() for kind in kinds}
     with rc_context({"svg.hashsalt": "umpteen", "svg.fonttype": "none"}):
         for kind, image in images.items():
@@ -146,9 +120,24 @@ def render(panels: Sequence[Panel], *, title: str = "", kinds: Sequence[str] = (
     return {kind: image.getvalue() for kind, image in images.items()}
 
 
-def draw(stem: Path, panels: Sequence[Panel], *, title: str, notice: Notice) -> list[Path]:
-    """STEM.svg and STEM.png of the panels."""
-    images = render(panels, title=title)
+def _keep_names_apart(axes: Any) -> None:
+    """Puts each point's name where it is within the figure and covers fewest points and names; the layout is known."""
+    taken = [mark.get_window_extent().padded(2) for mark in axes.lines]
+    frame = axes.figure.bbox
+
+    def trouble(name: Any, corner: tuple[str, int, int]) -> tuple[bool, int]:
+        name.set(ha=corner[0], position=corner[1:])
+        box = name.get_window_extent()
+        return box.x0 < frame.x0 or box.x1 > frame.x1, box.count_overlaps(taken)
+
+    for name in (text for text in axes.texts if not text.get_in_layout()):
+        trouble(name, min(_CORNERS, key=partial(trouble, name)))  # of equals the first
+        taken.append(name.get_window_extent())
+
+
+def write_figure(stem: Path, draw: Draw, *, size: tuple[float, float], notice: Notice) -> list[Path]:
+    """STEM.svg and STEM.png of what is drawn."""
+    images = render(draw, size=size)
     for kind, image in images.items():
         write_atomically(stem.with_suffix(f".{kind}"), image)
     if not images:
@@ -160,43 +149,6 @@ def inline(svg: str, prefix: str) -> str:
     """A drawing as part of a page: without its XML head, its names made unique there."""
     drawing = re.sub(r' xmlns(:\w+)?="[^"]*"', "", svg[svg.index("<svg") :])
     return re.sub(r'(\bid="|href="#|url\(#)', rf"\1{prefix}-", drawing)
-
-
-def _figure(panels: Sequence[Panel], title: str) -> Any:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-    from matplotlib.text import Text
-
-    columns = min(2, len(panels))
-    width = 6.4 if columns == 1 else 4.6 * columns
-    heights = [max(panel.height for panel in panels[at : at + columns]) for at in range(0, len(panels), columns)]
-    figure = Figure(figsize=(width, sum(heights) + 0.6), layout="constrained")
-    FigureCanvasAgg(figure)
-    grid = figure.add_gridspec(len(heights), columns, height_ratios=heights)
-    one_legend = len({tuple(panel.curves) for panel in panels if isinstance(panel, Lines)}) == 1
-    for number, panel in enumerate(panels):
-        axes = figure.add_subplot(grid[number])
-        axes.grid(color="#dddddd", linewidth=0.6)
-        axes.set_axisbelow(True)
-        panel.draw_on(axes)
-        axes.spines[["top", "right"]].set_visible(False)
-        if isinstance(panel, Lines) and not one_legend:
-            axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2, frameon=False, fontsize=8)
-        elif isinstance(panel, Lines) and not figure.legends:
-            handles, names = axes.get_legend_handles_labels()
-            room = int(width / (_INCHES_OF_A_LETTER * (max(map(len, names)) + 7)))
-            ncols = max(1, min(len(names), room))
-            figure.legend(handles, names, loc="outside lower center", ncols=ncols, frameon=False)
-    if title:
-        figure.suptitle(title, fontsize=11)
-    numbers = {text for axes in figure.axes for text in axes.xaxis.findobj(Text) if text is not axes.xaxis.label}
-    for text in set(figure.findobj(Text)) - numbers:
-        text.set_parse_math(False)  # dollars in a name are dollars; powers of ten along x stay formulas
-    figure.draw_without_rendering()
-    for axes, panel in zip(figure.axes, panels, strict=True):
-        if isinstance(panel, Points):
-            panel.keep_names_apart(axes)
-    return figure
 
 
 def colour_of(number: int) -> str:

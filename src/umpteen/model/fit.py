@@ -129,7 +129,7 @@ def _looked_at(dataset: Dataset) -> str:
 
 def _foreign(dataset: Dataset, recipe: str) -> str | None:
     """What to tell of texts whose words the encoder cuts into many pieces."""
-    start = getattr(resolve(recipe).encoder.query, "frozen", None)
+    start = next((tower for tower in resolve(recipe).encoder.query.reading() if tower.kind == "frozen"), None)
     texts = [dataset.train.texts[row] for row in range(min(LOOKED_AT, len(dataset.train)))]
     words = sum(len(re.findall(r"\w+", text)) for text in texts)
     if start is None or words == 0:
@@ -221,10 +221,10 @@ class _Search:
             recipe, settings, allowed = json.loads(self._decided.read_bytes())
             if seconds <= allowed:  # with more, it may allow more
                 self._recipe, self._sized, self._limit, self._decided_for = recipe, tuple(settings), math.inf, allowed
-        self._tried: dict[str, dict[str, Any]] = {}
         own = self.config(())
         self.held_out = dataset.with_validation(own.data.validation_fraction, seed)
         self._found = Trials(folder / "trials.jsonl", own.evaluation.metric, observer.notice)
+        self._tried = self._found.tried
 
     def config(self, point: Point, fit_on: str = "train") -> RunConfig:
         alone = "encoder.query.kind=frozen" in point  # then there is no other part that could be set
@@ -270,7 +270,7 @@ class _Search:
         kept = fitted.save(output, training=training, unless_changed=stands)
         if kept is not None:
             observer.notice(f"{output} was changed while this one was fitted; what stood there is kept in {kept}")
-        return Fitted(Classifier.load(output), config, self.trials(), split, reports)
+        return Fitted(Classifier.load(output), config, self._found.best_first(), split, reports)
 
     def _reports(self, split: str, model: Classifier) -> dict[str, Report]:
         """The model on a split, beside what one would run instead, fitted on the same texts."""
@@ -296,9 +296,6 @@ class _Search:
         found["umpteen"] = model.rank(asked.texts, width, ignored)
         return {name: evaluator.report(ranking) for name, ranking in found.items()}
 
-    def trials(self) -> list[dict[str, Any]]:
-        return self._found.best_first(self._tried.values())
-
     def run(self, trials: int) -> dict[str, Any]:
         """The best trial that was found in time."""
         while not self._tried:
@@ -311,7 +308,7 @@ class _Search:
             climb(usual_choices(self.config(())), trials, self._attempt)
         except _Over:
             self._observer.notice(f"{len(self._tried)} settings were tried in the time there is")
-        return self.trials()[0]
+        return self._found.best_first()[0]
 
     def _make_quicker(self, found: _TooSlow) -> None:
         """Without a frozen transformer where its reading, or an epoch, takes too long; else with fewer epochs, once."""
@@ -332,11 +329,11 @@ class _Search:
         if identity not in self._tried:
             if self._tried:
                 longest = max(trial["again"] for trial in self._tried.values())
-                kept = FINAL_FITS * self.trials()[0]["again"]
+                kept = FINAL_FITS * self._found.best_first()[0]["again"]
                 if time.monotonic() - self._began + longest + kept > self._seconds:
                     raise _Over
-            self._tried[identity] = self._found.run(Candidate(point, identity, lambda: self._train(config, identity)))
-            best, *others = self.trials()
+            self._found.attempt(Candidate(point, identity, lambda: self._train(config, identity)))
+            best, *others = self._found.best_first()
             for other in others:
                 shutil.rmtree(self._folder / other["identity"], ignore_errors=True)
             highest = self._found.metric_of(best)

@@ -20,8 +20,9 @@ from umpteen.model.changes import Part, read_parts, write_part
 from umpteen.model.classifier import Classifier
 from umpteen.model.folder import INDEX, ModelFolder, at_one_moment, checked_parts
 from umpteen.model.labels import LiveLabels
+from umpteen.search import KINDS
 from umpteen.search.certificate import Certificate, interval, queries_per_second, tune
-from umpteen.search.index import KINDS, ExactIndex, Indexed, Rows, class_of
+from umpteen.search.index import ExactIndex, Indexed, Rows, class_of
 
 CERTIFICATE = "certificate.json"
 USUAL = 1000  # queries

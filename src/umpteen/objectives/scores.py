@@ -18,9 +18,8 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from umpteen.errors import BadInput
-from umpteen.objectives.reductions import LogSumExp, SoftplusSum
+from umpteen.objectives.bars import LogSumExp, SoftplusSum, SoftThreshold
 from umpteen.objectives.targets import Pairs
-from umpteen.objectives.threshold import SoftThreshold
 from umpteen.parallel.world import Shard, World, spread, undivided
 
 TILE_SCORES = 2**19  # a tile of so many scores stays in a core's second-level cache

@@ -2,7 +2,7 @@
 
 B queries, k wanted, C candidates. One query, or a few, are one product with all labels and one look at its largest
 scores; many are searched tile by tile (ranking.py). A new kind is a module with a subclass of `LabelIndex`, and a row
-of `KINDS`.
+of `KINDS` in search/__init__.py.
 """
 
 import math
@@ -10,8 +10,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from umpteen.errors import BadInput
 from umpteen.files.progress import Advance
+from umpteen.search import KINDS
 from umpteen.search.ranking import NO_LABEL, Ranking, require_searchable, top_k
 
 _FEW_QUERIES = 32
@@ -165,7 +166,7 @@ class LabelIndex(ABC):
     has_address = False  # it may lie elsewhere than in the model folder
     updates = False  # it can be told of changed labels for good, instead of being built again
 
-    kind: str  # its name in the table of kinds.py
+    kind: str  # its name in the table of search/__init__.py
     effort: Effort
     labels: LiveVectors  # all there is to find now
     one_process = False  # no other process can search it at the same time
@@ -227,20 +228,11 @@ class LabelIndex(ABC):
         return size_of(folder)
 
 
-# Each kind of index by its class, whose library is loaded when it is asked for.
-KINDS = {
-    "exact": "umpteen.search.index.ExactIndex",
-    **dict.fromkeys(("faiss-flat", "faiss-hnsw", "faiss-ivfpq", "faiss-sq"), "umpteen.search.faiss.FaissIndex"),
-    "milvus": "umpteen.search.milvus_index.MilvusIndex",
-}
-
-
 def class_of(kind: str) -> type[LabelIndex]:
     """The class of indexes of this kind, or an error that lists those there are."""
     if kind not in KINDS:
         raise BadInput(f"{kind!r} is no kind of index; there are {', '.join(KINDS)}")
-    module, _, name = KINDS[kind].rpartition(".")
-    found: type[LabelIndex] = getattr(import_module(module), name)
+    found: type[LabelIndex] = resolve_name(KINDS[kind])
     return found
 
 
@@ -327,11 +319,11 @@ def _best(queries: Tensor, vectors: Tensor, k: int, hidden: Rows) -> tuple[Rows,
             scores = torch.mm(queries, vectors.float().T)
         if len(hidden):
             scores.index_fill_(1, torch.from_numpy(hidden), -torch.inf)
-    return _best_of_each(scores.numpy(), k)
+    return best_of_each(scores.numpy(), k)
 
 
-def _best_of_each(scores: NDArray[np.float32], k: int) -> tuple[Rows, NDArray[np.float32]]:
-    """Positions and values of each row's k largest scores, of equal ones the earlier first."""
+def best_of_each(scores: NDArray[np.float32], k: int) -> tuple[Rows, NDArray[np.float32]]:
+    """Positions and values of each row's k largest scores, of equal ones the earlier first; −1 where that is −∞."""
     queries, labels = scores.shape
     blocks = labels // _BLOCK
     # k blocks hold a score of at least the k-th largest of their maxima, so the k best do not lie below it.

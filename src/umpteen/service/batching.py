@@ -127,7 +127,7 @@ class Batcher:
         try:
             short = 0
             # Over a network, answers may take long at any time.
-            if any(seconds(1) <= SHORT for _ in range(_TRIES)) and self._classifier.index.kind != "milvus":
+            if any(seconds(1) <= SHORT for _ in range(_TRIES)) and not self._classifier.index.has_address:
                 short = int(MANY * SHORT / max(1e-6, min(seconds(MANY) for _ in range(_TRIES))))
         finally:
             torch.set_num_threads(self._threads)
@@ -180,7 +180,7 @@ class Batcher:
     async def alone(self, work: Callable[[], Result]) -> Result:
         """Does work on the classifier while no batch runs; it comes before the texts that wait.
 
-        Nobody is refused here: `Changing` limits the changes, and the service's own work is never much.
+        Nobody is refused here: `Service.change` limits the changes, and the service's own work is never much.
         """
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._changes.append((work, future))

@@ -1,7 +1,8 @@
 """The routes of labels and of examples: what there are, how they came to be, and, with a token, how they change."""
 
 import hmac
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import takewhile
 from typing import Annotated, Any, Literal
 
@@ -63,10 +64,8 @@ def add_labels(app: FastAPI, service: Service) -> None:
     async def texts(key: str, count: Annotated[int, Query(ge=1, le=100)] = 5) -> schemas.LabelTexts:
         """Some of them; none if the model has no ranker that kept them, or if the label was renamed since."""
         labels, ranker = service.classifier.listed
-        try:
+        with _refusing(lambda _: "key"):
             row = labels.row(key)
-        except BadInput as problem:
-            raise _refusal(problem, "key") from problem
         memory = None if ranker is None or _counts(ranker, np.array([row])) == LATER else ranker.memory
         found = [] if memory is None else await service.look_up(lambda _: memory.texts_with(row, count))
         return schemas.LabelTexts(texts=found)
@@ -101,15 +100,15 @@ def add_editing(app: FastAPI, service: Service, token: str) -> None:
     guarded: dict[str, Any] = {"dependencies": [Depends(check)], "responses": errors(401, *SENT)}
 
     async def change(changes: Sequence[Change]) -> schemas.Changed:
-        try:
-            version = await service.change(lambda kept: classifier.change_labels(changes, patience=0, encoded=kept))
-            return schemas.Changed(version=version)
-        except BadInput as problem:
+        def field(problem: BadInput) -> str | None:
             if problem.place is None:
-                raise _refusal(problem, None) from problem
-            field = "text" if problem.code == "bad_text" else "key"
-            adds = isinstance(changes[problem.place], Add)
-            raise _refusal(problem, f"labels[{problem.place}].{field}" if adds else field) from problem
+                return None
+            name = "text" if problem.code == "bad_text" else "key"
+            return f"labels[{problem.place}].{name}" if isinstance(changes[problem.place], Add) else name
+
+        with _refusing(field):
+            version = await service.change(lambda kept: classifier.change_labels(changes, patience=0, encoded=kept))
+        return schemas.Changed(version=version)
 
     @app.post("/labels", summary="Add labels", **guarded)
     async def add(message: schemas.AddLabels) -> schemas.Changed:
@@ -121,11 +120,9 @@ def add_editing(app: FastAPI, service: Service, token: str) -> None:
     async def undo(message: schemas.UndoLabels | None = None) -> schemas.Changed:
         """A new version whose labels are those of an older one; nothing is forgotten."""
         to_version = None if message is None else message.to_version
-        try:
+        with _refusing(lambda _: None if to_version is None else "to_version"):
             version = await service.change(lambda _: classifier.undo(to_version, patience=0))
-            return schemas.Changed(version=version)
-        except BadInput as problem:
-            raise _refusal(problem, None if to_version is None else "to_version") from problem
+        return schemas.Changed(version=version)
 
     @app.patch("/labels/{key:path}", summary="Rename a label", **guarded)
     async def rename(key: str, message: schemas.RenameLabel) -> schemas.Changed:
@@ -149,23 +146,25 @@ def add_editing(app: FastAPI, service: Service, token: str) -> None:
         given = message.examples
         at_most(len(given), most, "examples", "at once")
         columns = [one.text for one in given], [one.labels for one in given], [one.wrong for one in given]
-        try:
+        with _refusing(lambda problem: None if problem.place is None else f"examples[{problem.place}]"):
             learnt = await service.change(
                 lambda kept: classifier.learn(*columns, message.note, patience=0, encoded=kept)
             )
-        except BadInput as problem:
-            raise _refusal(problem, None if problem.place is None else f"examples[{problem.place}]") from problem
         return schemas.Learnt(learnt=learnt, count=len(classifier.examples()))
 
     @app.post("/examples/undo", summary="Undo what was learnt last", **guarded)
     async def undo_examples() -> schemas.Undone:
         """What the last request, or the last file, taught counts no more."""
-        try:
+        with _refusing(lambda _: None):
             undone = await service.change(lambda _: classifier.undo_examples(patience=0))
-        except BadInput as problem:
-            raise _refusal(problem, None) from problem
         return schemas.Undone(undone=undone, count=len(classifier.examples()))
 
 
-def _refusal(problem: BadInput, field: str | None) -> Refusal:
-    return Refusal(_STATUS.get(problem.code, 422), problem.code, str(problem), field=field)
+@contextmanager
+def _refusing(field: Callable[[BadInput], str | None]) -> Iterator[None]:
+    """What cannot be used is refused, by the field of the message that it stands in."""
+    try:
+        yield
+    except BadInput as problem:
+        status = _STATUS.get(problem.code, 422)
+        raise Refusal(status, problem.code, str(problem), field=field(problem)) from problem

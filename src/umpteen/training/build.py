@@ -23,14 +23,12 @@ from umpteen.files.progress import Notice, Progress, named
 from umpteen.objectives.losses import Objective, build_objective, objective_kind
 from umpteen.parallel.world import Shard, World
 from umpteen.training.checkpoint import Checkpoints
-from umpteen.training.inputs import TrainingData
 from umpteen.training.loop import Loop
-from umpteen.training.negatives.cache import VectorCache
+from umpteen.training.negatives.mined import Shortlist, VectorCache
 from umpteen.training.negatives.pool import InBatch, Pool, Uniform
-from umpteen.training.negatives.shortlist import Shortlist
 from umpteen.training.observer import MetricsLog, Observer, Silence, TensorBoard
 from umpteen.training.optimizer import make_optimizer
-from umpteen.training.step import TrainingStep
+from umpteen.training.step import TrainingData, TrainingStep
 from umpteen.version import __version__
 
 WORTH_TELLING = 0.01  # a share of tokens that are cut off
@@ -180,18 +178,9 @@ POOLS: dict[str, Callable[[Any, Place], Pool | None]] = {
     "batch": lambda pool, run: InBatch(),
     "random": lambda pool, run: Uniform(pool.negatives),
     "shortlist": lambda pool, run: Shortlist(
-        run.towers, run.data, run.labels, pool, run.batches_per_epoch, run.config.training.token_budget, run.notice
+        run.towers, run.data, run.labels, pool, run.config, run.batches_per_epoch, run.notice
     ),
-    "cache": lambda pool, run: VectorCache(
-        run.towers,
-        run.data.labels,
-        run.objective,
-        run.labels,
-        per_query=pool.negatives,
-        temperature=run.config.objective.temperature,
-        tile=run.config.training.tile,
-        token_budget=run.config.training.token_budget,
-    ),
+    "cache": lambda pool, run: VectorCache(run.towers, run.data, run.labels, pool, run.config, run.objective),
 }
 
 
@@ -200,8 +189,8 @@ def build_pool(place: Place) -> Pool | None:
     pool, labels = place.config.pool, place.labels.count
     if pool.name == "batch" and place.config.training.batch_size == 1:
         raise BadConfig("training.batch_size = 1: with pool.name = batch a query alone has no negative; use more")
-    for key in ("negatives", "shortlist"):
-        if (count := getattr(pool, key, 0)) > labels:
+    for key, count in pool.model_dump(include={"negatives", "shortlist"}).items():
+        if count > labels:
             raise BadConfig(f"pool.{key} = {count}: the dataset has {labels:,} labels; it must not be more")
     return known(POOLS, pool.name, f"there is no pool {pool.name!r}")(pool, place)
 

@@ -9,7 +9,9 @@ B: queries in the batch, L: labels in play, d: dimension.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -18,6 +20,7 @@ from torch import Tensor
 from torch.optim import AdamW
 
 from umpteen.config.settings import RunConfig
+from umpteen.data.labels import Relevance, draw_positives
 from umpteen.data.tokens import TokenTable
 from umpteen.encoders.encoder import Encoder
 from umpteen.encoders.towers import Towers
@@ -28,9 +31,102 @@ from umpteen.objectives.scores import Scores
 from umpteen.objectives.targets import Pairs, Targets
 from umpteen.parallel.world import Shard, TooLittleMemory, World, together
 from umpteen.training.gradient_cache import CachedVectors, sum_gradients_, thin
-from umpteen.training.inputs import LabelTexts, TrainingData, in_pool
 from umpteen.training.negatives.pool import Batch, Draw, Pool
 from umpteen.training.optimizer import clip_gradients_
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """What steps draw from: tokens of queries and labels, who is right for whom, and which pairs to ignore."""
+
+    queries: TokenTable
+    labels: TokenTable
+    relevance: Relevance
+    filtered: Relevance
+
+    def __post_init__(self) -> None:
+        # A filtered pair leaves everything: no query is drawn for its sake, and it takes no other positive's place.
+        object.__setattr__(self, "relevance", self.relevance.without(self.filtered))
+
+    @cached_property
+    def known(self) -> Relevance:
+        """Relevant or filtered: what is never mined as a query's negative."""
+        return self.relevance.either(self.filtered)
+
+    def targets(
+        self,
+        rows: NDArray[np.int64],
+        positives: int | None,
+        reduction: Literal["mean", "sum"],
+        rng: np.random.Generator,
+        *,
+        device: torch.device,
+    ) -> tuple[Targets, Pairs | None]:
+        """What a batch pulls (at most so many positives a query), what is relevant to it, and its filtered pairs."""
+        query, label, weights = draw_positives(self.relevance, rows, positives, rng)
+        batch = self.relevance.take(rows)
+        filtered = self.filtered.take(rows)
+        scale = None
+        if positives is not None:
+            # Sampling n of a query's positives is unbiased for their sum once scaled by |P| / n; a mean ignores it.
+            every, _, _ = draw_positives(self.relevance, rows, None, rng)
+            counts = [np.bincount(queries, minlength=len(rows)) for queries in (every, query)]
+            scale = torch.from_numpy(counts[0] / np.maximum(counts[1], 1)).to(device)
+        targets = Targets(
+            pulled=Pairs(torch.from_numpy(query).to(device), torch.from_numpy(label).to(device)),
+            relevant=_pairs(batch, device),
+            queries=len(rows),
+            weights=torch.from_numpy(weights).to(device) if batch.graded else None,
+            reduction=reduction,
+            scale=scale,
+        )
+        return targets, _pairs(filtered, device) if filtered.matrix.nnz else None
+
+
+def in_pool(targets: Targets, filtered: Pairs | None, draw: Draw) -> tuple[Targets, Pairs | None]:
+    """The same over the labels in play, by their positions there; pairs kept out become filtered ones."""
+    rows = torch.from_numpy(draw.rows).to(targets.relevant.label.device)
+    left_out = draw.kept_out if filtered is None else filtered.joined(draw.kept_out)
+    inside = replace(
+        targets, pulled=_at_positions(targets.pulled, rows), relevant=_at_positions(targets.relevant, rows)
+    )
+    left_out = _at_positions(left_out, rows)
+    return inside, left_out if len(left_out.query) else None
+
+
+def _at_positions(pairs: Pairs, rows: Tensor) -> Pairs:
+    """The pairs whose label stands among ascending rows, the label by its position there."""
+    pairs = Pairs(pairs.query.to(rows.device), pairs.label.to(rows.device))
+    positions = torch.searchsorted(rows, pairs.label).clamp_max(len(rows) - 1)
+    there = rows[positions] == pairs.label
+    return Pairs(pairs.query[there], positions[there])
+
+
+def _pairs(relevance: Relevance, device: torch.device) -> Pairs:
+    matrix = relevance.matrix
+    query = np.repeat(np.arange(matrix.shape[0], dtype=np.int64), np.diff(matrix.indptr))
+    return Pairs(torch.from_numpy(query).to(device), torch.from_numpy(matrix.indices.astype(np.int64)).to(device))
+
+
+FEW_TWINS = 0.1  # a smaller share of labels with an earlier label's text is encoded again: cheaper than copies of all
+
+
+class LabelTexts:
+    """The distinct texts of a process's labels, and where each label stands in them; None: one text each, in order.
+
+    In order, neither vectors nor their gradients need to be copied.
+    """
+
+    def __init__(self, labels: TokenTable) -> None:
+        self.distinct, positions = labels.distinct()
+        self.positions: NDArray[np.int64] | None = positions
+        if len(self.distinct) >= (1 - FEW_TWINS) * len(labels):
+            self.distinct, self.positions = labels, None
+
+    def of(self, rows: NDArray[np.int64]) -> tuple[TokenTable, NDArray[np.int64]]:
+        """The distinct texts of some of the labels, and where each of these stands in them."""
+        needed, places = np.unique(rows if self.positions is None else self.positions[rows], return_inverse=True)
+        return self.distinct.take(needed), places.astype(np.int64)
 
 
 class StepOutcome(NamedTuple):
@@ -61,37 +157,29 @@ class Encoded(NamedTuple):
     draw: Draw | None  # None: all labels are in play
 
 
+@dataclass(eq=False)
 class TrainingStep:
     """Holds what stays the same from step to step; calling it trains on the given queries."""
 
-    def __init__(
-        self,
-        towers: Towers,
-        data: TrainingData,
-        objective: Objective,
-        optimizer: AdamW,
-        config: RunConfig,
-        *,
-        world: World | None = None,
-        pool: Pool | None = None,
-        notice: Notice = lambda message: None,
-        mark: Callable[[str], None] = lambda part: None,
-    ) -> None:
-        self.pool = pool  # None: all labels compete at every step
-        self._towers = towers
-        self._data = data
-        self._objective = objective
-        self._optimizer = optimizer
-        self._config = config
-        self._world = world or World()
-        self._notice = notice
-        self._mark = mark  # hears when a step begins, and when each part of it has ended
-        self._budget = config.training.token_budget
+    towers: Towers
+    data: TrainingData
+    objective: Objective
+    optimizer: AdamW
+    config: RunConfig
+    world: World = field(default_factory=World, kw_only=True)
+    pool: Pool | None = field(default=None, kw_only=True)  # None: all labels compete at every step
+    notice: Notice = field(default=lambda message: None, kw_only=True)
+    mark: Callable[[str], None] = field(
+        default=lambda part: None, kw_only=True
+    )  # hears what begins, and which part ends
+
+    def __post_init__(self) -> None:
+        data = self.data
+        self._budget = self.config.training.token_budget
         self._longest = int(max(table.lengths.max(initial=1) for table in (data.queries, data.labels)))
-        self._parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        self._labels = Shard(self._world, len(data.labels))
-        own = data.labels.take(np.arange(self._labels.start, self._labels.stop))
-        self._texts = LabelTexts(own)
+        self._parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        self._labels = Shard(self.world, len(data.labels))
+        self._texts = LabelTexts(data.labels.take(np.arange(self._labels.start, self._labels.stop)))
         self._told_of_lonely_queries = False
 
     def __call__(self, rows: NDArray[np.int64], *, step: int, seed: int) -> StepOutcome:
@@ -99,22 +187,22 @@ class TrainingStep:
 
         `rows` is the whole batch, the same on every process.
         """
-        self._mark("began")
+        self.mark("began")
         if self.pool is not None:
             self.pool.prepare(step)
-        self._towers.train()
+        self.towers.train()
         outcome = self._gradients_within_memory(rows, step=step, seed=seed)
         if not np.isfinite(outcome.loss):
             raise self._diverged(f"the loss is {outcome.loss}", step)
-        norm = clip_gradients_(self._optimizer, self._config.optimizer.clip_norm or float("inf"), self._world)
+        norm = clip_gradients_(self.optimizer, self.config.optimizer.clip_norm or float("inf"), self.world)
         if not torch.isfinite(norm):
             raise self._diverged(f"the gradient's norm is {norm.item()}", step)
-        self._optimizer.step()
-        self._mark("optimizer")
+        self.optimizer.step()
+        self.mark("optimizer")
         return outcome._replace(gradient_norm=float(norm))
 
     def _diverged(self, what: str, step: int) -> Diverged:
-        rate = max(group["lr"] for group in self._optimizer.param_groups)
+        rate = max(group["lr"] for group in self.optimizer.param_groups)
         return Diverged(
             f"{what} at step {step + 1:,}, where the learning rate was {rate:.2g}; lower optimizer.learning_rate, or "
             "raise objective.temperature; the last checkpoint, if there is one, is kept"
@@ -123,14 +211,14 @@ class TrainingStep:
     def _gradients_within_memory(self, rows: NDArray[np.int64], *, step: int, seed: int) -> StepOutcome:
         """The batch's gradients; each time the memory does not suffice, from the beginning with half the budget."""
         while True:
-            self._optimizer.zero_grad(set_to_none=True)
+            self.optimizer.zero_grad(set_to_none=True)
             try:
                 return self.gradients(rows, step=step, seed=seed)
             except TooLittleMemory:
                 if self._budget <= self._longest:
                     raise  # a micro-batch is a single text already
                 self._budget //= 2
-                self._notice(
+                self.notice(
                     f"out of memory at step {step + 1:,}: it starts again, with micro-batches of {self._budget:,} "
                     f"tokens; --set training.token_budget={self._budget} spares the next run this"
                 )
@@ -138,8 +226,8 @@ class TrainingStep:
     def gradients(self, rows: NDArray[np.int64], *, step: int, seed: int) -> StepOutcome:
         """The batch's loss; its gradient then stands on the weights, the same on every process."""
         rng = np.random.default_rng([seed, step])
-        objective, device = self._config.objective, self._parameters[0].device
-        targets, filtered = self._data.targets(
+        objective, device = self.config.objective, self._parameters[0].device
+        targets, filtered = self.data.targets(
             rows, objective.positives_per_query, objective.over_positives(), rng, device=device
         )
         encoded = self._encode(rows, targets, filtered, rng, step=step, seed=seed)
@@ -153,9 +241,9 @@ class TrainingStep:
         if at_vectors is not None and np.isfinite(loss):
             at_queries, at_labels = at_vectors
             del at_vectors  # its parts may be as large as all labels
-            at_queries = self._world.sum_(at_queries)[Shard(self._world, len(rows)).rows]
+            at_queries = self.world.sum_(at_queries)[Shard(self.world, len(rows)).rows]
             positions = encoded.labels.positions
-            if (fraction := self._config.training.replay_fraction) is not None:
+            if (fraction := self.config.training.replay_fraction) is not None:
                 if encoded.labels.cache.is_random:
                     raise BadConfig(
                         "training.replay_fraction: dropout ties a text to its micro-batch, so leaving texts out would "
@@ -163,15 +251,15 @@ class TrainingStep:
                     )
                 chosen, at_labels, sampled = thin(at_labels, fraction, encoded.shard, rng.random())
                 positions = chosen if positions is None else positions[chosen]
-            self._mark("loss")
+            self.mark("loss")
 
             def replay() -> None:  # encodes again, with a graph: from here on, the weights have their gradients
                 encoded.queries.cache.replay(encoded.queries.positions, at_queries)
                 encoded.labels.cache.replay(positions, at_labels)
 
-            together(self._world, replay)
-            self._mark("replay")
-        sum_gradients_(self._parameters, self._world)
+            together(self.world, replay)
+            self.mark("replay")
+        sum_gradients_(self._parameters, self.world)
         return StepOutcome(loss, tokens, sampled, self._pool_report(encoded.draw, targets, filtered))
 
     def _encode(
@@ -185,19 +273,19 @@ class TrainingStep:
         seed: int,
     ) -> Encoded:
         """The vectors of the batch's queries, then of all labels or of those that the pool draws with their help."""
-        share = Shard(self._world, len(rows))
-        texts, positions = self._data.queries.take(rows[share.rows]).distinct()
-        queries = Side(self._cache(self._towers.query, texts, 0, step=step, seed=seed), positions)
+        share = Shard(self.world, len(rows))
+        texts, positions = self.data.queries.take(rows[share.rows]).distinct()
+        queries = Side(self._cache(self.towers.query, texts, 0, step=step, seed=seed), positions)
         vectors = share.gather(queries.vectors())
         if self.pool is None:
-            cache = self._cache(self._towers.label, self._texts.distinct, 1, step=step, seed=seed)
+            cache = self._cache(self.towers.label, self._texts.distinct, 1, step=step, seed=seed)
             return Encoded(queries, Side(cache, self._texts.positions), vectors, self._labels, None)
-        known = self._data.known.take(rows)
+        known = self.data.known.take(rows)
         draw = self.pool.draw(Batch(rows, vectors.detach(), targets, known, filtered, step, rng))
         shard = self._labels.among(draw.rows)
         own = draw.rows[shard.rows]
         texts, positions = self._texts.of(own - self._labels.start)
-        labels = Side(self._cache(self._towers.label, texts, 1, step=step, seed=seed), positions)
+        labels = Side(self._cache(self.towers.label, texts, 1, step=step, seed=seed), positions)
         self.pool.seen(own, labels.vectors(), step)
         return Encoded(queries, labels, vectors, shard, draw)
 
@@ -210,12 +298,12 @@ class TrainingStep:
         are whole. Parts whose scores will be added up learn to rank each by itself.
         """
         queries, labels = encoded.vectors.requires_grad_(), encoded.labels.vectors().requires_grad_()
-        losses, shares = [], self._towers.query.shares
+        losses, shares = [], self.towers.query.shares
         for columns, of_score in shares:
             some = (queries, labels) if len(shares) == 1 else (queries[:, columns], labels[:, columns])
-            temperature, tile = self._config.objective.temperature * of_score, self._config.training.tile
+            temperature, tile = self.config.objective.temperature * of_score, self.config.training.tile
             scores = Scores(*some, shard=encoded.shard, temperature=temperature, filtered=filtered, tile=tile)
-            losses.append(self._objective(scores, targets))
+            losses.append(self.objective(scores, targets))
         loss = torch.stack(losses).sum() if len(losses) > 1 else losses[0]
         if not loss.requires_grad:
             return float(loss), None
@@ -224,10 +312,10 @@ class TrainingStep:
 
     def _cache(self, tower: Encoder, texts: TokenTable, side: int, *, step: int, seed: int) -> CachedVectors:
         # Processes must not draw the same dropout for different texts.
-        own = [self._world.rank] if self._world.rank else []
+        own = [self.world.rank] if self.world.rank else []
         drawn = int(np.random.SeedSequence([seed, step, side, *own]).generate_state(1, np.uint32)[0])
-        cache = together(self._world, lambda: CachedVectors(tower, texts, budget=self._budget, seed=drawn))
-        self._mark("encode_labels" if side else "encode_queries")
+        cache = together(self.world, lambda: CachedVectors(tower, texts, budget=self._budget, seed=drawn))
+        self.mark("encode_labels" if side else "encode_queries")
         return cache
 
     def _pool_report(self, draw: Draw | None, targets: Targets, filtered: Pairs | None) -> dict[str, float]:
@@ -237,7 +325,7 @@ class TrainingStep:
         alone = int((kept.per_query(targets.queries) >= len(draw.rows)).sum())
         if alone and not self._told_of_lonely_queries:
             self._told_of_lonely_queries = True
-            self._notice(
+            self.notice(
                 f"{alone:,} of {targets.queries:,} queries of a batch have no negative among the {len(draw.rows):,} "
                 "labels in play and learn nothing from it; a larger training.batch_size or pool.negatives gives some"
             )

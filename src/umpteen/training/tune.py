@@ -103,14 +103,15 @@ class Trials:
 
     def __init__(self, file: Path, metric: str, notice: Notice) -> None:
         self._file, self._metric, self._notice = file, metric, notice
+        self.tried: dict[str, dict[str, Any]] = {}  # in this search, by identity; the file may hold others
         self._lock = file.with_name(f".{file.name}.lock")  # another search may have the same file
         with locked_file(self._lock, wait=None):
             self._done = {trial["identity"]: trial for trial in _read(file)}
             # Without a line cut short by a kill, to which the next trial would be glued.
             write_atomically(file, "".join(json.dumps(trial) + "\n" for trial in self._done.values()))
 
-    def run(self, candidate: Candidate) -> dict[str, Any]:
-        """The trial of these settings, made now unless the file has it."""
+    def attempt(self, candidate: Candidate) -> float:
+        """The metric of these settings' trial, which is made now unless the file has it."""
         if candidate.identity not in self._done:
             self._notice(f"trying {' '.join(candidate.settings) or 'its own settings'}")
             began = time.monotonic()
@@ -125,13 +126,14 @@ class Trials:
                 file.write(json.dumps(trial) + "\n")
             step = f" at step {trial['best_step']}" if "best_step" in trial else ""
             self._notice(f"  {self._metric} {self.metric_of(trial):.2f}{step}")
-        return self._done[candidate.identity]
+        self.tried[candidate.identity] = self._done[candidate.identity]
+        return self.metric_of(self.tried[candidate.identity])
 
     def metric_of(self, trial: dict[str, Any]) -> float:
         return float(trial["metrics"][self._metric])
 
-    def best_first(self, trials: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-        return sorted(trials, key=lambda trial: -self.metric_of(trial))
+    def best_first(self) -> list[dict[str, Any]]:
+        return sorted(self.tried.values(), key=lambda trial: -self.metric_of(trial))
 
 
 def tune(
@@ -150,20 +152,18 @@ def tune(
     The file may hold trials of other recipes, too.
     """
     own = resolve(recipe, overrides, source)
-    found, tried = Trials(output, own.evaluation.metric, notice), dict[str, dict[str, Any]]()
+    found = Trials(output, own.evaluation.metric, notice)
 
     def attempt(point: Point) -> float:
         settings = (*overrides, *point)
-        one = candidate(settings, resolve(recipe, settings, source), notice=notice, progress=progress)
-        tried[one.identity] = found.run(one)
-        return found.metric_of(tried[one.identity])
+        return found.attempt(candidate(settings, resolve(recipe, settings, source), notice=notice, progress=progress))
 
     if choices and trials is None:
         for point in itertools.product(*axes_of(choices)):
             attempt(point)
     else:
         climb(choices or usual_choices(own), trials or USUAL_TRIALS, attempt)
-    return found.best_first(tried.values())
+    return found.best_first()
 
 
 def candidate(

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 from lab.dots import Dots, Value
+from lab.figures import Curve, Lines, draw
 
-from umpteen.evaluation.figures import Curve, Lines, Point, Points, draw
+from umpteen.evaluation.figures import Point, Points
 
 ODD = r"$\frac{$ & $x$"
 

@@ -1,0 +1,188 @@
+"""Mined negatives: from a shortlist of each query's best labels (ANCE), or from a cache of all label vectors.
+
+N training queries, w the shortlist's width. Nothing of size N × labels exists: queries are searched in blocks.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from umpteen.config.settings import CachePool, RunConfig, ShortlistPool
+from umpteen.encoders.encoder import encode_tokens
+from umpteen.encoders.towers import Towers
+from umpteen.files.progress import Notice
+from umpteen.objectives.losses import Objective
+from umpteen.objectives.scores import Scores
+from umpteen.objectives.targets import Pairs
+from umpteen.parallel.world import Shard
+from umpteen.search.ranking import NO_LABEL, best_known, top_k
+from umpteen.training.negatives.pool import Batch, Draw, Pool
+from umpteen.training.step import TrainingData
+
+BLOCK = 32_768  # queries searched at once
+
+
+@dataclass(eq=False)
+class Shortlist(Pool):
+    """The batch's pulled labels, and m per query sampled from its shortlist of labels not known to be right for it."""
+
+    towers: Towers
+    data: TrainingData
+    shard: Shard
+    settings: ShortlistPool
+    config: RunConfig
+    batches_per_epoch: int
+    notice: Notice = lambda message: None
+
+    def __post_init__(self) -> None:
+        self._refreshed: int | None = None
+        self._rows: NDArray[np.int32] = np.empty((0, self.settings.shortlist), dtype=np.int32)  # [N, w]
+        self._kept_out: NDArray[np.bool_] = np.empty((0, self.settings.shortlist), dtype=bool)  # [N, w]
+
+    def prepare(self, step: int) -> None:
+        every = max(1, round(self.settings.refresh_epochs * self.batches_per_epoch))
+        first = round(self.settings.from_epoch * self.batches_per_epoch)
+        if step >= (first if self._refreshed is None else self._refreshed + every):
+            self._refresh(step)
+
+    def _refresh(self, step: int) -> None:
+        own = self.data.labels.take(np.arange(self.shard.start, self.shard.stop))
+        vectors = encode_tokens(self.towers.label, own, token_budget=self.config.training.token_budget)
+        blocks = [self._search(start, vectors) for start in range(0, len(self.data.queries), BLOCK)]
+        self._rows, self._kept_out = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+        self._refreshed = step
+        if self.settings.margin is not None:
+            share = self._kept_out.sum() / max(1, (self._rows != NO_LABEL).sum())
+            self.notice(f"shortlist at step {step:,}: {share:.1%} are probable false negatives and are kept out")
+
+    def _search(self, start: int, labels: Tensor) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+        some = np.arange(start, min(start + BLOCK, len(self.data.queries)))
+        block = Shard(self.shard.world, len(some))
+        tokens = self.data.queries.take(some[block.rows])
+        queries = block.gather(encode_tokens(self.towers.query, tokens, token_budget=self.config.training.token_budget))
+        found = top_k(
+            queries, labels, self.settings.shortlist, shard=self.shard, excluding=self.data.known.take(some).matrix
+        )
+        if self.settings.margin is None:
+            return found.rows, np.zeros(found.rows.shape, dtype=bool)
+        best = best_known(queries, labels, self.data.relevance.take(some).matrix, self.shard)
+        # A query without positives has nothing to hold a label against.
+        return found.rows, np.isfinite(best)[:, None] & (found.scores > best[:, None] - self.settings.margin)
+
+    def draw(self, batch: Batch) -> Draw:
+        if self._refreshed is None:
+            return Draw(batch.pulled)
+        rows, out = self._rows[batch.rows], self._kept_out[batch.rows]
+        mined = sample_per_row(rows, (rows != NO_LABEL) & ~out, self.settings.negatives, batch.rng)
+        query, place = np.nonzero(out & (rows != NO_LABEL))
+        kept_out = Pairs(torch.from_numpy(query), torch.from_numpy(rows[query, place].astype(np.int64)))
+        return Draw(np.unique(np.concatenate([batch.pulled, mined])), kept_out, float(batch.step - self._refreshed))
+
+    def state(self) -> dict[str, Tensor]:
+        if self._refreshed is None:
+            return {}
+        return {
+            "refreshed": torch.tensor(self._refreshed),
+            "rows": torch.from_numpy(self._rows),
+            "kept_out": torch.from_numpy(self._kept_out),
+        }
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        if state:
+            self._refreshed = int(state["refreshed"])
+            self._rows, self._kept_out = state["rows"].cpu().numpy(), state["kept_out"].cpu().numpy()
+
+
+def sample_per_row(
+    rows: NDArray[np.int32], allowed: NDArray[np.bool_], count: int, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """From each row at most so many of its allowed entries, uniformly and without replacement, one after the other."""
+    order = np.argsort(np.where(allowed, rng.random(rows.shape), np.inf), axis=1)[:, :count]
+    chosen = np.take_along_axis(rows, order, 1)
+    return chosen[np.take_along_axis(allowed, order, 1)].astype(np.int64)
+
+
+@dataclass(eq=False)
+class VectorCache(Pool):
+    """The batch's pulled labels, and the K others with the largest ‖∂loss/∂z‖ when z are the cached vectors.
+
+    Every label is encoded once at the start; a label's cached vector is renewed whenever it is in play.
+    """
+
+    towers: Towers
+    data: TrainingData
+    shard: Shard
+    settings: CachePool  # K is so many for each query of the batch
+    config: RunConfig
+    objective: Objective
+
+    def __post_init__(self) -> None:
+        self._vectors: Tensor | None = None  # [own labels, d]
+        self._seen = torch.zeros(len(self.shard), dtype=torch.int64)  # the step at which each was last encoded
+
+    def prepare(self, step: int) -> None:
+        if self._vectors is None:
+            own = self.data.labels.take(np.arange(self.shard.start, self.shard.stop))
+            self._vectors = encode_tokens(self.towers.label, own, token_budget=self.config.training.token_budget)
+            self._seen.fill_(step)
+
+    def draw(self, batch: Batch) -> Draw:
+        norms = self.push(batch)
+        taken = batch.pulled
+        taken = taken[(taken >= self.shard.start) & (taken < self.shard.stop)] - self.shard.start
+        norms[torch.from_numpy(taken).to(norms.device)] = 0
+        mined = self._largest(norms, self.settings.negatives * len(batch.rows))
+        own = mined[(mined >= self.shard.start) & (mined < self.shard.stop)] - self.shard.start
+        world = self.shard.world
+        waited = (batch.step - self._seen[own]).sum(0, keepdim=True).to(world.device, torch.float64)
+        staleness = float(world.sum_(waited)) / max(1, len(mined))
+        return Draw(np.union1d(batch.pulled, mined.numpy()), staleness=staleness)
+
+    def push(self, batch: Batch) -> Tensor:
+        """‖∂loss/∂z‖ of this process's labels [own], no query pushing on a label that is known to be right for it."""
+        assert self._vectors is not None
+        vectors = self._vectors.detach().requires_grad_()
+        relevant = batch.targets.relevant
+        unpulled = relevant.take(~relevant.within(batch.targets.pulled))
+        filtered = unpulled if batch.filtered is None else unpulled.joined(batch.filtered)
+        temperature, tile = self.config.objective.temperature, self.config.training.tile
+        scores = Scores(batch.vectors, vectors, shard=self.shard, temperature=temperature, filtered=filtered, tile=tile)
+        loss = self.objective(scores, batch.targets)
+        if loss.requires_grad:
+            loss.backward()  # type: ignore[no-untyped-call]
+        gradient = vectors.grad
+        return vectors.new_zeros(len(vectors)) if gradient is None else torch.linalg.vector_norm(gradient, dim=1)
+
+    def _largest(self, norms: Tensor, count: int) -> Tensor:
+        """Rows of the labels with the largest norms over all processes, ascending; a label nobody pushes is none."""
+        found = norms.topk(min(count, len(norms)))
+        size = int(self.shard.world.largest(len(found.values))[0])
+        numbers = torch.zeros(2, size, dtype=torch.float64, device=norms.device)
+        numbers[0, : len(found.values)] = found.values
+        numbers[1, : len(found.values)] = found.indices + self.shard.start
+        everyone = self.shard.world.gather(numbers).transpose(0, 1).reshape(2, -1).cpu()
+        order = np.lexsort((everyone[1].numpy(), -everyone[0].numpy()))[:count]
+        order = order[everyone[0].numpy()[order] > 0]
+        return everyone[1][torch.from_numpy(order)].to(torch.int64).sort().values
+
+    def seen(self, rows: NDArray[np.int64], vectors: Tensor, step: int) -> None:
+        assert self._vectors is not None
+        own = torch.from_numpy(rows - self.shard.start)
+        self._vectors[own.to(self._vectors.device)] = vectors.detach()
+        self._seen[own] = step
+
+    def state(self) -> dict[str, Tensor]:
+        if self._vectors is None:
+            return {}
+        vectors = self.shard.collect(self._vectors)
+        seen = self.shard.collect(self._seen.to(self._vectors.device))
+        return {} if vectors is None or seen is None else {"vectors": vectors.cpu(), "seen": seen.cpu()}
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        if state:
+            device = next(self.towers.label.parameters()).device
+            self._vectors = state["vectors"][self.shard.rows].to(device)
+            self._seen = state["seen"][self.shard.rows].cpu()
