@@ -173,7 +173,7 @@ def test_a_ranker_is_weighed_on_validation_and_shares_trials_and_dual_encoder(fo
     plain, ranked = found["results"]
     assert (plain["method"], ranked["method"]) == ("umpteen recipe", "umpteen recipe+ranker")
     assert ranked["trials"] == plain["trials"] and ranked["parameters"] > plain["parameters"]
-    assert ranked["validation"]["P@1"] >= 0 and len(list((tmp_path / "out" / "trials").iterdir())) == 1
+    assert ranked["validation"]["P@1"] >= 0 and len(list((tmp_path / "out" / "trials").glob("*.jsonl"))) == 1
     models = sorted(path.name for path in (tmp_path / "out" / "models").iterdir() if path.is_dir())
     assert len(models) == 4 and sum(name.endswith("+ranker") for name in models) == 2
 

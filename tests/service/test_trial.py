@@ -105,7 +105,7 @@ def test_short_work_is_answered_at_once_and_one_behind_a_network_never(shared_mo
 
     assert in_service(shared_model, texts_at_once) >= MANY
     remote = Classifier.load(shared_model)
-    remote.index.kind = "milvus"  # type: ignore[misc]
+    remote.index.has_address = True  # type: ignore[misc]
     assert in_service(remote, texts_at_once) == 0
 
 

@@ -29,7 +29,7 @@ from umpteen.data.labels import EpochSampler, Relevance, draw_positives
 from umpteen.encoders.static import StaticEncoder
 from umpteen.encoders.towers import Towers
 from umpteen.objectives import decoupled_softmax
-from umpteen.training import inputs as training_data
+from umpteen.training import step as training_step
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ def test_over_all_samples_of_positives_the_mean_gradient_is_that_of_pulling_all(
             label = np.array([label for labels in draw for label in sorted(labels)])
             return query, label, np.ones(len(label), dtype=np.float32)
 
-        monkeypatch.setattr(training_data, "draw_positives", drawn)
+        monkeypatch.setattr(training_step, "draw_positives", drawn)
         step.gradients(rows, step=STEP, seed=SEED)
         for name, gradient in gradients(towers).items():
             total[name] += gradient / len(draws)

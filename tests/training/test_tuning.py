@@ -123,7 +123,7 @@ def test_two_searches_in_one_file_lose_no_trial(tmp_path: Path, monkeypatch: pyt
     one = Candidate(("seed=1",), "one", lambda: {"metrics": {"P@1": 1.0}})
 
     def meanwhile(path: Path, data: str) -> None:
-        added.append(Thread(target=first.run, args=(one,)))
+        added.append(Thread(target=first.attempt, args=(one,)))
         added[0].start()
         added[0].join(1)  # it may have to wait for the search that begins here
         write(path, data)
