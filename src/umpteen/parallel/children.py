@@ -133,10 +133,13 @@ def stop_request() -> Iterator[StopRequest]:
 def end_with_launcher() -> None:
     """Sends this process SIGTERM when the one that started it has ended, be it by SIGKILL: no run goes on unseen."""
     launcher = int(os.environ.get(LAUNCHER, os.getppid()))  # which may have ended while torch was imported
+    # A machine's first process stops all by its own signal; a second one could end it before it has said so.
+    patience = 0 if os.environ.get("LOCAL_RANK", "0") == "0" else 30
 
     def watch() -> None:
         while os.getppid() == launcher:
             time.sleep(0.5)
+        time.sleep(patience)
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=watch, name="launcher watch", daemon=True).start()
