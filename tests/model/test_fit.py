@@ -267,6 +267,8 @@ def test_what_separates_labels_in_a_small_file_is_known_by_the_model(
     asked = ("evaluate", fitted[0] / "model", other, "--text", "said", "--labels", "about", "--json")
     told = json.loads(command(*asked).out)
     assert told["labels_left_out"] == 1 and told["metrics"]["R@10"] == 100
+    as_one = command("evaluate", fitted[0] / "model", f"{other}?text=said&labels=about", "--json")
+    assert json.loads(as_one.out)["metrics"] == told["metrics"]
     refused(command(*asked, "--separator", "|"), "2 of 2 labels of few are not in the model")  # as it was asked for
 
 

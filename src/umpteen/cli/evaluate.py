@@ -57,7 +57,7 @@ def evaluate(
 
     Several models are evaluated beside each other, with the paired differences of each from the first.
     """
-    from umpteen.data.dataset import with_asked
+    from umpteen.data.dataset import ASKED, asked_of, with_asked
     from umpteen.data.formats.columns import parting
     from umpteen.errors import BadInput
     from umpteen.model.classifier import Classifier
@@ -73,12 +73,12 @@ def evaluate(
         if at and not 1 <= min(at) <= max(at) <= labels:
             given = " --at ".join(map(str, at))
             raise BadInput(f"--at {given}: the model has {labels:,} labels; ask for 1 to {labels}")
-        said = {name: asked.pop(name) for name in ("text", "labels", "separator")}
-        dataset = watch.open_dataset(with_asked(source, said))
-        known = set(classifiers[0].labels.keys)
-        mark = parting(dataset.labels.keys, known) if dataset.labels_are_named and not said["separator"] else None
+        source = with_asked(source, {name: asked.pop(name) for name in ASKED})
+        dataset = watch.open_dataset(source)
+        known = set(classifiers[0].labels.keys) if dataset.labels_are_named else set()
+        mark = None if "separator" in asked_of(source)[1] else parting(dataset.labels.keys, known)
         if mark:  # which a small file may not show
-            dataset = watch.open_dataset(with_asked(source, said | {"separator": mark}))
+            dataset = watch.open_dataset(with_asked(source, {"separator": mark}))
         split = split or ("test" if dataset.test or not dataset.is_one_file else "train")
         if dataset.is_one_file and dataset.fingerprint == classifiers[0].data.get("fingerprint"):
             watch.notice("warning: the model was trained on these very texts; figures of others will be lower")

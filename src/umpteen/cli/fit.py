@@ -26,12 +26,12 @@ def fit(
 ) -> None:
     """Find the best model for DATA: try settings on validation, fit the best on all of train, rank, calibrate."""
     from umpteen.config.recipes import to_toml
-    from umpteen.data.dataset import with_asked
+    from umpteen.data.dataset import ASKED, with_asked
     from umpteen.files.storage import write_atomically
     from umpteen.model.correcting import with_examples
     from umpteen.model.fit import fit_data
 
-    source = with_asked(source, {name: asked.pop(name) for name in ("text", "labels", "separator")})
+    source = with_asked(source, {name: asked.pop(name) for name in ASKED})
     with Watch(quiet=as_json) as watch:
         dataset = watch.open_dataset(source)
         place = output or Path("runs", dataset.name)

@@ -149,9 +149,11 @@ def asked_of(source: str) -> tuple[str, dict[str, str]]:
 
 
 def with_asked(source: str, asked: Mapping[str, str | None]) -> str:
-    """The other way round."""
-    said = "&".join(f"{name}={quote(value, safe='+')}" for name, value in asked.items() if value)
-    return f"{source}?{said}" if said else source
+    """The other way round; what the source says already stays, unless it is asked otherwise."""
+    place, wanted = asked_of(source)
+    wanted |= {name: value for name, value in asked.items() if value}
+    said = "&".join(f"{name}={quote(value, safe='+')}" for name, value in wanted.items())
+    return f"{place}?{said}" if said else place
 
 
 def bundled_names() -> list[str]:

@@ -122,7 +122,8 @@ def _looked_at(dataset: Dataset) -> str:
     """What there is to learn from, in a line."""
     texts, labels, pairs = len(dataset.train), len(dataset.labels), dataset.train.relevance.pairs
     meant = "known by name alone" if dataset.labels_are_named else "with texts of their own"
-    own = len(set(dataset.labels.texts) & set(dataset.train.texts))
+    known = set(dataset.labels.texts)  # of all training texts, a set might be too large
+    own = len({text for text in dataset.train.texts if text in known})
     both = f", {own:,} of which are texts, too" if own else ""
     return f"{texts:,} texts with {pairs / max(1, texts):.1f} of {labels:,} labels each, {meant}{both}"
 
