@@ -30,6 +30,7 @@ EXPERIMENTS = {
     "parts": ("lab.parts", "parts of towers, n-grams and memory: each alone, together, left out"),
     "new-labels": ("lab.new_labels", "labels held out of training and added by text, beside BM25 and MiniLM"),
     "review": ("lab.review", "texts to correct: least certain answers first, against any order"),
+    "trainers": ("lab.trainers", "in sentence-transformers' own trainer: its losses beside ours, steps alike"),
     "generation": ("lab.generation", "texts generated with retrieved tags: InfoNCE, decoupled softmax, none"),
 }
 
