@@ -28,6 +28,7 @@ EXPERIMENTS = {
     "seeds": ("lab.seeds", "decoupled softmax against softmax over repeated seeds: what is chance"),
     "ranker": ("lab.ranker", "with and without the sparse tf-idf ranker over the first 100 labels"),
     "parts": ("lab.parts", "parts of towers, n-grams and memory: each alone, together, left out"),
+    "propensity": ("lab.propensity", "a dial for rare labels on the scores, chosen on validation"),
     "new-labels": ("lab.new_labels", "labels held out of training and added by text, beside BM25 and MiniLM"),
     "review": ("lab.review", "texts to correct: least certain answers first, against any order"),
     "generation": ("lab.generation", "texts generated with retrieved tags: InfoNCE, decoupled softmax, none"),
