@@ -92,7 +92,7 @@ def conclude(outcomes: Outcomes) -> Conclusion:
     return Conclusion(
         claims,
         apart.table(METRICS),
-        summary=f"Test: {figures}. Chosen, in temperatures: {chosen}.",
+        summary=f"Test: {figures}. Chosen, in temperatures: {chosen}. The paper has no such dial.",
         title="A dial for rare labels, chosen on validation: figures on test, 95 % intervals over seeds",
         panels=[
             Dots({name: Value(**apart.mean(name, metric)) for name in apart.variants}, x=f"{metric} (%)")
