@@ -48,7 +48,7 @@ def encodings_of(trained: Trained) -> dict[str, float]:
     every = len(trained.dataset.labels)
 
     def encoded(record: dict[str, Any]) -> float:
-        return every * record["replayed"] if "replayed" in record else record.get("pool", every)
+        return float(every * record["replayed"] if "replayed" in record else record.get("pool", every))
 
     return {
         "encoded": round(float(np.mean([encoded(record) for record in trained.records])), 1),
