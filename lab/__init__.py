@@ -22,6 +22,7 @@ EXPERIMENTS = {
     "losses": ("lab.losses", "BCE, softmax, decoupled softmax, SoftTop-5, SoftTop-100: who wins at which k"),
     "negatives": ("lab.negatives", "pool of competing labels: its size against accuracy and time"),
     "freshness": ("lab.freshness", "stale shortlist against fresh cache at equal numbers of negatives"),
+    "bank": ("lab.bank", "all labels by kept vectors: labels encoded a step against accuracy and time"),
     "scores": ("lab.scores", "precision against recall, and how positives and negatives part"),
     "deciles": ("lab.deciles", "by label frequency: dual encoders against the one-vs-all classifier"),
     "similarity": ("lab.similarity", "gain over the classifier by similarity of labels, all and rare ones"),
