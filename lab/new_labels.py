@@ -229,11 +229,10 @@ def conclude(outcomes: Outcomes) -> Conclusion:
             f"{np.mean([run['unseen labels'] for run in outcomes]):.0f} labels, drawn by seed) and added by text "
             f"afterwards. R@{AT} among all labels, on unseen and on seen labels: {words}. The paper says that dual "
             f"encoders generalise to new labels and gives no figures. The trained encoder that stands for them, {best},"
-            " was chosen on validation queries, by other labels held out in the same way. With the head start a model gives"
-            f" ({TEMPERATURES:g} temperatures) {UNSEEN} labels is {outcomes.mean(best, UNSEEN)['mean']:.1f} for it, with the "
-            f"most that costs seen labels no more than {PRICE:g} points on validation "
-            f"{outcomes.mean(best, f'{UNSEEN}{CHOSEN}')['mean']:.1f}, without any "
-            f"{outcomes.mean(best, f'{UNSEEN}{LEVEL}')['mean']:.1f}."
+            " was chosen on validation queries, by other labels held out in the same way. It finds "
+            f"{outcomes.mean(best, UNSEEN)['mean']:.1f} with the head start that a model gives ({TEMPERATURES:g} "
+            f"temperatures), {outcomes.mean(best, f'{UNSEEN}{CHOSEN}')['mean']:.1f} with the most that costs seen labels no "
+            f"more than {PRICE:g} points on validation, {outcomes.mean(best, f'{UNSEEN}{LEVEL}')['mean']:.1f} without any."
         ),
         title=f"Labels that training never saw: R@{AT} among all labels, 95 % intervals over seeds",
         panels=[

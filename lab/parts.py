@@ -131,9 +131,9 @@ def conclude(outcomes: Outcomes) -> Conclusion:
         apart.table(METRICS),
         summary=(
             f"Of the towers with n-grams and memory, {best} has the highest P@5 on test: {figures}. "
-            "The paper has no such parts. Processor seconds of training without what is read beforehand, millions of numbers "
-            "learned and frozen, texts a second alone and with n-grams and memory (on a machine that may do other "
-            f"work): {'; '.join(_cost(outcomes, towers) for towers in TOWERS)}."
+            "The paper has no such parts. Processor seconds of training without what is read beforehand, millions of "
+            "numbers learned and frozen, texts a second alone and with n-grams and memory (on a machine that may do "
+            f"other work): {'; '.join(_cost(outcomes, towers) for towers in TOWERS)}."
         ),
         title="Parts of towers, and voices of the ranker: figures on test, 95 % intervals over seeds",
         panels=[

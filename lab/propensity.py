@@ -35,7 +35,7 @@ def begin(setup: Setup) -> Job:
         evaluator, test = _evaluator(trained, trained.dataset.validation), trained.evaluator()
         found, on_test = _wide(trained, evaluator), _wide(trained, test)
         turned = {dial: evaluator.report(_turn(trained, found, dial), bootstrap=0).metrics for dial in DIALS}
-        chosen = {metric: max(DIALS, key=lambda dial, by=metric: turned[dial][by]) for metric in BY}
+        chosen = {metric: max((turned[dial][metric], dial) for dial in DIALS)[1] for metric in BY}
         return {
             "validation": {f"{dial:g}": {name: round(turned[dial][name], 3) for name in METRICS} for dial in DIALS},
             "chosen": chosen,

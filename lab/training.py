@@ -173,7 +173,9 @@ def train(config: RunConfig, watcher: "Steps") -> Trained:
 
 def percents(report: Report) -> dict[str, Any]:
     """A report's metrics, those that are means over queries also query by query."""
-    by_query = {name: (100 * report.terms[name].achieved).round(2).tolist() for name in KEPT_BY_QUERY if name in report.terms}
+    by_query = {
+        name: (100 * report.terms[name].achieved).round(2).tolist() for name in KEPT_BY_QUERY if name in report.terms
+    }
     return {**rounded(report.metrics), BY_QUERY: by_query}
 
 
