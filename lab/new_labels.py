@@ -231,8 +231,8 @@ def conclude(outcomes: Outcomes) -> Conclusion:
             f"encoders generalise to new labels and gives no figures. The trained encoder that stands for them, {best},"
             " was chosen on validation queries, by other labels held out in the same way. It finds "
             f"{outcomes.mean(best, UNSEEN)['mean']:.1f} with the head start that a model gives ({TEMPERATURES:g} "
-            f"temperatures), {outcomes.mean(best, f'{UNSEEN}{CHOSEN}')['mean']:.1f} with the most that costs seen labels "
-            f"no more than {PRICE:g} points on validation, and "
+            f"temperatures), {outcomes.mean(best, f'{UNSEEN}{CHOSEN}')['mean']:.1f} with the most that costs seen "
+            f"labels no more than {PRICE:g} points on validation, and "
             f"{outcomes.mean(best, f'{UNSEEN}{LEVEL}')['mean']:.1f} without any."
         ),
         title=f"Labels that training never saw: R@{AT} among all labels, 95 % intervals over seeds",
