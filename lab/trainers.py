@@ -24,7 +24,7 @@ from lab.comparison import Outcomes, written
 from lab.cutting import cut
 from lab.dots import Dots, Value
 from lab.experiment import Conclusion, Job, Setup, claim_better
-from lab.training import DEFAULT_DATA, kept
+from lab.training import DEFAULT_DATA, percents
 from umpteen.data.dataset import Dataset, open_dataset
 from umpteen.data.labels import Split
 from umpteen.encoders.folder import DEFAULT_MODEL, locate
@@ -160,7 +160,7 @@ def report(model: SentenceTransformer, dataset: Dataset, split: Split) -> dict[s
         for texts in (split.texts, dataset.labels.texts)
     )
     ranking = top_k(asked, labels, max(evaluator.at), excluding=split.filtered.matrix)
-    return kept(evaluator.report(ranking, bootstrap=0))
+    return percents(evaluator.report(ranking, bootstrap=0))
 
 
 def conclude(outcomes: Outcomes) -> Conclusion:

@@ -97,7 +97,7 @@ class Trained:
     def metrics(self) -> dict[str, Any]:
         """The metrics on test, in percent, those that are means over queries also query by query."""
         evaluator = self.evaluator()
-        return kept(evaluator.report(self.rank(evaluator), bootstrap=0))
+        return percents(evaluator.report(self.rank(evaluator), bootstrap=0))
 
     def label_counts(self) -> NDArray[np.int64]:
         """How many training queries each label has, those held out for validation included."""
@@ -171,10 +171,11 @@ def train(config: RunConfig, watcher: "Steps") -> Trained:
     return Trained(run, config, state, watcher.records)
 
 
-def kept(report: Report) -> dict[str, Any]:
-    """What a run keeps of a report: the metrics, in percent, those that are means over queries also query by query."""
-    terms = {name: report.terms[name] for name in KEPT_BY_QUERY if name in report.terms}
-    by_query = {name: (100 * term.achieved).round(2).tolist() for name, term in terms.items()}
+def percents(report: Report) -> dict[str, Any]:
+    """A report's metrics, those that are means over queries also query by query."""
+    by_query = {
+        name: (100 * report.terms[name].achieved).round(2).tolist() for name in KEPT_BY_QUERY if name in report.terms
+    }
     return {**rounded(report.metrics), BY_QUERY: by_query}
 
 

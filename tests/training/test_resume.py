@@ -125,6 +125,7 @@ RUNS = {
         ("pool.name=shortlist", "pool.shortlist=4", "pool.refresh_epochs=0.7", "pool.from_epoch=0.3", "pool.margin=0"),
     ),
     "cache": ("static", "shared", ("pool.name=cache",)),
+    "bank": ("static", "separate", ("pool.name=bank", "pool.renewed=1", "training.batch_size=4")),
     "table": ("static", "separate", ("encoder.label.kind=table", "pool.name=random", "pool.negatives=2")),
     "mixed": ("sum", "separate", ("encoder.query.static.skip=0.3", "encoder.label.table.skip=0")),
     "fused": (
