@@ -145,16 +145,13 @@ class VectorCache(Pool):
         """‖∂loss/∂z‖ of this process's labels [own], no query pushing on a label that is known to be right for it."""
         assert self._vectors is not None
         vectors = self._vectors.detach().requires_grad_()
-        relevant = batch.targets.relevant
-        unpulled = relevant.take(~relevant.within(batch.targets.pulled))
-        filtered = unpulled if batch.filtered is None else unpulled.joined(batch.filtered)
+        filtered = batch.targets.unpulled.joined(batch.filtered)
         temperature, tile = self.config.objective.temperature, self.config.training.tile
         scores = Scores(batch.vectors, vectors, shard=self.shard, temperature=temperature, filtered=filtered, tile=tile)
         loss = self.objective(scores, batch.targets)
-        if loss.requires_grad:
-            loss.backward()  # type: ignore[no-untyped-call]
-        gradient = vectors.grad
-        return vectors.new_zeros(len(vectors)) if gradient is None else torch.linalg.vector_norm(gradient, dim=1)
+        gradient = torch.autograd.grad(loss, vectors)[0] if loss.requires_grad else torch.zeros_like(vectors)
+        norms: Tensor = torch.linalg.vector_norm(gradient, dim=1)
+        return norms
 
     def _largest(self, norms: Tensor, count: int) -> Tensor:
         """Rows of the labels with the largest norms over all processes, ascending; a label nobody pushes is none."""
