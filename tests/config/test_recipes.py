@@ -158,3 +158,4 @@ def test_a_model_is_judged_on_the_format_it_was_trained_on(source: str, home: Pa
     report, ranking = evaluate_model(classifier, open_dataset(home / source))
     assert report.queries == TEST and all(map(math.isfinite, report.metrics.values()))
     assert ranking.rows.shape == (TEST, 100)
+        *(("pool.from_epoch=1",) if ending == "-hard-negatives" else ()),

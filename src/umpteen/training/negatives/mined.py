@@ -17,7 +17,7 @@ from umpteen.files.progress import Notice
 from umpteen.objectives.losses import Objective
 from umpteen.objectives.scores import Scores
 from umpteen.objectives.targets import Pairs
-from umpteen.parallel.world import Shard
+from umpteen.parallel.world import Shard, together
 from umpteen.search.ranking import NO_LABEL, best_known, top_k
 from umpteen.training.negatives.pool import Batch, Draw, Pool
 from umpteen.training.step import TrainingData
@@ -109,7 +109,8 @@ def sample_per_row(
 class VectorCache(Pool):
     """The batch's pulled labels, and the K others with the largest ‖∂loss/∂z‖ when z are the cached vectors.
 
-    Every label is encoded once at the start; a label's cached vector is renewed whenever it is in play.
+    Every label is encoded once at the start; its cached vector is renewed whenever it is in play: a pulled label's
+    before the others are mined, a mined one's when it has been encoded for the step.
     """
 
     towers: Towers
@@ -130,12 +131,14 @@ class VectorCache(Pool):
             self._seen.fill_(step)
 
     def draw(self, batch: Batch) -> Draw:
+        pulled = batch.pulled[self.shard.among(batch.pulled).rows]
+        tokens, budget = self.data.labels.take(pulled), self.config.training.token_budget
+        fresh = together(self.shard.world, lambda: encode_tokens(self.towers.label, tokens, token_budget=budget))
+        self.seen(pulled, fresh, batch.step)  # before the mining, as in the paper
         norms = self.push(batch)
-        taken = batch.pulled
-        taken = taken[(taken >= self.shard.start) & (taken < self.shard.stop)] - self.shard.start
-        norms[torch.from_numpy(taken).to(norms.device)] = 0
+        norms[torch.from_numpy(pulled - self.shard.start).to(norms.device)] = 0
         mined = self._largest(norms, self.settings.negatives * len(batch.rows))
-        own = mined[(mined >= self.shard.start) & (mined < self.shard.stop)] - self.shard.start
+        own = mined[self.shard.among(mined.numpy()).rows] - self.shard.start
         world = self.shard.world
         waited = (batch.step - self._seen[own]).sum(0, keepdim=True).to(world.device, torch.float64)
         staleness = float(world.sum_(waited)) / max(1, len(mined))
