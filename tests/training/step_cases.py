@@ -72,14 +72,22 @@ OBJECTIVES: dict[str, Objective] = {
 }
 TOWERS = ["static shared", "static static", "transformer shared", "transformer static", "static transformer"]
 TOWERS += ["frozen shared", "frozen-hidden static", "sum shared", "sum sum-transformer", "concat concat"]
-TOWERS_WITH_ROWS = ["static table", "static sum-table", "transformer table", "sum sum-transformer-table"]
+TOWERS_WITH_ROWS = [
+    "static table",
+    "static table-bias",
+    "static sum-table",
+    "transformer table",
+    "sum sum-transformer-table",
+]
 SEED, STEP = 3, 17
 
 
 def make_encoder(kind: str, start: str, seed: int, world: World | None = None) -> Encoder:
     how, *more = kind.split("-")
     if how == "table":
-        return LabelTable(RowTable.gaussian(Shard(world or World(), len(LABELS)), 8, seed))
+        shard = Shard(world or World(), len(LABELS))
+        bias = RowTable.gaussian(shard, 1, seed) if more else None
+        return LabelTable(RowTable.gaussian(shard, 8, seed), bias)
     if how in ("sum", "concat"):
         kinds = ["static", *(name for name in more if name != "table")] if more else ["static", "frozen"]
         parts = {name: make_encoder(name, start, seed) for name in kinds}
@@ -179,7 +187,8 @@ def naive(
 
     def encoded(encoder: Encoder, texts: list[str]) -> Tensor:
         if isinstance(encoder, LabelTable):
-            return normalize(encoder.table.weight) if encoder.normalise else encoder.table.weight
+            rows = normalize(encoder.table.weight) if encoder.normalise else encoder.table.weight
+            return rows if encoder.bias is None else torch.cat([rows, encoder.bias.weight], 1)
         if isinstance(encoder, PartsEncoder):
             parts = zip(encoder.learned_weights(), encoder.encoders.values(), strict=True)
             return normalize(sum((weight * encoded(part, texts) for weight, part in parts), torch.zeros(1)))
