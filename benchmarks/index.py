@@ -70,7 +70,7 @@ def run(
         size = sum(path.stat().st_size for path in Path(scratch).iterdir())
         del built
         begun = time.perf_counter()
-        over = Indexed("", LiveLabels(LabelCatalogue([], [])), LiveVectors(base))
+        over = Indexed("", 0, (), LiveVectors(base))
         index = FaissIndex.open(Path(scratch), settings, over, np.arange(labels), np.arange(0))
         open_seconds = time.perf_counter() - begun
         tell("timing", 0, 1)

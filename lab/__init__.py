@@ -22,14 +22,17 @@ EXPERIMENTS = {
     "losses": ("lab.losses", "BCE, softmax, decoupled softmax, SoftTop-5, SoftTop-100: who wins at which k"),
     "negatives": ("lab.negatives", "pool of competing labels: its size against accuracy and time"),
     "freshness": ("lab.freshness", "stale shortlist against fresh cache at equal numbers of negatives"),
+    "bank": ("lab.bank", "all labels by kept vectors: labels encoded a step against accuracy and time"),
     "scores": ("lab.scores", "precision against recall, and how positives and negatives part"),
     "deciles": ("lab.deciles", "by label frequency: dual encoders against the one-vs-all classifier"),
     "similarity": ("lab.similarity", "gain over the classifier by similarity of labels, all and rare ones"),
     "seeds": ("lab.seeds", "decoupled softmax against softmax over repeated seeds: what is chance"),
     "ranker": ("lab.ranker", "with and without the sparse tf-idf ranker over the first 100 labels"),
     "parts": ("lab.parts", "parts of towers, n-grams and memory: each alone, together, left out"),
+    "propensity": ("lab.propensity", "a dial for rare labels on the scores, chosen on validation"),
     "new-labels": ("lab.new_labels", "labels held out of training and added by text, beside BM25 and MiniLM"),
     "review": ("lab.review", "texts to correct: least certain answers first, against any order"),
+    "trainers": ("lab.trainers", "in sentence-transformers' own trainer: its losses beside ours, steps alike"),
     "generation": ("lab.generation", "texts generated with retrieved tags: InfoNCE, decoupled softmax, none"),
 }
 

@@ -1,5 +1,6 @@
 """Variants under the same seeds and queries: every finished run is kept, differences are judged over both."""
 
+import gc
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -53,6 +54,7 @@ def finish_runs(
             notice(f"{what} {number} of {len(runs)}: {variant}, seed {seed}")
             outcome = {"variant": variant, "seed": seed, **make(variant, seed)}
             write_atomically(file, json.dumps(outcome, indent=1) + "\n")
+            gc.collect()  # a run and what watches it hold each other, gigabytes that would wait for chance
         try:
             outcomes.append(json.loads(file.read_bytes()))
         except ValueError as problem:

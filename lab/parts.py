@@ -16,7 +16,7 @@ from lab.comparison import Outcomes, written
 from lab.dots import Dots, Value
 from lab.experiment import Claim, Conclusion, Job, Setup, claim_better
 from lab.ranker import save
-from lab.training import Design, Workbench, rounded
+from lab.training import Design, Workbench, percents
 from umpteen.data.dataset import open_dataset
 from umpteen.encoders.encoder import encode_tokens, tokens_for
 from umpteen.model.classifier import Classifier
@@ -48,8 +48,9 @@ _SMALLER = {  # for the size tiny: no bigrams, and one layer of the transformer
     FROZEN: ("encoder.query.layers=1",),
     MIX: ("encoder.query.static.bigrams=0", "encoder.query.frozen.layers=1"),
 }
-ALONE, MEMORY, NGRAMS, BOTH = "alone", "memory", "n-grams", "n-grams and memory"
+JUDGED = ALONE, MEMORY, NGRAMS, BOTH = "alone", "memory", "n-grams", "n-grams and memory"
 METRICS = ("P@1", "P@5", "PSP@5", "R@100")
+LEARNED, FROZEN_NUMBERS, PACE = "learned numbers", "frozen numbers", ", texts a second"
 TIMED = 512  # texts that are predicted against the clock
 DESIGNS = {
     "tiny": Design(200, 100, ("training.epochs=1", "training.batch_size=64", "training.threads=1")),
@@ -69,23 +70,24 @@ def begin(setup: Setup) -> Job:
         save(trained, model)
         classifier, evaluator = Classifier.load(model), trained.evaluator()
         texts = [trained.dataset.train.texts[row] for row in range(min(TIMED, len(trained.dataset.train)))]
-        found: dict[str, Any] = {**trained.cost(), "parameters": trained.run.towers.parameter_counts()}
+        counts = trained.run.towers.parameter_counts()
+        found: dict[str, Any] = {**trained.cost(), LEARNED: counts["total"], FROZEN_NUMBERS: counts["frozen"]}
         split, tower = evaluator.split, classifier.towers.query
         vectors = encode_tokens(tower, tokens_for(tower, split.texts))
         for name, ranker in {ALONE: None, **_rankers(bench, model)}.items():
             width = max(*evaluator.at, ranker.settings.candidates if ranker else 1)
             ranking = top_k(vectors, classifier.vectors, width, excluding=split.filtered.matrix)
             ranking = ranking if ranker is None else ranker.rerank(split.texts, vectors, ranking)
-            found[name] = rounded(evaluator.report(ranking.head(max(evaluator.at)), bootstrap=0).metrics)
+            found[name] = percents(evaluator.report(ranking.head(max(evaluator.at)), bootstrap=0))
         for name, asked in ((ALONE, Classifier.load(model, ranker=False)), (BOTH, Classifier.load(model))):
             asked.predict(texts[:8])
             began = time.monotonic()
             asked.predict(texts)
-            found[f"{name}, texts a second"] = round(len(texts) / (time.monotonic() - began), 1)
+            found[f"{name}{PACE}"] = round(len(texts) / (time.monotonic() - began), 1)
         shutil.rmtree(model)
         return found
 
-    return Job(bench.settings, list(TOWERS), make, conclude, data=bench.name)
+    return Job(bench.settings, list(TOWERS), make, conclude, data=bench.name, bulky=JUDGED)
 
 
 def _rankers(bench: Workbench, model: Any) -> dict[str, Ranker]:
@@ -104,7 +106,7 @@ def conclude(outcomes: Outcomes) -> Conclusion:
     apart = Outcomes(
         {"variant": f"{run['variant']}, {name}", "seed": run["seed"], **run[name]}
         for run in outcomes
-        for name in (ALONE, MEMORY, NGRAMS, BOTH)
+        for name in JUDGED
     )
 
     def adds(what: str, ours: str, theirs: str) -> Claim:
@@ -129,11 +131,23 @@ def conclude(outcomes: Outcomes) -> Conclusion:
         apart.table(METRICS),
         summary=(
             f"Of the towers with n-grams and memory, {best} has the highest P@5 on test: {figures}. "
-            "The paper has no such parts."
+            "The paper has no such parts. Processor seconds of training without what is read beforehand, millions of "
+            "numbers learned and frozen, texts a second alone and with n-grams and memory (on a machine that may do "
+            f"other work): {'; '.join(_cost(outcomes, towers) for towers in TOWERS)}."
         ),
         title="Parts of towers, and voices of the ranker: figures on test, 95 % intervals over seeds",
         panels=[
             Dots({name: Value(**apart.mean(name, metric)) for name in apart.variants}, x=f"{metric} (%)")
             for metric in METRICS[:3]
         ],
+    )
+
+
+def _cost(outcomes: Outcomes, towers: str) -> str:
+    def mean(measure: str) -> float:
+        return float(outcomes.mean(towers, measure)["mean"])
+
+    return (
+        f"{towers} {mean('processor_seconds'):.0f} s, {mean(LEARNED) / 1e6:.1f} and {mean(FROZEN_NUMBERS) / 1e6:.1f}, "
+        f"{mean(f'{ALONE}{PACE}'):.0f} and {mean(f'{BOTH}{PACE}'):.0f}"
     )

@@ -20,7 +20,7 @@ from umpteen.config.settings import RunConfig
 from umpteen.data.dataset import Dataset, open_dataset, write_native
 from umpteen.encoders.encoder import encode_tokens
 from umpteen.errors import BadInput
-from umpteen.evaluation.report import Evaluator
+from umpteen.evaluation.report import Evaluator, Report
 from umpteen.files.progress import Progress
 from umpteen.search.ranking import Ranking
 from umpteen.training.build import Run, build_evaluator, build_run
@@ -97,13 +97,7 @@ class Trained:
     def metrics(self) -> dict[str, Any]:
         """The metrics on test, in percent, those that are means over queries also query by query."""
         evaluator = self.evaluator()
-        report = evaluator.report(self.rank(evaluator), bootstrap=0)
-        by_query = {
-            name: (100 * report.terms[name].achieved).round(2).tolist()
-            for name in KEPT_BY_QUERY
-            if name in report.terms
-        }
-        return {**rounded(report.metrics), BY_QUERY: by_query}
+        return percents(evaluator.report(self.rank(evaluator), bootstrap=0))
 
     def label_counts(self) -> NDArray[np.int64]:
         """How many training queries each label has, those held out for validation included."""
@@ -175,6 +169,14 @@ def train(config: RunConfig, watcher: "Steps") -> Trained:
         run.towers.load_state_dict(watcher.best)
     run.towers.eval()
     return Trained(run, config, state, watcher.records)
+
+
+def percents(report: Report) -> dict[str, Any]:
+    """A report's metrics, those that are means over queries also query by query."""
+    by_query = {
+        name: (100 * report.terms[name].achieved).round(2).tolist() for name in KEPT_BY_QUERY if name in report.terms
+    }
+    return {**rounded(report.metrics), BY_QUERY: by_query}
 
 
 def rounded(metrics: Mapping[str, float]) -> dict[str, float]:

@@ -39,8 +39,8 @@ def __getattr__(name: str) -> Any:
     """Loads what is asked for, when it is asked for: `umpteen --help` must not wait for torch."""
     from importlib import import_module
 
-    if name == "sklearn":
-        return import_module("umpteen.sklearn")
+    if name in ("functional", "sentence_transformers", "sklearn"):
+        return import_module(f"umpteen.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'umpteen' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from miniature import Outcome, command, write_recipe
+from miniature import Outcome, command, write_miniature, write_recipe
 from umpteen.config.recipes import resolve
 from umpteen.config.settings import RunConfig
 from umpteen.doctor import checks as agreement
@@ -65,6 +65,20 @@ def test_a_sound_recipe_passes_every_check_on_real_processes(tmp_path: Path) -> 
     assert "32 queries and 10 labels; decoupled_softmax and the naive formula agree" in found["naive formula"]["detail"]
     assert "one and two processes agree" in found["two processes"]["detail"]
     assert all(check["seconds"] >= 0 for check in found.values())
+
+
+@pytest.mark.usefixtures("no_processes")
+@pytest.mark.parametrize("towers", ["shared", "separate"])
+def test_a_bank_is_held_against_the_exact_gradient(tmp_path: Path, towers: str) -> None:
+    write_miniature(tmp_path / "data", queries=3)  # which do not have all 10 labels
+    recipe = write_recipe(tmp_path, "pool.name=bank", towers=towers)
+    details = {}
+    for renewed in (0, 10):
+        outcome = command("doctor", recipe, "--json", "--set", f"pool.renewed={renewed}", "--set", "pool.sampled=1")
+        assert statuses(outcome) == dict.fromkeys([*NAMES, "kept vectors"], "ok")
+        details[renewed] = checks_of(outcome)["kept vectors"]["detail"]
+    assert details[10].count("cosine 1.000, 1.00 times as long") == (1 if towers == "shared" else 2)
+    assert "cosine 0." in details[0]
 
 
 @pytest.mark.usefixtures("no_processes")

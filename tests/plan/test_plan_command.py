@@ -32,6 +32,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (),
         ("encoder.towers=shared", "encoder.query.kind=transformer", "objective.name=soft_top_k"),
         ("data.fit_on=train+validation", "objective.name=one_vs_all", "training.minutes=0.01", "training.tile=4"),
+        ("pool.name=bank", "training.batch_size=2", "pool.renewed=1"),
     ],
 )
 def test_machines_get_one_object(recipe: Path, changes: tuple[str, ...]) -> None:
@@ -47,6 +48,7 @@ def test_machines_get_one_object(recipe: Path, changes: tuple[str, ...]) -> None
     assert sum(found["shares"].values()) == pytest.approx(1) and min(found["shares"].values()) > 0
     assert found["memory_gb"] == max(found["memory_by_phase_gb"].values()) > 0.1
     assert (found["evaluations"] == 0) == ("data.fit_on=train+validation" in changes)
+    assert (found["labels_encoded_per_step"] < 10) == ("pool.name=bank" in changes)
 
 
 def test_people_get_a_table_and_nothing_is_written(recipe: Path) -> None:
@@ -86,4 +88,5 @@ def test_what_cannot_be_planned_is_refused(recipe: Path) -> None:
     refused(command("plan", recipe, "--processes", "2", "--verify"), "leave --processes out")
     refused(command("plan", recipe, "--processes", "11"), "10 labels", "11 processes")
     refused(command("plan", recipe, "--data", recipe.parent / "nowhere"), "nowhere")
+    refused(command("plan", recipe, "--set", "pool.name=batch"), "pool.name=all gives an upper bound")
     assert command("plan", recipe, "--memory", "0").code == 2

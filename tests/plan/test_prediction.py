@@ -56,6 +56,16 @@ def test_an_evaluation_holds_all_vectors_and_a_save_copies_of_the_weights() -> N
     assert predict(costs(), work(processes=2), SIZES).evaluation.tolist() == [5, 10]
 
 
+def test_a_bank_is_kept_while_all_labels_are_encoded_for_an_evaluation() -> None:
+    half = costs().parts[-1]._replace(encoded=0.5)
+    plain, bank = costs(), costs()._replace(parts=[costs().parts[0], half], kept_bytes=VECTOR)
+    found, usual = predict(bank, work(), SIZES), predict(plain, work(), SIZES)
+    assert found.memory["evaluation"] - usual.memory["evaluation"] == 10 * VECTOR
+    assert found.memory["saving"] - usual.memory["saving"] == 10 * VECTOR
+    assert (found.evaluation - usual.evaluation).tolist() == [3, 6]  # the labels that a step leaves out
+    assert found.memory["loss"] == usual.memory["loss"] and found.step.tolist() == usual.step.tolist()
+
+
 def test_without_validation_there_is_nothing_to_evaluate() -> None:
     found = predict(costs(), work(evaluated=0), SIZES)
     assert found.evaluation.tolist() == np.zeros(2).tolist()

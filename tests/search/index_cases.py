@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from umpteen.search.index import Indexed, LabelIndex, LiveVectors, NamedRows
+from umpteen.search.index import Indexed, LabelIndex, LiveVectors
 from umpteen.search.ranking import NO_LABEL, Ranking
 
 DIMENSION = 24
@@ -21,8 +21,9 @@ class Keys:
     keys: list[str] = field(default_factory=lambda: [f"key-{row}" for row in range(1200)])
 
 
-def over(vectors: LiveVectors, labels: NamedRows | None = None) -> Indexed:
-    return Indexed("0123abcd", labels or Keys(), vectors)
+def over(vectors: LiveVectors, labels: Keys | None = None) -> Indexed:
+    labels = labels or Keys()
+    return Indexed("0123abcd", labels.version, labels.keys, vectors)
 
 
 def clustered(count: int, seed: int, *, lengths: float = 0.0) -> Tensor:
@@ -79,7 +80,7 @@ def changed(labels: LiveVectors, rows: NDArray[np.int64], vectors: Tensor) -> Li
 
 
 def add(
-    side: LabelIndex | Truth, rows: NDArray[np.int64], vectors: NDArray[np.float32], labels: NamedRows | None = None
+    side: LabelIndex | Truth, rows: NDArray[np.int64], vectors: NDArray[np.float32], labels: Keys | None = None
 ) -> None:
     """New rows, or new vectors for known ones."""
     if isinstance(side, Truth):
@@ -88,7 +89,7 @@ def add(
         side.tell(over(changed(side.labels, rows, torch.from_numpy(vectors)), labels), rows)
 
 
-def remove(side: LabelIndex | Truth, rows: NDArray[np.int64], labels: NamedRows | None = None) -> None:
+def remove(side: LabelIndex | Truth, rows: NDArray[np.int64], labels: Keys | None = None) -> None:
     if isinstance(side, Truth):
         side.drop(rows)
     else:
@@ -107,9 +108,7 @@ def recall(found: Ranking, queries: Tensor, truth: Truth) -> float:
     return float(np.mean(hits))
 
 
-def change(
-    index: LabelIndex, truth: Truth, seed: int = 5, *, lengths: float = 0.0, labels: NamedRows | None = None
-) -> None:
+def change(index: LabelIndex, truth: Truth, seed: int = 5, *, lengths: float = 0.0, labels: Keys | None = None) -> None:
     """New rows, new vectors for old ones (among them by far the longest of all), removed rows, and some taken back."""
     rng = np.random.default_rng(seed)
     old = rng.choice(truth.rows, 40, replace=False)

@@ -28,7 +28,7 @@ from umpteen.errors import BadInput, InUse
 from umpteen.parallel.world import World
 from umpteen.search import milvus as milvus_connection
 from umpteen.search.certificate import tune
-from umpteen.search.index import Effort, LiveVectors, NamedRows
+from umpteen.search.index import Effort, LiveVectors
 from umpteen.search.milvus import MilvusAway, MilvusConnection
 from umpteen.search.milvus_index import HNSW, IVF_FLAT, MilvusIndex
 from worlds import run_world
@@ -39,7 +39,7 @@ PATIENCE = 120.0  # seconds; only what hangs takes so long
 NOBODY = "http://127.0.0.1:9"  # the discard port, where nobody listens
 
 
-def built(connection: MilvusConnection, base: torch.Tensor, labels: NamedRows | None = None) -> MilvusIndex:
+def built(connection: MilvusConnection, base: torch.Tensor, labels: Keys | None = None) -> MilvusIndex:
     return MilvusIndex.over(connection, "labels", over(LiveVectors(base), labels), lambda done, total: None)
 
 

@@ -179,10 +179,12 @@ def naive(
     positives: int | None = None,
     in_play: NDArray[np.int64] | None = None,
     kept_out: list[tuple[int, int]] | None = None,
+    seen_as: Callable[[Tensor], Tensor] = lambda new: new,
 ) -> float:
     """Every text encoded on its own, in one graph, under the dense formula; leaves gradients, returns the loss.
 
-    A label that is not in play counts for no query, as if filtered for all of them.
+    A label that is not in play counts for no query, as if filtered for all of them. `seen_as` gives the vectors that
+    the formula has instead of the labels' new ones.
     """
 
     def encoded(encoder: Encoder, texts: list[str]) -> Tensor:
@@ -217,7 +219,7 @@ def naive(
         judge(
             Problem(
                 queries=encoded(query_tower, [QUERIES[row] for row in rows]),
-                labels=encoded(label_tower, LABELS),
+                labels=seen_as(encoded(label_tower, LABELS)),
                 pulled=pulled,
                 unpulled=[pair for pair in every if pair not in pulled],
                 filtered=[

@@ -134,6 +134,7 @@ RUNS = {
         "separate",
         ("encoder.label.kind=table", "encoder.label.bias=true", "pool.name=random", "pool.negatives=2"),
     ),
+    "bank": ("static", "separate", ("pool.name=bank", "pool.renewed=1", "training.batch_size=4")),
     "mixed": ("sum", "separate", ("encoder.query.static.skip=0.3", "encoder.label.table.skip=0")),
     "fused": (
         "static",

@@ -66,8 +66,6 @@ def predict(
 
 
 def _given_texts(texts: tuple[str, ...]) -> list[str]:
-    from umpteen.errors import BadInput
-
     if isinstance(sys.stdin, TextIOWrapper):
         sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")  # as arguments come; refused by name below
     given = list(texts) or [line.rstrip("\r\n") for line in sys.stdin]

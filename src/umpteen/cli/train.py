@@ -195,7 +195,8 @@ def _show(plan: dict[str, Any]) -> None:
     largest = f"phase: {max(memory, key=memory.get)}; {plan['memory_limit_gb']:.2f} GB there"
     lines = [("peak memory", f"{plan['memory_gb']:.2f} GB", largest), ("a step", f"{step:.3g} s", "")]
     for part, share in plan["shares"].items():
-        lines.append((f"  {part.replace('_', ' ')}", f"{share * step:.3g} s", f"{share:.0%}"))
+        of_these = f", {plan['labels_encoded_per_step']:,} of them" if part == "encode_labels" else ""
+        lines.append((f"  {part.replace('_', ' ')}", f"{share * step:.3g} s", f"{share:.0%}{of_these}"))
     lines.append(("an epoch", duration(plan["seconds_per_epoch"]), f"{plan['steps_per_epoch']:,} steps"))
     if plan["evaluations"]:
         evaluation = f"{plan['seconds_per_evaluation']:.3g} s"

@@ -255,11 +255,7 @@ class Ours(Method):
             with atomic_folder(ranked, replace=False) as copy:
                 shutil.copytree(plain, copy, dirs_exist_ok=True)
         if not clock.exists():
-            chosen = RankerSettings()
-            found = {}
-            if weighed is not None:
-                chosen = weighed.settings
-                found = {"weight": weighed.weight, "votes": weighed.votes, "rare": weighed.rare}
+            chosen, found = (RankerSettings(), {}) if weighed is None else (weighed.settings, weighed.chosen())
             began = time.monotonic()
             fit_ranker(ranked, task.dataset, chosen, **found, jobs=cores(), progress=self.progress)
             write_atomically(clock, f"{time.monotonic() - began:.3f}")

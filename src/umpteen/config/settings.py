@@ -385,7 +385,20 @@ class CachePool(PoolConfig):
     negatives: PositiveInt = Field(1, description="labels mined for the batch, per query of it")
 
 
-POOLS = by_kind("name", AllLabels, InBatch, RandomPool, ShortlistPool, CachePool)
+class BankPool(PoolConfig):
+    name: Literal["bank"] = Field("bank", description="all labels by kept vectors, of which a few are renewed")
+    sampled: int = Field(1, ge=0, description="labels that learn, drawn by their gradient's norm, per query of a batch")
+    negatives: int = Field(0, ge=0, description="labels mined and renewed before the loss, per query of the batch")
+    renewed: int = Field(0, ge=0, description="labels renewed in turn, per step")
+
+    @model_validator(mode="after")
+    def _more_is_renewed_than_the_batch(self) -> "BankPool":
+        if not self.sampled + self.negatives + self.renewed:
+            raise ValueError("labels that no query has would never be renewed; set sampled, negatives or renewed")
+        return self
+
+
+POOLS = by_kind("name", AllLabels, InBatch, RandomPool, ShortlistPool, CachePool, BankPool)
 # Which sections of a recipe have kinds: the key that names the kind, and what each kind knows.
 KINDS = {
     "encoder.query": ("kind", TOWERS),

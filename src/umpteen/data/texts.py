@@ -10,6 +10,7 @@ import mmap
 import os
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, overload
 
@@ -21,25 +22,16 @@ from umpteen.errors import BadFile, BadInput
 CHUNK = 65_536  # texts walked at a time
 
 
+@dataclass(eq=False, repr=False)
 class Texts(Sequence[str]):
     """Texts that cannot change; `take` gives a view that shares the blob and remembers its rows in the whole."""
 
-    def __init__(
-        self,
-        blob: bytes | mmap.mmap,
-        starts: NDArray[np.int64],
-        ends: NDArray[np.int64],
-        *,
-        whole: Texts | None = None,
-        rows: NDArray[np.int64] | None = None,
-        fingerprint: str | None = None,
-    ) -> None:
-        self._blob = blob
-        self._starts = starts
-        self._ends = ends
-        self._whole = whole
-        self._fingerprint = fingerprint
-        self._rows = rows
+    _blob: bytes | mmap.mmap
+    _starts: NDArray[np.int64]
+    _ends: NDArray[np.int64]
+    _whole: Texts | None = None
+    _rows: NDArray[np.int64] | None = None
+    _fingerprint: str | None = None
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> Texts:
@@ -63,7 +55,7 @@ class Texts(Sequence[str]):
             raise BadFile(path, f"cannot be opened ({error}); delete the folder {folder} to have it rebuilt") from error
         if offsets.ndim != 1 or len(offsets) == 0 or offsets[-1] != size:
             raise BadFile(path, f"has {size:,} bytes, not what its offsets say; delete the folder {folder}")
-        return cls(blob, offsets[:-1], offsets[1:], fingerprint=recorded)
+        return cls(blob, offsets[:-1], offsets[1:], _fingerprint=recorded)
 
     def __len__(self) -> int:
         return len(self._starts)
@@ -92,7 +84,7 @@ class Texts(Sequence[str]):
     def take(self, rows: ArrayLike | slice) -> Texts:
         """A view of these rows, or of those where a mask is true, in this order; it copies offsets, never text."""
         chosen = np.arange(len(self))[rows]  # type: ignore[index]
-        return Texts(self._blob, self._starts[chosen], self._ends[chosen], whole=self.whole(), rows=self.rows[chosen])
+        return Texts(self._blob, self._starts[chosen], self._ends[chosen], self.whole(), self.rows[chosen])
 
     def whole(self) -> Texts:
         """The texts this is a view of; itself when it is not a view."""

@@ -100,7 +100,7 @@ class LiveCatalogue:
 
     def indexed(self) -> Indexed:
         """The labels as they are now, for an index over them."""
-        return Indexed(self.store.model, self.labels, self.vectors)
+        return Indexed(self.store.model, self.labels.version, self.labels.keys, self.vectors)
 
     def change(
         self,

@@ -89,7 +89,7 @@ def build_index(
     folder = classifier.folder
     assert folder is not None
     labels = classifier.index.labels
-    over = Indexed(folder.model, classifier.labels, labels)
+    over = Indexed(folder.model, classifier.version, classifier.labels.keys, labels)
     if isinstance(sample, int):
         sample = of_label_texts(classifier.labels, sample)
     queries = encode_texts(classifier.towers.query, sample.texts).float().cpu()

@@ -14,8 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from torch.nn.functional import normalize
 
-from umpteen.config.settings import RunConfig
+from umpteen.config.settings import BankPool, RunConfig
 from umpteen.data.labels import Relevance
 from umpteen.encoders.encoder import micro_batches
 from umpteen.encoders.rows import row_tables
@@ -26,9 +28,10 @@ from umpteen.objectives.scores import even_tile
 from umpteen.parallel.allocator import keep_freed_memory
 from umpteen.parallel.children import run_in_world
 from umpteen.parallel.meter import Meter, Seconds, timed
-from umpteen.parallel.world import World, cores
+from umpteen.parallel.world import Shard, World, cores
 from umpteen.search.ranking import Ranking, top_k
 from umpteen.training.build import Run, build_run, pick_device
+from umpteen.training.negatives.mined import Bank
 from umpteen.training.observer import Silence
 from umpteen.training.optimizer import set_learning_rate
 from umpteen.training.step import TrainingData, TrainingStep
@@ -75,6 +78,7 @@ class Part(NamedTuple):
     largest: int  # padded tokens of its largest micro-batch
     queries: int
     tile: int
+    encoded: float = 1.0  # share of the labels that are encoded
 
 
 class Costs(NamedTuple):
@@ -87,6 +91,7 @@ class Costs(NamedTuple):
     search: Seconds  # of all validation queries among all labels in an evaluation,
     report: Seconds  # and the report
     search_bytes: int  # beyond vectors
+    kept_bytes: int = 0  # of a label's vector between steps: a bank's
 
 
 def measure(run: Run, config: RunConfig, batches: Batches, meter: Meter, progress: Progress) -> Costs:
@@ -103,15 +108,17 @@ def measure(run: Run, config: RunConfig, batches: Batches, meter: Meter, progres
             break
         share = min(1.0, 4 * share)
     weights = list(run.towers.parameters())
+    vector_bytes = run.towers.dimension * weights[0].element_size()
     dense = sum(weight.grad.nbytes for weight in weights if weight.grad is not None)
     search = _search(run, meter)
     progress("measuring", 100, 100)
     return Costs(
         parts[-2:],
-        run.towers.dimension * weights[0].element_size(),
+        vector_bytes,
         dense + sum(table.weight.nbytes for table in row_tables(run.towers).values()),
         2 * sum(weight.nbytes for weight in weights) if meter.device.type == "cpu" else 0,  # when the best are saved
         *search,
+        vector_bytes if config.pool.name == "bank" else 0,
     )
 
 
@@ -122,26 +129,36 @@ def _part(run: Run, config: RunConfig, batches: Batches, share: float, meter: Me
     size = math.ceil(len(batches[0]) * share)
     rows = np.concatenate([batch[:size] for batch in batches])
     few = np.split(np.arange(len(rows)), np.cumsum([len(batch[:size]) for batch in batches])[:-1])
-    drawn = np.random.default_rng(0).choice(labels, math.ceil(labels * share), replace=False)
-    chosen = np.unique(np.concatenate([data.relevance.of(int(rows[0]))[:1], drawn]))  # with something to pull
-    relevance, filtered = (Relevance(each.matrix[rows][:, chosen]) for each in (data.relevance, data.filtered))
+    chosen = np.sort(np.random.default_rng(0).choice(labels, math.ceil(labels * share), replace=False))
+    # Folded onto fewer labels, not cut: a query has about as many to pull, which a bank encodes, as in the run.
+    pulled, folded = data.relevance.matrix[rows], np.arange(labels) * len(chosen) // labels
+    shape = len(rows), len(chosen)
+    relevance = Relevance(csr_array((pulled.data, folded[pulled.indices], pulled.indptr), shape=shape))
+    filtered = Relevance(data.filtered.matrix[rows][:, chosen]).without(relevance)
     part = TrainingData(data.queries.take(rows), data.labels.take(chosen), relevance, filtered)
     objective = build_objective(config.objective, labels, pooled=True)  # k may be more than there are here
-    marks = Marks(meter)
-    step = TrainingStep(run.towers, part, objective, run.optimizer, smaller, mark=marks)
+    marks, vector_bytes = Marks(meter), run.towers.dimension * next(run.towers.parameters()).element_size()
+    pool, kept = None, 0
+    if isinstance(config.pool, BankPool):
+        turn = config.pool.model_copy(update={"renewed": math.ceil(config.pool.renewed * share)})
+        pool = Bank(run.towers, part, Shard(World(), len(chosen)), turn, smaller, objective)
+        anything = normalize(torch.randn(len(chosen), run.towers.dimension))  # encoding all is not part of a step
+        pool.restore({"vectors": anything, "seen": torch.zeros(len(chosen), dtype=torch.int64)})
+        kept = len(chosen) * vector_bytes
+    step = TrainingStep(run.towers, part, objective, run.optimizer, smaller, mark=marks, pool=pool)
     step(few[-1], step=0, seed=0)  # libraries load, threads start, the optimizer makes its state
     run.optimizer.zero_grad(set_to_none=True)
-    always, marks.weighs = meter.settle(), True
+    always, marks.weighs = meter.settle() - kept, True
     step(few[0], step=1, seed=0)
     peaks, marks.weighs = marks.peaks(), False
     meter.settle()
-    step(few[0], step=2, seed=0)  # takes the memory that the others find
+    outcome = step(few[0], step=2, seed=0)  # takes the memory that the others find
     runs: list[Numbers] = []
     while len(runs) < 2 or (len(runs) < REPEATS and np.sum(runs, axis=(0, 1)).min() < REPEAT_SECONDS):
         step(few[(1 + len(runs)) % len(few)], step=3 + len(runs), seed=0)
         runs.append(marks.seconds())
     peaks[2] = max(peaks[2], meter.peak())  # freed blocks of one shape seldom fit the next: several steps hold more
-    vectors = (size + len(chosen)) * run.towers.dimension * next(run.towers.parameters()).element_size()
+    vectors = (size + len(chosen)) * vector_bytes
     return Part(
         share,
         np.median(runs, axis=0),
@@ -150,6 +167,7 @@ def _part(run: Run, config: RunConfig, batches: Batches, share: float, meter: Me
         largest_micro_batch(part.queries.lengths[few[0]], part.labels.lengths, budget),
         size,
         min(config.training.tile or even_tile(size, len(chosen)), len(chosen)),
+        outcome.replay.get("replayed", 1.0) if pool else 1.0,
     )
 
 
@@ -287,9 +305,9 @@ def predict(costs: Costs, work: Work, sizes: Sizes) -> Prediction:
     memory = {phase: int(size) for phase, size in zip(PHASES, by_phase, strict=True)}
     evaluation = np.zeros(2)
     if work.evaluated:  # texts are encoded as in a step
-        encoding = seconds[1] + seconds[0] * (work.evaluated / batch)
+        encoding = seconds[1] / last.encoded + seconds[0] * (work.evaluated / batch)
         evaluation = encoding + costs.search / processes + costs.report
-        always = last.always + costs.gradient_bytes
+        always = last.always + costs.gradient_bytes + labels * costs.kept_bytes
         beyond_vectors = max(int(extra[0]), costs.search_bytes)
         memory["evaluation"] = always + (work.evaluated + labels) * costs.vector_bytes + beyond_vectors
         memory["saving"] = always + costs.saving_bytes
@@ -332,7 +350,7 @@ def make_plan(
     `memory_gb` is what a process may hold; without it, what the machine has available, shared by the processes.
     The keys are those of docs/how-to/planning.md.
     """
-    if config.pool.name != "all":
+    if config.pool.name not in ("all", "bank"):
         raise BadConfig(
             f'pool.name = "{config.pool.name}": a plan is made for steps over all labels; --set pool.name=all gives '
             "an upper bound"
@@ -384,6 +402,7 @@ def make_plan(
         "seconds_per_evaluation": evaluation,
         "evaluations": evaluations,
         "seconds_total": steps * clock + (evaluations + 1) * evaluation,  # the last one is made to save the model
+        "labels_encoded_per_step": round(labels * costs.parts[-1].encoded),
         "shares": {part: float(seconds[0]) / clock for part, seconds in prediction.seconds.items()},
     }
     if not plan["fits"]:

@@ -85,16 +85,6 @@ def _empty(faiss: Any, kind: str, count: int, dimension: int) -> Any:
     raise BadInput(f"{kind!r} is no kind of FAISS index; there are {', '.join(KINDS)}")
 
 
-def _sample(parts: Iterator[Vectors], count: int, wanted: int) -> Vectors:
-    """Some of the vectors, spread evenly over all."""
-    step = max(1, count // wanted)
-    found, start = [], 0
-    for part in parts:
-        found.append(part[-start % step :: step])
-        start += len(part)
-    return np.ascontiguousarray(np.concatenate(found))
-
-
 class FaissIndex(LabelIndex):
     """FAISS holds the labels as they were when it was built, in the order of their rows, in one file."""
 
@@ -124,11 +114,12 @@ class FaissIndex(LabelIndex):
 
         def parts() -> Iterator[Vectors]:
             for start in range(0, count, _AT_A_TIME):
-                yield labels.of(made._rows[start : start + _AT_A_TIME]).numpy()
+                yield labels.of(held[start : start + _AT_A_TIME]).numpy()
 
         if not made._index.is_trained:
             wanted = max(20_000, _TRAINING_VECTORS_A_LIST * lists_of(count)) if kind == IVFPQ else 100_000
-            made._index.train(made._padded(_sample(parts(), count, wanted)))
+            some = held[:: max(1, count // wanted)]  # spread evenly over all
+            made._index.train(made._padded(labels.of(some).numpy()))
         done, longest = 0, np.float32(1e-30)
         for part in parts():
             if kind == HNSW:

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -81,20 +81,12 @@ class LiveVectors:
         return self.of(np.arange(len(self))) if len(self.changed) else self.base
 
 
-class NamedRows(Protocol):
-    """One version of a model's labels, as far as an index is to know them."""
-
-    @property
-    def version(self) -> int: ...
-    @property
-    def keys(self) -> Sequence[str]: ...
-
-
 class Indexed(NamedTuple):
     """What an index is over: one version of the labels of a model, and their vectors."""
 
     model: str  # the model's own name, eight hexadecimal digits
-    labels: NamedRows
+    version: int
+    keys: Sequence[str]
     vectors: LiveVectors
 
 

@@ -96,11 +96,9 @@ class MilvusConnection:
         except (MilvusException, RpcError, FutureTimeoutError, ValueError, OSError) as error:
             self._drop(client)
             reason = getattr(error, "message", None) or str(error)
-            advice = (
-                "`umpteen index build` makes the index again"
-                if self.embedded
-                else (f"is it running, and is its token in {TOKEN}?")
-            )
+            advice = f"is it running, and is its token in {TOKEN}?"
+            if self.embedded:
+                advice = "`umpteen index build` makes the index again"
             raise MilvusAway(
                 f"Milvus at {self.uri}: {reason}; {advice}; `umpteen index remove` goes back to exact search"
             ) from error

@@ -174,7 +174,7 @@ class MilvusIndex(LabelIndex):
             self._state = self._state._replace(waiting=waiting[:0])
         try:
             held = self.version()
-            if anyway or held is None or held < now.labels.version:
+            if anyway or held is None or held < now.version:
                 self.write(np.arange(len(now.vectors)) if held is None else waiting, now)
                 self.mark(now)
         except BaseException:
@@ -191,8 +191,8 @@ class MilvusIndex(LabelIndex):
                 [
                     {
                         "row": row,
-                        "key": now.labels.keys[row],
-                        "version": now.labels.version,
+                        "key": now.keys[row],
+                        "version": now.version,
                         "retired": not now.vectors.active[row],
                         "vector": vector,
                     }
@@ -205,14 +205,14 @@ class MilvusIndex(LabelIndex):
         """The collection holds this version of the labels."""
         self.connection.call(lambda client: client.flush(self.name))
         vector = np.zeros(now.vectors.dimension, dtype=np.float32)
-        self._upsert([{"row": _MARKER, "key": "", "version": now.labels.version, "retired": True, "vector": vector}])
+        self._upsert([{"row": _MARKER, "key": "", "version": now.version, "retired": True, "vector": vector}])
 
     def version(self) -> int | None:
         """The version of the labels that the collection holds; None if it never was complete.
 
         Refuses one whose first keys, which never change, are others: it is another model's, and nothing is written.
         """
-        keys = self._state.now.labels.keys
+        keys = self._state.now.keys
         looked_at = [_MARKER, *range(min(_FIRST_KEYS, len(keys)))]
         found = {one["row"]: one for one in self.query(f"row in {looked_at}", ["row", "key", "version"])}
         if any(row != _MARKER and one["key"] != keys[row] for row, one in found.items()):

@@ -37,22 +37,18 @@ def add_labels(app: FastAPI, service: Service) -> None:
         labels, ranker = service.classifier.listed
 
         def find(given_up: GivenUp) -> NDArray[np.int64]:
-            if not search:
-                return np.arange(len(labels)) if retired else np.flatnonzero(labels.active)
-            rows = labels.find_rows(search, retired=retired, stop=given_up.is_set)
-            found = np.fromiter(takewhile(lambda _: not given_up.is_set(), rows), np.int64)
+            rows = np.arange(len(labels)) if retired else np.flatnonzero(labels.active)
+            if search:
+                found = labels.find_rows(search, retired=retired, stop=given_up.is_set)
+                rows = np.fromiter(takewhile(lambda _: not given_up.is_set(), found), np.int64)
             if given_up.is_set():
                 raise Refusal(503, "not_ready", "the service ends")  # who gave up earlier does not hear it
-            return found
-
-        def find_in_order(given_up: GivenUp) -> NDArray[np.int64]:
-            rows = find(given_up)
             if sort in ("", "newest"):
                 return rows[::-1] if sort else rows
             counts = _counts(ranker, rows)
             return rows[np.argsort(counts if sort == "rare" else -counts, kind="stable")]
 
-        rows = await service.look_up(find_in_order) if search or sort else find(GivenUp())
+        rows = await service.look_up(find) if search or sort else find(GivenUp())
         shown = rows[start : start + count]
         listed = [
             schemas.ListedLabel(**labels.entry(row)._asdict(), texts=None if texts == LATER else texts)

@@ -25,7 +25,7 @@ from umpteen.objectives.losses import Objective, build_objective, objective_kind
 from umpteen.parallel.world import Shard, World
 from umpteen.training.checkpoint import Checkpoints
 from umpteen.training.loop import Loop
-from umpteen.training.negatives.mined import Shortlist, VectorCache
+from umpteen.training.negatives.mined import Bank, Shortlist, VectorCache
 from umpteen.training.negatives.pool import InBatch, Pool, Uniform
 from umpteen.training.observer import MetricsLog, Observer, Silence, TensorBoard
 from umpteen.training.optimizer import make_optimizer
@@ -110,11 +110,15 @@ def build_run(
             towers.label.rearrange(rows, shard, config.seed + 1)
     else:
         towers = Towers.build(with_lengths(config.encoder, dataset), config.seed, shard)
-    if config.training.replay_fraction is not None and towers.label.rows is not None:
-        raise BadConfig(
-            f"training.replay_fraction = {config.training.replay_fraction}: it spares texts, but these labels have "
-            "vectors of their own; leave it out"
-        )
+    fraction, sparing = config.training.replay_fraction, list[str]()
+    if fraction is not None:
+        sparing.append(f"training.replay_fraction = {fraction}")
+    if config.pool.name == "bank":
+        sparing.append("pool.name = bank")
+    if sparing and towers.label.rows is not None:
+        raise BadConfig(f"{sparing[0]}: it spares texts, but these labels have vectors of their own; leave it out")
+    if len(sparing) > 1:
+        raise BadConfig(f"{sparing[0]}: with {sparing[1]}, pool.sampled says how many labels learn; leave it out")
     if isinstance(objective, nn.Module):  # checkpoints have what it learns; the saved model, which only ranks, has not
         towers.add_module("objective", objective)
     towers.to(device)
@@ -184,6 +188,7 @@ POOLS: dict[str, Callable[[Any, Place], Pool | None]] = {
         run.towers, run.data, run.labels, pool, run.config, run.batches_per_epoch, run.notice
     ),
     "cache": lambda pool, run: VectorCache(run.towers, run.data, run.labels, pool, run.config, run.objective),
+    "bank": lambda pool, run: Bank(run.towers, run.data, run.labels, pool, run.config, run.objective),
 }
 
 
@@ -192,7 +197,7 @@ def build_pool(place: Place) -> Pool | None:
     pool, labels = place.config.pool, place.labels.count
     if pool.name == "batch" and place.config.training.batch_size == 1:
         raise BadConfig("training.batch_size = 1: with pool.name = batch a query alone has no negative; use more")
-    for key, count in pool.model_dump(include={"negatives", "shortlist"}).items():
+    for key, count in pool.model_dump(include={"negatives", "shortlist", "sampled", "renewed"}).items():
         if count > labels:
             raise BadConfig(f"pool.{key} = {count}: the dataset has {labels:,} labels; it must not be more")
     return known(POOLS, pool.name, f"there is no pool {pool.name!r}")(pool, place)

@@ -147,24 +147,28 @@ def _random_state(device: torch.device) -> Tensor:
 # Which labels carry their gradient back to the encoder, when not all of them are to: an unbiased choice (maths §4).
 #
 # Label j is chosen with probability p_j = min(1, c·‖g_j‖), and its gradient becomes g_j ÷ p_j: the expectation is the
-# exact gradient, while only a fraction of the labels pays for the second forward and the backward pass.
+# exact gradient, while only a fraction of the labels pays for the second forward and the backward pass. Of a bank, it
+# is the exact gradient at the kept vectors, and no other label pays for a forward pass either.
 def thin(
-    gradients: Tensor, fraction: float, shard: Shard, start: float
+    gradients: Tensor, fraction: float, shard: Shard, start: float, certain: NDArray[np.int64] | None = None
 ) -> tuple[NDArray[np.int64], Tensor, dict[str, float]]:
     """A sample of this shard's rows, their gradients ÷ probability, and what that spares and costs.
 
-    `replayed` is the fraction of the labels that are, `replay_noise` √(variance added) ÷ norm of the gradient, both at
-    the vectors. The choice is made over the labels of all processes, so it is the same on any number of them.
+    Rows that are certain are in the sample besides the fraction of the others. `replayed` is the fraction of the labels
+    that are, `replay_noise` √(variance added) ÷ norm of the gradient, both at the vectors. The choice is made over the
+    labels of all processes, so it is the same on any number of them.
     """
     norms = shard.gather(torch.linalg.vector_norm(gradients, dim=1).double()).cpu().numpy()
     if not np.isfinite(norms).all():
         # The whole gradient's norm will say so.
         return np.arange(len(gradients)), gradients, {"replayed": 1.0, "replay_noise": 0.0}
-    probabilities = inclusion_probabilities(norms, fraction * shard.count)
+    always = np.isin(np.arange(shard.count), [] if certain is None else certain)
+    probabilities = inclusion_probabilities(np.where(always, 0, norms), fraction * shard.count)
+    probabilities[always] = 1
     chosen = systematic_sample(probabilities, start)
-    squares = norms[norms > 0] ** 2
-    added = float((squares * (1 / probabilities[norms > 0] - 1)).sum())
-    noise = (added / max(float(squares.sum()), 1e-300)) ** 0.5
+    likely = probabilities > 0
+    added = float((norms[likely] ** 2 * (1 / probabilities[likely] - 1)).sum())
+    noise = (added / max(float((norms**2).sum()), 1e-300)) ** 0.5
     report = {"replayed": len(chosen) / max(shard.count, 1), "replay_noise": noise}
     own = chosen[(chosen >= shard.start) & (chosen < shard.stop)] - shard.start
     weights = torch.from_numpy(1 / probabilities[own + shard.start]).to(gradients)

@@ -150,10 +150,11 @@ class Encoded(NamedTuple):
     """A batch's vectors, and the way back from them to the weights."""
 
     queries: Side  # of this process's share
-    labels: Side  # of this process's shard of the labels in play
+    labels: Side  # of this process's shard of the labels in play; of a bank, of those drawn
     vectors: Tensor  # [B, d] of all queries
     shard: Shard  # of the labels in play
-    draw: Draw | None  # None: all labels are in play
+    draw: Draw | None  # None: all labels are in play, and encoded
+    bank: Tensor | None = None  # [L, d] all labels of this process's shard, those drawn among them
 
 
 @dataclass(eq=False)
@@ -232,9 +233,9 @@ class TrainingStep:
         )
         encoded = self._encode(rows, targets, filtered, rng, step=step, seed=seed)
         tokens = encoded.queries.cache.tokens + encoded.labels.cache.tokens
-        if encoded.draw is not None:
+        if encoded.draw is not None and encoded.bank is None:
             if not len(encoded.draw.rows):  # a batch of unlabelled queries, and nothing was mined: nothing to learn
-                return StepOutcome(0.0, tokens, {}, self._pool_report(encoded.draw, targets, None))
+                return StepOutcome(0.0, tokens, {}, self._pool_report(encoded, targets, None))
             targets, filtered = in_pool(targets, filtered, encoded.draw)
         loss, at_vectors = self._at_vectors(encoded, targets, filtered)
         sampled: dict[str, float] = {}
@@ -242,25 +243,49 @@ class TrainingStep:
             at_queries, at_labels = at_vectors
             del at_vectors  # its parts may be as large as all labels
             at_queries = self.world.sum_(at_queries)[Shard(self.world, len(rows)).rows]
-            positions = encoded.labels.positions
-            if (fraction := self.config.training.replay_fraction) is not None:
-                if encoded.labels.cache.is_random:
-                    raise BadConfig(
-                        "training.replay_fraction: dropout ties a text to its micro-batch, so leaving texts out would "
-                        "spare nothing; set dropout = 0 and hidden_dropout = 0 for the label tower"
-                    )
-                chosen, at_labels, sampled = thin(at_labels, fraction, encoded.shard, rng.random())
-                positions = chosen if positions is None else positions[chosen]
+            labels, sampled = self._learning(encoded, at_labels, rng.random(), step=step, seed=seed)
+            del at_labels
+            learning = [(encoded.queries, at_queries), *labels]
+            tokens = sum(side.cache.tokens for side, _ in learning)
             self.mark("loss")
 
             def replay() -> None:  # encodes again, with a graph: from here on, the weights have their gradients
-                encoded.queries.cache.replay(encoded.queries.positions, at_queries)
-                encoded.labels.cache.replay(positions, at_labels)
+                for side, gradients in learning:
+                    side.cache.replay(side.positions, gradients)
 
             together(self.world, replay)
             self.mark("replay")
         sum_gradients_(self._parameters, self.world)
-        return StepOutcome(loss, tokens, sampled, self._pool_report(encoded.draw, targets, filtered))
+        return StepOutcome(loss, tokens, sampled, self._pool_report(encoded, targets, filtered))
+
+    def _learning(
+        self, encoded: Encoded, gradients: Tensor, start: float, *, step: int, seed: int
+    ) -> tuple[list[tuple[Side, Tensor]], dict[str, float]]:
+        """The labels that carry their gradients back, all of them or a sample, and what that spares and costs.
+
+        Of a bank, labels that were not drawn are encoded, and so renewed, only now.
+        """
+        labels, shard = encoded.labels, encoded.shard
+        if encoded.bank is not None:
+            assert encoded.draw is not None and self.pool is not None
+            drawn = encoded.draw.rows
+            chosen, gradients, sampled = thin(gradients, encoded.draw.others / shard.count, shard, start, drawn)
+            self.mark("loss")
+            was_drawn = np.isin(chosen + shard.start, drawn)
+            others = self._labels_side(chosen[~was_drawn], 2, step=step, seed=seed)
+            self.pool.seen(chosen[~was_drawn] + shard.start, others.vectors(), step)
+            mask = torch.from_numpy(was_drawn).to(gradients.device)
+            return [(labels, gradients[mask]), (others, gradients[~mask])], sampled
+        if (fraction := self.config.training.replay_fraction) is None:
+            return [(labels, gradients)], {}
+        if labels.cache.is_random:
+            raise BadConfig(
+                "training.replay_fraction: dropout ties a text to its micro-batch, so leaving texts out would "
+                "spare nothing; set dropout = 0 and hidden_dropout = 0 for the label tower"
+            )
+        chosen, gradients, sampled = thin(gradients, fraction, shard, start)
+        positions = chosen if labels.positions is None else labels.positions[chosen]
+        return [(Side(labels.cache, positions), gradients)], sampled
 
     def _encode(
         self,
@@ -282,12 +307,18 @@ class TrainingStep:
             return Encoded(queries, Side(cache, self._texts.positions), vectors, self._labels, None)
         known = self.data.known.take(rows)
         draw = self.pool.draw(Batch(rows, vectors.detach(), targets, known, filtered, step, rng))
+        self.mark("loss")  # mining is a loss, too
         shard = self._labels.among(draw.rows)
         own = draw.rows[shard.rows]
-        texts, positions = self._texts.of(own - self._labels.start)
-        labels = Side(self._cache(self.towers.label, texts, 1, step=step, seed=seed), positions)
+        labels = self._labels_side(own - self._labels.start, 1, step=step, seed=seed)
         self.pool.seen(own, labels.vectors(), step)
-        return Encoded(queries, labels, vectors, shard, draw)
+        bank = self.pool.kept()
+        return Encoded(queries, labels, vectors, shard if bank is None else self._labels, draw, bank)
+
+    def _labels_side(self, rows: NDArray[np.int64], side: int, *, step: int, seed: int) -> Side:
+        """Some of this process's labels, encoded."""
+        texts, positions = self._texts.of(rows)
+        return Side(self._cache(self.towers.label, texts, side, step=step, seed=seed), positions)
 
     def _at_vectors(
         self, encoded: Encoded, targets: Targets, filtered: Pairs | None
@@ -298,7 +329,8 @@ class TrainingStep:
         are whole. What the objective learns has its part at once. Parts whose scores will be added up learn to rank
         each by itself.
         """
-        queries, labels = encoded.vectors.requires_grad_(), encoded.labels.vectors().requires_grad_()
+        labels = encoded.labels.vectors() if encoded.bank is None else encoded.bank.detach()
+        queries, labels = encoded.vectors.requires_grad_(), labels.requires_grad_()
         losses, shares = [], self.towers.query.shares
         for columns, of_score in shares:
             some = (queries, labels) if len(shares) == 1 else (queries[:, columns], labels[:, columns])
@@ -321,15 +353,16 @@ class TrainingStep:
         self.mark("encode_labels" if side else "encode_queries")
         return cache
 
-    def _pool_report(self, draw: Draw | None, targets: Targets, filtered: Pairs | None) -> dict[str, float]:
-        if draw is None:
+    def _pool_report(self, encoded: Encoded, targets: Targets, filtered: Pairs | None) -> dict[str, float]:
+        if encoded.draw is None:
             return {}
+        in_play = encoded.shard.count
         kept = targets.relevant.joined(filtered).per_query(targets.queries)
-        alone = int((kept >= len(draw.rows)).sum())
+        alone = int((kept >= in_play).sum())
         if alone and not self._told_of_lonely_queries:
             self._told_of_lonely_queries = True
             self.notice(
-                f"{alone:,} of {targets.queries:,} queries of a batch have no negative among the {len(draw.rows):,} "
+                f"{alone:,} of {targets.queries:,} queries of a batch have no negative among the {in_play:,} "
                 "labels in play and learn nothing from it; a larger training.batch_size or pool.negatives gives some"
             )
-        return {"pool": len(draw.rows), "staleness": draw.staleness, "queries_without_negatives": alone}
+        return {"pool": in_play, "staleness": encoded.draw.staleness, "queries_without_negatives": alone}

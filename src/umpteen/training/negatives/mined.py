@@ -1,5 +1,7 @@
 """Mined negatives: from a shortlist of each query's best labels (ANCE), or from a cache of all label vectors.
 
+A bank is a cache that competes: the loss runs over all of its vectors, most of them some steps old.
+
 N training queries, w the shortlist's width. Nothing of size N × labels exists: queries are searched in blocks.
 """
 
@@ -10,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from umpteen.config.settings import CachePool, RunConfig, ShortlistPool
+from umpteen.config.settings import BankPool, CachePool, RunConfig, ShortlistPool
 from umpteen.encoders.encoder import encode_tokens
 from umpteen.encoders.towers import Towers
 from umpteen.files.progress import Notice
@@ -116,7 +118,7 @@ class VectorCache(Pool):
     towers: Towers
     data: TrainingData
     shard: Shard
-    settings: CachePool  # K is so many for each query of the batch
+    settings: CachePool | BankPool  # K is so many for each query of the batch
     config: RunConfig
     objective: Objective
 
@@ -131,18 +133,28 @@ class VectorCache(Pool):
             self._seen.fill_(step)
 
     def draw(self, batch: Batch) -> Draw:
-        pulled = batch.pulled[self.shard.among(batch.pulled).rows]
-        tokens, budget = self.data.labels.take(pulled), self.config.training.token_budget
+        mined = self.mine(batch)
+        return Draw(np.union1d(batch.pulled, mined), staleness=self.age(mined, batch.step))
+
+    def mine(self, batch: Batch) -> NDArray[np.int64]:
+        """The K labels that the batch pushes hardest and does not pull, ascending."""
+        own = self._own(batch.pulled)
+        rows, budget = own.numpy() + self.shard.start, self.config.training.token_budget
+        tokens = self.data.labels.take(rows)
         fresh = together(self.shard.world, lambda: encode_tokens(self.towers.label, tokens, token_budget=budget))
-        self.seen(pulled, fresh, batch.step)  # before the mining, as in the paper
+        self.seen(rows, fresh, batch.step)  # before the mining, as in the paper
         norms = self.push(batch)
-        norms[torch.from_numpy(pulled - self.shard.start).to(norms.device)] = 0
-        mined = self._largest(norms, self.settings.negatives * len(batch.rows))
-        own = mined[self.shard.among(mined.numpy()).rows] - self.shard.start
-        world = self.shard.world
-        waited = (batch.step - self._seen[own]).sum(0, keepdim=True).to(world.device, torch.float64)
-        staleness = float(world.sum_(waited)) / max(1, len(mined))
-        return Draw(np.union1d(batch.pulled, mined.numpy()), staleness=staleness)
+        norms[own.to(norms.device)] = 0
+        return self._largest(norms, self.settings.negatives * len(batch.rows)).numpy()
+
+    def age(self, rows: NDArray[np.int64], step: int) -> float:
+        """Mean steps since these labels' vectors were computed."""
+        waited = (step - self._seen[self._own(rows)]).sum(0, keepdim=True)
+        return float(self.shard.world.sum_(waited.to(self.shard.world.device, torch.float64))) / max(1, len(rows))
+
+    def _own(self, rows: NDArray[np.int64]) -> Tensor:
+        """Those of this process's slice, by their positions there."""
+        return torch.from_numpy(rows[(rows >= self.shard.start) & (rows < self.shard.stop)] - self.shard.start)
 
     def push(self, batch: Batch) -> Tensor:
         """‖∂loss/∂z‖ of this process's labels [own], no query pushing on a label that is known to be right for it."""
@@ -186,3 +198,23 @@ class VectorCache(Pool):
             device = next(self.towers.label.parameters()).device
             self._vectors = state["vectors"][self.shard.rows].to(device)
             self._seen = state["seen"][self.shard.rows].cpu()
+
+
+class Bank(VectorCache):
+    """All labels compete by kept vectors; new are those of the pulled labels, of mined ones and of those in their turn.
+
+    After the loss, others are sampled by their gradients; what the step encodes for them is kept, too.
+    """
+
+    def draw(self, batch: Batch) -> Draw:
+        assert isinstance(self.settings, BankPool)
+        count, renewed = self.shard.count, self.settings.renewed
+        turn = (batch.step * renewed + np.arange(renewed)) % count
+        mined = self.mine(batch) if self.settings.negatives else turn
+        rows = np.unique(np.concatenate([batch.pulled, mined, turn]))
+        return Draw(
+            rows, staleness=self.age(np.arange(count), batch.step), others=self.settings.sampled * len(batch.rows)
+        )
+
+    def kept(self) -> Tensor | None:
+        return self._vectors

@@ -38,7 +38,8 @@ class Draw:
 
     rows: NDArray[np.int64]
     kept_out: Pairs = field(default_factory=Pairs.empty)  # over all labels
-    staleness: float = 0.0  # mean steps since the vectors behind the mined labels were computed
+    staleness: float = 0.0  # mean steps since the vectors behind the mined labels, or of a bank, were computed
+    others: int = 0  # how many more labels of a bank learn, chosen by their gradients
 
 
 class Pool:
@@ -50,6 +51,10 @@ class Pool:
     @abstractmethod
     def draw(self, batch: Batch) -> Draw:
         """The labels in play for a batch; the pulled ones are always among them."""
+
+    def kept(self) -> Tensor | None:
+        """The vectors of all labels of this process's slice, if all compete and those drawn are merely renewed."""
+        return None
 
     def seen(self, rows: NDArray[np.int64], vectors: Tensor, step: int) -> None:
         """These labels of this process's slice have just been encoded."""
