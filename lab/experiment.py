@@ -16,7 +16,7 @@ measures on test does it once, after validation has chosen.
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -154,9 +154,11 @@ def claim_better(
     return Claim.of(claim, paper, figures, outcomes.difference(ours, theirs, measure))
 
 
-def claim_best(outcomes: Outcomes, claim: str, ours: str, measure: str, *, paper: str) -> Claim:
+def claim_best(
+    outcomes: Outcomes, claim: str, ours: str, measure: str, *, paper: str, among: Iterable[str] | None = None
+) -> Claim:
     """The claim that one variant's measure is above all others': each rival is tested, corrected for their number."""
-    rivals = [variant for variant in outcomes.variants if variant != ours]
+    rivals = [variant for variant in among or outcomes.variants if variant != ours]
     differences = {rival: outcomes.difference(ours, rival, measure) for rival in rivals}
     decided, leads = best_of_all(differences)
     nearest = min(differences.values(), key=lambda difference: difference.mean)

@@ -58,10 +58,13 @@ def decoupled_softmax(problem: Problem) -> Tensor:
     return reference.decoupled_softmax(*problem.posed())
 
 
-def soft_top_k(problem: Problem, k: int | list[int] | Literal["positives"], alpha: float) -> Tensor:
+def soft_top_k(
+    problem: Problem, k: int | list[int] | Literal["positives"], alpha: float, *, mask_unsampled: bool = False
+) -> Tensor:
     size = torch.tensor(k) if isinstance(k, list) else k
-    return reference.soft_top_k(*problem.posed(), k=size, alpha=alpha)
+    return reference.soft_top_k(*problem.posed(), k=size, alpha=alpha, mask_unsampled=mask_unsampled)
 
 
-def one_vs_all(problem: Problem) -> Tensor:
-    return reference.one_vs_all(*problem.posed())
+def one_vs_all(problem: Problem, scale: Tensor | float = 1.0, bias: Tensor | float = 0.0) -> Tensor:
+    scores, *rest = problem.posed()
+    return reference.one_vs_all(scale * scores + bias, *rest)

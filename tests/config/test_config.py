@@ -38,6 +38,15 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one(settings: dict[str
         checked(settings, origin="recipe.toml")
 
 
+def test_masked_positives_are_those_beyond_k_sampled_ones_or_as_many_as_are_asked_for() -> None:
+    settings = {"name": "soft_top_k", "mask_unsampled": True}
+    for more, sampled in (({}, 5), ({"k": 3}, 3), ({"k": 3, "positives_per_query": 1}, 1)):
+        assert checked({"objective": settings | more}, origin="recipe.toml").objective.positives_per_query == sampled
+    assert checked({"objective": {"name": "soft_top_k"}}, origin="recipe.toml").objective.positives_per_query is None
+    with pytest.raises(BadConfig, match="mask_unsampled needs a number for k"):
+        checked({"objective": settings | {"k": "positives"}}, origin="recipe.toml")
+
+
 def test_a_value_out_of_range_is_named_with_its_key() -> None:
     with pytest.raises(BadConfig, match=r"training\.batch_size = -1"):
         checked({"training": {"batch_size": -1}}, origin="recipe.toml")

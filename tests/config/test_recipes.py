@@ -11,7 +11,7 @@ import pytest
 import torch
 from scipy.sparse import csr_array, save_npz
 
-from miniature import files_of
+from miniature import command, files_of
 from tiny import WORDS, tiny_transformer
 from umpteen.config import recipes
 from umpteen.model.classifier import Classifier, verify
@@ -33,6 +33,7 @@ VARIANTS = {
     "-one-vs-all": ("one_vs_all", None, "all"),
     "-hard-negatives": ("decoupled_softmax", None, "shortlist"),
     "-cache": ("decoupled_softmax", None, "cache"),
+    "-classifier": ("one_vs_all", None, "all"),
 }
 NAMES = [(dataset, ending) for dataset in PAPER for ending in VARIANTS]
 LABELS = [f"{first} {second}" for first, second in itertools.permutations(WORDS, 2)][:110]  # SoftTop-100 needs more
@@ -109,7 +110,8 @@ def test_a_recipe_holds_the_paper_s_hyper_parameters(dataset: str, ending: str) 
     config = recipes.resolve(dataset + ending)
     tower, objective = config.encoder.query, config.objective
     micro_batch = config.training.token_budget / tower.max_length
-    assert PAPER[dataset] == (
+    classic = ending == "-classifier"  # whose vectors have whatever length they learn
+    assert (*PAPER[dataset][:-1], 1.0 if classic else PAPER[dataset][-1]) == (
         tower.max_length,
         config.optimizer.learning_rate,
         config.training.batch_size,
@@ -119,11 +121,37 @@ def test_a_recipe_holds_the_paper_s_hyper_parameters(dataset: str, ending: str) 
     )
     assert tower.normalise == (objective.temperature != 1)
     assert (tower.kind, tower.start, tower.pooling) == ("transformer", "distilbert-base-uncased", "first")
-    assert (config.encoder.towers, config.training.epochs, config.optimizer.weight_decay) == ("shared", 100, 0.01)
+    label = config.encoder.label_tower
+    assert (config.training.epochs, config.optimizer.weight_decay) == (100, 0.01)
+    assert config.encoder.towers == ("separate" if classic else "shared")
+    assert not classic or (label.kind, label.bias, label.normalise, label.dropout) == ("table", True, False, 0)
     name, k, pool = VARIANTS[ending]
     assert objective.name == name and (k is None or (objective.k, objective.alpha) == (k, 2))
     assert objective.positives_per_query is None
     assert config.pool.name == pool and config.optimizer.clip_norm == 0
+    if pool == "shortlist":  # the published code makes it after the sixth epoch, and again every five
+        assert (config.pool.shortlist, config.pool.from_epoch, config.pool.refresh_epochs) == (100, 6, 5)
+
+
+def test_the_shipped_recipes_are_listed_in_groups_of_what_they_are() -> None:
+    groups = json.loads(command("recipe", "list", "--json").out)
+    assert sorted(name for group in groups.values() for name in group) == recipes.names()
+    paper = [dataset + ending for dataset in PAPER for ending in VARIANTS]
+    mined = [name for name in paper if name.endswith(("-cache", "-hard-negatives"))]
+    classifiers = [name for name in paper if name.endswith("-classifier")]
+    assert set(groups["the paper's"]) == {*paper} - {*mined, *classifiers}
+    assert set(groups["hard negatives"]) == {*mined}
+    more = {"eurlex-titles-classifier", "eurlex-titles-fused", "wordnet-nouns-classifier"}
+    assert set(groups["classifier"]) == {*classifiers, *more}
+    assert {"static", "wordnet-nouns", "yso-titles"} <= set(groups["static"])
+    assert {"mixed", "wordnet-nouns-mixed"} <= set(groups["mixed"])
+    assert {"eurlex-titles-minilm", "yso-titles-minilm"} <= set(groups["transformer"])
+    lines = command("recipe", "list").out.splitlines()
+    assert [line for line in lines if not line.startswith("  ")] == list(groups)
+    place = lines.index("mixed")
+    assert lines[place + 1].split()[0] == next(iter(groups["mixed"]))
+    assert lines[place + 1].endswith(next(iter(groups["mixed"].values())))
+    assert all(about.endswith(".") for group in groups.values() for about in group.values())  # none breaks off
 
 
 @pytest.mark.parametrize(("dataset", "ending"), NAMES)
@@ -134,6 +162,7 @@ def test_a_recipe_trains_two_steps_and_saves_a_model(dataset: str, ending: str, 
         "training.steps=2",
         "training.threads=1",
         "training.device=cpu",
+        *(("pool.from_epoch=1",) if ending == "-hard-negatives" else ()),
     )
     config = recipes.resolve(dataset + ending, only_what_must_be_smaller, str(source))
     classifier = train(config, output=tmp_path / "model")

@@ -82,10 +82,19 @@ def test_a_bank_is_held_against_the_exact_gradient(tmp_path: Path, towers: str) 
 
 
 @pytest.mark.usefixtures("no_processes")
-@pytest.mark.parametrize("objective", ["softmax", "soft_top_k", "one_vs_all"])
-def test_every_objective_of_a_transformer_passes(tmp_path: Path, objective: str) -> None:
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("objective.name=softmax",),
+        ("objective.name=soft_top_k",),
+        ("objective.name=soft_top_k", "objective.mask_unsampled=true", "objective.k=1"),
+        ("objective.name=one_vs_all",),
+        ("objective.name=one_vs_all", "objective.logit_bias=-3"),
+    ],
+)
+def test_every_objective_of_a_transformer_passes(tmp_path: Path, settings: tuple[str, ...]) -> None:
     recipe = write_recipe(tmp_path, kind="transformer", towers="shared")
-    outcome = command("doctor", recipe, "--set", f"objective.name={objective}")
+    outcome = command("doctor", recipe, *(each for setting in settings for each in ("--set", setting)))
     assert outcome.code == 0, outcome
     assert outcome.out.rstrip().endswith("all is well")
     assert outcome.out.count(" ok ") == len(NAMES)

@@ -36,6 +36,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "decoupled_softmax": ("objective.name=decoupled_softmax",),
     "soft_top_3": ("objective.name=soft_top_k", "objective.k=3"),
     "soft_top_positives": ("objective.name=soft_top_k", "objective.k=positives"),
+    "soft_top_3_masked": ("objective.name=soft_top_k", "objective.k=3", "objective.mask_unsampled=true"),
     "one_vs_all": ("objective.name=one_vs_all",),
 }
 

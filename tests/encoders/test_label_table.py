@@ -59,6 +59,32 @@ def test_a_table_gives_each_label_its_row(normalise: bool) -> None:
     torch.testing.assert_close(vectors_of(tower, np.array([3, 0])), expected[[3, 0]])
 
 
+def biases(count: int = len(TEXTS)) -> RowTable:
+    return RowTable(torch.linspace(-2, 1, count)[:, None])
+
+
+@pytest.mark.parametrize("normalise", [True, False])
+@pytest.mark.parametrize("kind", ["static", "transformer"])
+def test_a_label_s_bias_is_added_to_its_inner_products(kind: str, normalise: bool, tmp_path: Path) -> None:
+    query = text_tower(tmp_path, kind, normalise=normalise).eval()
+    plain = query.encode(TEXTS)
+    label = LabelTable(rows(), biases(), normalise=normalise)
+    towers = Towers(query, label).eval()
+    assert towers.dimension == label.dimension == 9
+    torch.testing.assert_close(query.encode(TEXTS)[:, :-1], plain)
+    table = normalize(label.table.weight) if normalise else label.table.weight
+    expected = plain @ table.T + biases().weight[:, 0]
+    torch.testing.assert_close(query.encode(TEXTS) @ vectors_of(label).T, expected)
+    assert Towers(query, label).dimension == 9  # the 1 is appended once
+    assert query(*query.tokenizer.batch([])).shape == (0, 9)
+
+
+def test_a_bias_that_does_not_fit_its_table_is_refused() -> None:
+    for bias in (biases(4), RowTable(torch.zeros(5, 2))):
+        with pytest.raises(BadInput, match=r"biases \(.*for 5 labels"):
+            LabelTable(rows(), bias)
+
+
 @pytest.mark.parametrize("normalise", [True, False])
 @pytest.mark.parametrize("kind", ["static", "transformer"])
 def test_a_fused_tower_starts_as_its_text_tower_and_adds_what_it_learns(
@@ -123,11 +149,12 @@ def test_a_table_refuses_texts(tmp_path: Path) -> None:
             attempt()  # type: ignore[no-untyped-call]
 
 
-@pytest.mark.parametrize("fused", [False, True])
-def test_a_classifier_with_rows_survives_its_folder(fused: bool, tmp_path: Path) -> None:
-    query = text_tower(tmp_path / "start")
+@pytest.mark.parametrize("kind", ["table", "table and biases", "fused"])
+def test_a_classifier_with_rows_survives_its_folder(kind: str, tmp_path: Path) -> None:
+    query, fused = text_tower(tmp_path / "start"), kind == "fused"
     text = StaticEncoder.random(tmp_path / "start", 8, seed=3, dropout=0.2)
-    label = with_rows(text, rows()) if fused else LabelTable(rows(), normalise=False, dropout=0.3)
+    bias = biases() if kind == "table and biases" else None
+    label = with_rows(text, rows()) if fused else LabelTable(rows(), bias, normalise=False, dropout=0.3)
     catalogue = LabelCatalogue([f"key {row}" for row in ROWS], TEXTS)
     classifier = Classifier(
         Towers(query, label).eval(), catalogue, encode_texts(label.eval(), TEXTS, rows=ROWS).float()
@@ -138,7 +165,7 @@ def test_a_classifier_with_rows_survives_its_folder(fused: bool, tmp_path: Path)
     same_answers(loaded.predict(TEXTS, 3), classifier.predict(TEXTS, 3))
     torch.testing.assert_close(encode_texts(loaded.towers.label, TEXTS, rows=ROWS), classifier.vectors)
     assert loaded.towers.describe() == classifier.towers.describe()
-    assert "5 labels" in loaded.towers.describe()
+    assert "5 labels" in loaded.towers.describe() and ("and a bias" in loaded.towers.describe()) is (bias is not None)
     table = "label/table/model.safetensors" if fused else "label/model.safetensors"
     (files_of(tmp_path / "model") / "encoder" / table).unlink()
     with pytest.raises(DamagedModel, match=table):
@@ -154,12 +181,24 @@ def test_sentence_transformers_loads_the_query_tower_of_a_model_with_a_table(tmp
     torch.testing.assert_close(theirs.encode(TEXTS, convert_to_tensor=True), query.encode(TEXTS), rtol=1e-5, atol=1e-6)
 
 
+def test_sentence_transformers_gives_the_constant_that_a_bias_is_multiplied_by(tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    query = TransformerEncoder.load(tiny_transformer(tmp_path / "start", hidden_size=8), max_length=9).eval()
+    Towers(query, LabelTable(rows(), biases())).save(tmp_path / "saved")
+    theirs = SentenceTransformer(str(tmp_path / "saved"), device="cpu", trust_remote_code=True)
+    found = theirs.encode(TEXTS, convert_to_tensor=True)
+    assert found.shape == (len(TEXTS), 9) and (found[:, -1] == 1).all()
+    torch.testing.assert_close(found, query.encode(TEXTS), rtol=1e-5, atol=1e-6)
+
+
 def test_parameters_are_counted_by_tower_and_a_shared_table_in_all(tmp_path: Path) -> None:
     query = text_tower(tmp_path)
     assert isinstance(query, StaticEncoder) and query.bigrams is not None
     of_query = query.table.numel() + query.token_weights.numel() + query.bigrams.numel()
     part = RowTable.zeros(Shard(World(1, 3), 100), 8)
-    for label, of_label in ((LabelTable(part), 800), (with_rows(query, part), of_query + 800 + 2)):
+    biased = LabelTable(part, RowTable.zeros(part.shard, 1))
+    for label, of_label in ((LabelTable(part), 800), (with_rows(query, part), of_query + 800 + 2), (biased, 900)):
         counts = Towers(query, label).parameter_counts()
         assert counts == {"query": of_query, "label": of_label, "total": of_query + of_label, "frozen": 0}
     assert Towers(query).parameter_counts()["total"] == of_query

@@ -16,13 +16,16 @@ from umpteen.data.texts import Texts
 from umpteen.encoders.encoder import Encoder
 from umpteen.encoders.frozen import FrozenEncoder, FrozenReader
 from umpteen.encoders.parts import PartsEncoder
+from umpteen.encoders.rows import RowTable
 from umpteen.encoders.static import StaticEncoder, bigram_buckets
+from umpteen.encoders.table import LabelTable
 from umpteen.encoders.towers import Towers
 from umpteen.encoders.transformer import TransformerEncoder
 from umpteen.errors import BadInput, DamagedModel
 from umpteen.model.classifier import Classifier
 from umpteen.model.explain import Explanation
 from umpteen.model.live import Told
+from umpteen.parallel.world import Shard, World
 from umpteen.rerank.features import RankerSettings, TextFeatures
 from umpteen.rerank.memory import Memory
 from umpteen.rerank.ranker import Ranker
@@ -52,8 +55,12 @@ def encoder_of(kind: str, start: str) -> Encoder:
 
 def classifier_of(kind: str, start: str, *, sparse: bool = False, memory: bool = False) -> Classifier:
     """Random weights over the miniature's labels, the last of which no training text has."""
-    towers, catalogue = Towers(encoder_of(kind, start)).eval(), LabelCatalogue(KEYS, LABELS)
-    plain = Classifier.build(towers, catalogue)
+    query, catalogue = encoder_of(kind.removesuffix(", bias"), start), LabelCatalogue(KEYS, LABELS)
+    shard, label = Shard(World(), len(LABELS)), None
+    if kind.endswith("bias"):
+        label = LabelTable(RowTable.gaussian(shard, query.dimension, 1), RowTable.gaussian(shard, 1, 2))
+    towers = Towers(query, label).eval()
+    plain = Classifier.build(towers, catalogue, rows=np.arange(len(LABELS)))
     recipe = "[objective]\ntemperature = 0.1\n"
     if not (sparse or memory):
         return Classifier(towers, catalogue, plain.vectors, told=Told(recipe=recipe))
@@ -89,7 +96,9 @@ def adds_up(why: Explanation) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("ranker", [(False, False), (True, False), (False, True), (True, True)])
-@pytest.mark.parametrize("kind", ["static", "sum", "concat", "transformer"])
+@pytest.mark.parametrize(
+    "kind", ["static", "sum", "concat", "transformer", "static, bias", "sum, bias", "transformer, bias"]
+)
 def test_terms_add_up_to_the_score_that_predict_gives(kind: str, ranker: tuple[bool, bool], start: str) -> None:
     sparse, memory = ranker
     classifier = classifier_of(kind, start, sparse=sparse, memory=memory)
@@ -98,12 +107,12 @@ def test_terms_add_up_to_the_score_that_predict_gives(kind: str, ranker: tuple[b
         why = explainer.explain(label.key)
         assert (why.key, why.label, why.probability, why.is_candidate) == (label.key, label.text, None, True)
         assert why.score == pytest.approx(label.score, abs=2e-6)
-        assert why.method == ("exact" if kind == "static" else "occlusion")
+        assert why.method == ("exact" if kind.startswith("static") else "occlusion")
         assert [(TEXT[word.start : word.end], word.text) for word in why.words] == [(w.text, w.text) for w in why.words]
         names |= set(adds_up(why))
         voters |= {near.text for near in why.neighbours}
-    parts = {"static": "", "transformer": ""}.get(kind, ": static")
-    assert {f"dual encoder{parts}"} <= names
+    parts = ": static" if kind.startswith(("sum", "concat")) else ""
+    assert {f"dual encoder{parts}"} <= names and ("bias" in names) is kind.endswith("bias")
     assert ({"n-grams", "intercept"} <= names) is sparse and ("training texts" in names) is memory
     assert voters <= set(TRAIN) and bool(voters) is memory
 

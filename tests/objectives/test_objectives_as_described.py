@@ -44,6 +44,21 @@ def test_soft_top_k_is_content_once_every_positive_is_among_the_top_k() -> None:
     assert decoupled_softmax(scores, targets) > 1
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_positive_that_was_not_sampled_moves_soft_top_k_s_threshold_unless_it_is_masked(masked: bool) -> None:
+    labels = torch.tensor([[0.3], [0.2], [0.5], [-0.4], [0.1], [-1.0]], dtype=torch.float64, requires_grad=True)
+    targets = Targets(pairs([(0, 0), (0, 1)]), pairs([(0, 0), (0, 1), (0, 2), (0, 3)]), queries=1)
+    scores = Scores(torch.ones(1, 1, dtype=torch.float64), labels)
+    (gradient,) = torch.autograd.grad(soft_top_k(scores, targets, 2, ALPHA, mask_unsampled=masked), labels)
+    assert (gradient[:2] < 0).all() and (gradient[4:] > 0).all()
+    assert ((gradient[2:4] == 0) if masked else (gradient[2:4] > 0)).all()  # in eq. 6 a positive is pushed down
+    without = Scores(torch.ones(1, 1, dtype=torch.float64), labels[[0, 1, 4, 5]])
+    alone = soft_top_k(without, Targets(targets.pulled, targets.pulled, queries=1), 2, ALPHA)
+    assert (
+        soft_top_k(scores, targets, 2, ALPHA, mask_unsampled=masked).item() == pytest.approx(alone.item())
+    ) is masked
+
+
 def test_softmax_and_decoupled_softmax_agree_when_each_query_has_one_positive() -> None:
     queries, labels = torch.randn(5, 4, dtype=torch.float64), torch.randn(9, 4, dtype=torch.float64)
     positives = pairs([(query, query) for query in range(5)])

@@ -8,8 +8,9 @@ import torch.distributed as distributed
 from problems import OBJECTIVES, TILES, differentiated, pairs, posed, random_problem
 from torch import Tensor
 
-from reference import Problem, soft_threshold
+from reference import Problem, one_vs_all, soft_threshold
 from umpteen.objectives import Scores
+from umpteen.objectives.losses import ScaledOneVsAll
 from umpteen.parallel.world import Shard, World
 from worlds import run_world
 
@@ -87,6 +88,35 @@ def test_every_objective_gives_the_naive_loss_and_gradient_on_any_number_of_proc
         assert all(
             torch.equal(a, b) for key, found in others.items() for a, b in zip(found, everyone[0][key], strict=True)
         )
+
+
+def of_scale_and_bias(world: World, names: list[str]) -> dict[tuple[str, int | None], list[Tensor]]:
+    """The loss, and the gradients of what is learned with it, added up over processes."""
+    found = {}
+    for name in names:
+        for tile in TILES:
+            problem, objective = PROBLEMS[name](), ScaledOneVsAll(-2.0).double()
+            torch.nn.init.constant_(objective.log_scale, 0.4)
+            shard, filtered = Shard(world, len(problem.labels)), pairs(problem.filtered) if problem.filtered else None
+            own = problem.labels[shard.rows]
+            scores = Scores(problem.queries, own, shard=shard, temperature=0.7, filtered=filtered, tile=tile)
+            loss = objective(scores, problem.targets())
+            gradients = torch.autograd.grad(loss, [objective.log_scale, objective.bias])
+            found[name, tile] = [loss.detach(), *(world.sum_(gradient) for gradient in gradients)]
+    return found
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_learned_scale_and_bias_have_the_naive_gradients_on_any_number_of_processes(size: int) -> None:
+    for (name, tile), found in run_world(size, of_scale_and_bias, list(PROBLEMS))[0].items():
+        problem = PROBLEMS[name]()
+        problem.temperature = 0.7
+        learned = [torch.tensor(value, dtype=torch.float64, requires_grad=True) for value in (0.4, -2.0)]
+        loss = one_vs_all(problem, learned[0].exp(), learned[1])
+        expected = [loss.detach(), *torch.autograd.grad(loss, learned)]
+        for what, ours, theirs in zip(("loss", "scale", "bias"), found, expected, strict=True):
+            where = f"{what}, {name}, tile {tile}"
+            torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10, msg=lambda text: f"{where}: {text}")  # noqa: B023
 
 
 def spread_out(name: str) -> Tensor:

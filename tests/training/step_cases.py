@@ -24,6 +24,7 @@ from umpteen.encoders.table import LabelTable
 from umpteen.encoders.towers import Towers
 from umpteen.encoders.transformer import TransformerEncoder
 from umpteen.objectives import decoupled_softmax, one_vs_all, soft_top_k, softmax
+from umpteen.objectives.losses import soft_top_k_in_pool
 from umpteen.parallel.world import Shard, World
 from umpteen.training.optimizer import make_optimizer
 from umpteen.training.step import TrainingData, TrainingStep
@@ -63,18 +64,30 @@ OBJECTIVES: dict[str, Objective] = {
         lambda s, t: soft_top_k(s, t, "positives", 2.0),
         lambda p: reference.soft_top_k(p, "positives", 2.0),
     ),
+    "soft_top_3_masked": (
+        lambda s, t: soft_top_k_in_pool(s, t, 3, mask_unsampled=True),
+        lambda p: reference.soft_top_k(p, 3, 2.0, mask_unsampled=True),
+    ),
     "one_vs_all": (one_vs_all, reference.one_vs_all),
 }
 TOWERS = ["static shared", "static static", "transformer shared", "transformer static", "static transformer"]
 TOWERS += ["frozen shared", "frozen-hidden static", "sum shared", "sum sum-transformer", "concat concat"]
-TOWERS_WITH_ROWS = ["static table", "static sum-table", "transformer table", "sum sum-transformer-table"]
+TOWERS_WITH_ROWS = [
+    "static table",
+    "static table-bias",
+    "static sum-table",
+    "transformer table",
+    "sum sum-transformer-table",
+]
 SEED, STEP = 3, 17
 
 
 def make_encoder(kind: str, start: str, seed: int, world: World | None = None) -> Encoder:
     how, *more = kind.split("-")
     if how == "table":
-        return LabelTable(RowTable.gaussian(Shard(world or World(), len(LABELS)), 8, seed))
+        shard = Shard(world or World(), len(LABELS))
+        bias = RowTable.gaussian(shard, 1, seed) if more else None
+        return LabelTable(RowTable.gaussian(shard, 8, seed), bias)
     if how in ("sum", "concat"):
         kinds = ["static", *(name for name in more if name != "table")] if more else ["static", "frozen"]
         parts = {name: make_encoder(name, start, seed) for name in kinds}
@@ -176,7 +189,8 @@ def naive(
 
     def encoded(encoder: Encoder, texts: list[str]) -> Tensor:
         if isinstance(encoder, LabelTable):
-            return normalize(encoder.table.weight) if encoder.normalise else encoder.table.weight
+            rows = normalize(encoder.table.weight) if encoder.normalise else encoder.table.weight
+            return rows if encoder.bias is None else torch.cat([rows, encoder.bias.weight], 1)
         if isinstance(encoder, PartsEncoder):
             parts = zip(encoder.learned_weights(), encoder.encoders.values(), strict=True)
             return normalize(sum((weight * encoded(part, texts) for weight, part in parts), torch.zeros(1)))

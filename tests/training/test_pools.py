@@ -266,13 +266,42 @@ def test_a_cached_vector_is_renewed_when_its_label_is_in_play_and_ages_otherwise
     towers = make_towers("static static", start)
     pool = cache(towers, World(), OBJECTIVES["decoupled_softmax"][0], per_query=9)
     pool.prepare(0)
-    first = pool.draw(batch_of(towers, ROWS, step=6))
-    assert first.staleness == 6
+    batch = batch_of(towers, ROWS, step=6)
+    assert batch.pulled.tolist() == [0, 1, 4, 5, 6, 7, 8]
+    assert pool.draw(batch).staleness == 6
     fresh = torch.full((2, towers.dimension), 0.25, dtype=torch.float64)
-    pool.seen(np.array([1, 7]), fresh, 6)
+    pool.seen(np.array([2, 7]), fresh, 7)
     state = pool.state()
-    assert torch.equal(state["vectors"][[1, 7]], fresh)
-    assert state["seen"].tolist() == [0, 6, 0, 0, 0, 0, 0, 6, 0]
+    assert torch.equal(state["vectors"][[2, 7]], fresh)
+    assert state["seen"].tolist() == [6, 6, 7, 0, 6, 6, 6, 7, 6]
+
+
+def test_a_batch_s_own_labels_are_renewed_in_the_cache_before_others_are_mined(start: str) -> None:
+    towers = make_towers("static static", start)
+    pool = cache(towers, World(), OBJECTIVES["softmax"][0])
+    pool.prepare(0)
+    old = pool.state()["vectors"].clone()
+    with torch.no_grad():
+        towers.label.table += 0.3 * torch.randn(towers.label.table.shape, generator=torch.Generator().manual_seed(1))
+    now = encode_tokens(towers.label, data_for(towers).labels)
+    rows = np.array([0, 3, 7])
+    batch = batch_of(towers, rows)
+    mixed = old.clone()
+    mixed[batch.pulled] = now[batch.pulled]
+    found = []
+    for cached in (mixed.requires_grad_(), old.requires_grad_()):  # as the paper has it; and mined before
+        pulled = list(zip(batch.targets.pulled.query.tolist(), batch.targets.pulled.label.tolist(), strict=True))
+        others = [(i, label) for i, row in enumerate(rows) for label in known(row) if (i, label) not in pulled]
+        weights = None if batch.targets.weights is None else batch.targets.weights.tolist()
+        reference.softmax(
+            reference.Problem(batch.vectors, cached, pulled=pulled, filtered=others, weights=weights, temperature=0.5)
+        ).backward()  # type: ignore[no-untyped-call]
+        assert cached.grad is not None
+        found.append(torch.linalg.vector_norm(cached.grad, dim=1))
+    pool.draw(batch)
+    torch.testing.assert_close(pool.push(batch), found[0])
+    assert (found[0] - found[1]).abs().max() > 1e-3
+    torch.testing.assert_close(pool.state()["vectors"], mixed.detach())
 
 
 def test_a_query_without_a_negative_in_the_pool_is_told_of_once_and_counted(start: str) -> None:

@@ -124,9 +124,17 @@ RUNS = {
         "separate",
         ("pool.name=shortlist", "pool.shortlist=4", "pool.refresh_epochs=0.7", "pool.from_epoch=0.3", "pool.margin=0"),
     ),
-    "cache": ("static", "shared", ("pool.name=cache",)),
+    "cache, learned scale and bias": (
+        "static",
+        "shared",
+        ("pool.name=cache", "objective.name=one_vs_all", "objective.logit_bias=-2"),
+    ),
+    "table, biases": (
+        "static",
+        "separate",
+        ("encoder.label.kind=table", "encoder.label.bias=true", "pool.name=random", "pool.negatives=2"),
+    ),
     "bank": ("static", "separate", ("pool.name=bank", "pool.renewed=1", "training.batch_size=4")),
-    "table": ("static", "separate", ("encoder.label.kind=table", "pool.name=random", "pool.negatives=2")),
     "mixed": ("sum", "separate", ("encoder.query.static.skip=0.3", "encoder.label.table.skip=0")),
     "fused": (
         "static",

@@ -24,6 +24,7 @@ CASES = [
     ("sum sum-transformer-table", "decoupled_softmax", False),
     ("static table", "decoupled_softmax", True),
     ("static sum-table", "one_vs_all", True),
+    ("static table-bias", "one_vs_all", False),
 ]
 Trained = tuple[list[float], dict[str, Tensor]]
 
@@ -51,8 +52,8 @@ def trained(
         clip_norm=0.5,
         pool=Uniform(1) if few else None,
     )
-    (rows,) = row_tables(towers).values()
-    assert len(rows.weight) == len(rows.shard) <= -(-len(LABELS) // world.size)
+    for rows in row_tables(towers).values():
+        assert len(rows.weight) == len(rows.shard) <= -(-len(LABELS) // world.size)
     optimizer = step.optimizer
     checkpoints = Checkpoints(workspace if world.is_first else None, towers, optimizer, {}, "", world)
     resumed = checkpoints.load()
@@ -89,7 +90,7 @@ def test_the_model_is_the_same_on_1_2_and_3_processes_each_with_its_own_rows(sta
                 assert all(torch.equal(weight, first[name]) for name, weight in weights.items())
 
 
-@pytest.mark.parametrize("case", [CASES[1], CASES[-1]], ids=lambda case: case[0])
+@pytest.mark.parametrize("case", [CASES[1], CASES[-2], CASES[-1]], ids=lambda case: case[0])
 def test_a_checkpoint_of_two_processes_goes_on_with_three_and_then_with_one(
     case: tuple[str, str, bool], start: str, tmp_path: Path
 ) -> None:

@@ -78,14 +78,16 @@ def recipe() -> None:
 
 
 @recipe.command("list")
-def list_recipes() -> None:
-    """Name the recipes that ship with umpteen, with their first line."""
+@JSON
+def list_recipes(as_json: bool) -> None:
+    """Name the recipes that ship with umpteen, grouped by what they are, with their first line."""
     from umpteen.config import recipes
 
-    names = recipes.names()
-    for name in names:
-        first = recipes.path_of(name).read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
-        say(f"{name:<{max(map(len, names))}}  {first}")
+    groups, width = recipes.grouped(), max(map(len, recipes.names()))
+    lines = [
+        [group, *(f"  {name:<{width}}  {about}" for name, about in found.items())] for group, found in groups.items()
+    ]
+    tell(as_json, groups, *(line for group in lines for line in group))
 
 
 @recipe.command()

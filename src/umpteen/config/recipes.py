@@ -122,6 +122,27 @@ def names() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
+GROUPS = ("the paper's", "static", "mixed", "transformer", "classifier", "hard negatives")
+
+
+def grouped() -> dict[str, dict[str, str]]:
+    """The shipped recipes by what they are, each with the first line of its file."""
+    found: dict[str, dict[str, str]] = {group: {} for group in GROUPS}
+    for name in names():
+        about = path_of(name).read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
+        config = resolve(name)
+        query, label = config.encoder.query, config.encoder.label_tower
+        group = "mixed" if query.parts else query.kind
+        if config.pool.name != "all":
+            group = "hard negatives"
+        elif "table" in (label.kind, *label.parts):
+            group = "classifier"
+        elif about.startswith("The paper's"):
+            group = "the paper's"
+        found[group][name] = about
+    return found
+
+
 def path_of(recipe: str) -> Path:
     """The file of a recipe given by name or by path."""
     written = Path(recipe)

@@ -112,6 +112,7 @@ class FrozenTower(TextTower):
 
 class TableTower(TowerConfig):
     kind: Literal["table"] = Field("table", description="for labels: a learned vector each, and no text")
+    bias: bool = Field(False, description="each label also has a learned number that is added to its inner products")
 
 
 class PartConfig(Section):
@@ -319,10 +320,25 @@ class SoftTopK(ReducedObjective):
         5, description="how many labels may pass, or each query's number of positives"
     )
     alpha: float = Field(2.0, gt=0, description="steepness of the threshold")
+    mask_unsampled: bool = Field(
+        False, description="as published: k sampled positives are pulled, at most, and the others leave the sum"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _k_are_sampled(cls, given: Any) -> Any:
+        if not (isinstance(given, dict) and given.get("mask_unsampled")):
+            return given
+        if (k := given.get("k", 5)) == "positives":
+            raise ValueError('mask_unsampled needs a number for k; with k = "positives" all of them are pulled')
+        return {"positives_per_query": k, **given}
 
 
 class OneVsAll(ObjectiveConfig):
     name: Literal["one_vs_all"] = Field("one_vs_all", description=_WHICH)
+    logit_bias: float | None = Field(
+        None, description="learn a bias from this value on (-10 in SigLIP) and a scale from 1/temperature on"
+    )
 
 
 OBJECTIVES = by_kind("name", DecoupledSoftmax, Softmax, SoftTopK, OneVsAll)

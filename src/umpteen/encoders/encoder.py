@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn.functional import pad
 
 from umpteen.data.texts import Texts
 from umpteen.data.tokens import TokenTable, tokenise
@@ -86,6 +87,7 @@ class Encoder(nn.Module):
         super().__init__()
         self.normalise = normalise
         self.dropout = checked_dropout(dropout)
+        self.ends_in_one = False  # a query tower's vectors, beside labels whose vectors end in a bias
 
     @classmethod
     @abstractmethod
@@ -101,9 +103,15 @@ class Encoder(nn.Module):
         """Before the first step: takes what it can from the training texts and labels, as each leaf reads them."""
 
     def finished(self, vectors: Tensor) -> Tensor:
-        """The last two steps of most encoders: dropout, then length 1."""
+        """The last steps of most encoders: dropout, then length 1; and beside labels with a bias one more number, 1."""
         vectors = drop(vectors, self.dropout, self.training)
-        return normalised(vectors) if self.normalise else vectors
+        vectors = normalised(vectors) if self.normalise else vectors
+        return pad(vectors, (0, 1), value=1.0) if self.ends_in_one else vectors
+
+    def end_in_one(self) -> None:
+        """From now on its vectors have 1 as one number more, so that inner products take in a label's bias."""
+        if not self.ends_in_one:
+            self.ends_in_one, self.dimension = True, self.dimension + 1
 
     @property
     def rows(self) -> RowTable | None:

@@ -20,18 +20,27 @@ from umpteen.parallel.world import Shard
 
 
 class LabelTable(Encoder):
-    """The one-vs-all classifier's head: label j's vector is row j, then dropout, then length 1.
+    """The one-vs-all classifier's head: label j's vector is row j, then dropout, then length 1, then its bias, if any.
 
     `optional`: as a part beside others it has a vector of zeros for a label it was not trained with.
     """
 
     def __init__(
-        self, table: RowTable, *, normalise: bool = True, dropout: float = 0.0, optional: bool = False
+        self,
+        table: RowTable,
+        bias: RowTable | None = None,
+        *,
+        normalise: bool = True,
+        dropout: float = 0.0,
+        optional: bool = False,
     ) -> None:
         super().__init__(normalise=normalise, dropout=dropout)
+        if bias is not None and (bias.count, bias.dimension) != (table.count, 1):
+            raise BadInput(f"biases {tuple(bias.weight.shape)} for {table.count:,} labels; each has one number")
         self.optional = optional
         self.table = table
-        self.dimension = table.dimension
+        self.bias = bias  # of one number a row
+        self.dimension = table.dimension + (bias is not None)
 
     @classmethod
     def build(cls, settings: TableTower | TablePart, place: Place) -> "LabelTable":
@@ -40,7 +49,8 @@ class LabelTable(Encoder):
         own, size = settings.model_dump(include={"normalise", "dropout"}), place.beside.dimension
         if isinstance(settings, TablePart):
             return cls(RowTable.zeros(place.labels, size), **own, optional=True)
-        return cls(RowTable.gaussian(place.labels, size, place.seed), **own)
+        bias = RowTable.zeros(place.labels, 1) if settings.bias else None
+        return cls(RowTable.gaussian(place.labels, size, place.seed), bias, **own)
 
     @property
     def tokenizer(self) -> TextTokenizer:  # type: ignore[override]
@@ -52,7 +62,9 @@ class LabelTable(Encoder):
 
     def rearrange(self, rows: Tensor, labels: Shard, seed: int) -> None:
         new = RowTable.zeros if self.optional else partial(RowTable.gaussian, seed=seed)
-        self.table = self.table.rearranged(rows, new(labels, self.dimension))
+        self.table = self.table.rearranged(rows, new(labels, self.table.dimension))
+        if self.bias is not None:
+            self.bias = self.bias.rearranged(rows, RowTable.zeros(labels, 1))
 
     def takes(self, read: Read, rows: NDArray[np.int64]) -> TokenTable:
         is_known = rows != NEW
@@ -77,21 +89,25 @@ class LabelTable(Encoder):
         vectors = self.table(ids)
         if len(ids) < len(offsets) - 1:
             vectors = vectors.new_zeros(len(offsets) - 1, self.dimension).index_add(0, known, vectors)
-        return self.finished(vectors)
+        vectors = self.finished(vectors)
+        return vectors if self.bias is None else torch.cat([vectors, self.bias(ids)], 1)
 
     def save(self, folder: Path, beside: Encoder | None = None) -> None:
         """Writes the table and its settings; sentence-transformers has no use for them."""
-        layout.write_tensors(folder / layout.WEIGHTS_FILE, {"table": self.table.weight})
+        biases = {} if self.bias is None else {"bias": self.bias.weight}
+        layout.write_tensors(folder / layout.WEIGHTS_FILE, {"table": self.table.weight, **biases})
         self.write_settings(folder, [], kind="table", optional=self.optional)
 
     @classmethod
     def read(cls, folder: Path, settings: dict[str, Any], beside: Encoder | None) -> "LabelTable":
-        table = RowTable(layout.read_tensors(folder / layout.WEIGHTS_FILE)["table"])
-        return cls(table, **{name: settings[name] for name in ("normalise", "dropout", "optional")})
+        tensors = layout.read_tensors(folder / layout.WEIGHTS_FILE)
+        bias = RowTable(tensors["bias"]) if "bias" in tensors else None
+        own = {name: settings[name] for name in ("normalise", "dropout", "optional")}
+        return cls(RowTable(tensors["table"]), bias, **own)
 
     def describe(self) -> str:
-        unit = "unit vectors" if self.normalise else "vectors"
-        return f"table: {self.table.count:,} labels, {unit} of {self.dimension}"
+        unit, bias = "unit vectors" if self.normalise else "vectors", "" if self.bias is None else " and a bias"
+        return f"table: {self.table.count:,} labels, {unit} of {self.table.dimension}{bias}"
 
 
 def _refuse_text() -> NoReturn:

@@ -16,6 +16,7 @@ from umpteen.encoders import folder as layout
 from umpteen.encoders.encoder import Encoder, Place, class_of, read_encoder, tokens_now
 from umpteen.encoders.folder import TextTokenizer, positions_of
 from umpteen.encoders.rows import row_tables
+from umpteen.encoders.table import LabelTable
 from umpteen.errors import BadConfig
 from umpteen.parallel.world import Shard, World
 
@@ -81,6 +82,8 @@ class Towers(nn.Module):
 
     def __init__(self, query: Encoder, label: Encoder | None = None) -> None:
         super().__init__()
+        if isinstance(label, LabelTable) and label.bias is not None:
+            query.end_in_one()
         if label is not None and label.dimension != query.dimension:
             raise BadConfig(
                 f"the towers cannot be compared: query vectors have {query.dimension} numbers ({query.describe()}), "
@@ -155,7 +158,8 @@ class Towers(nn.Module):
         self.query.save(folder / QUERY_FOLDER)
         self.label.save(folder / LABEL_FOLDER, self.query)
         if self.label.rows is not None:
-            layout.write_modules(folder, [(kind, path) for path, kind in layout.modules_of(folder, QUERY_FOLDER)])
+            modules = [(kind, path) for path, kind in layout.modules_of(folder, QUERY_FOLDER)]
+            layout.write_modules(folder, layout.OWN_MODULES if self.query.ends_in_one else modules)
         else:
             layout.write_router(folder, QUERY_FOLDER, LABEL_FOLDER)
         layout.write_settings(folder, {"kind": "towers"})

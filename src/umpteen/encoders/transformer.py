@@ -158,7 +158,7 @@ class TransformerEncoder(Encoder):
             layout.OWN_MODULES if in_pieces else modules,
             kind="transformer",
             pooling=self.pooling,
-            projection=None if self.projection is None else self.dimension,
+            projection=None if self.projection is None else self.projection.out_features,
             max_length=self.tokenizer.max_length,
             precision=self.precision,
             trained_layers=self.trained_layers,

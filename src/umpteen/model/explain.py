@@ -24,7 +24,8 @@ from umpteen.rerank.ranker import NGRAMS, Ranker, head_start, squash
 from umpteen.search.ranking import Ranking, values_at
 
 # The terms, beside the ranker's.
-ENCODER, HEAD_START, INTERCEPT, PLACE, CORRECTIONS = "dual encoder", "head start", "intercept", "place", "corrections"
+ENCODER, BIAS, HEAD_START, INTERCEPT = "dual encoder", "bias", "head start", "intercept"
+PLACE, CORRECTIONS = "place", "corrections"
 _WORD = re.compile(r"\w+|[^\w\s]+")
 _TOKENS_LEFT_TO_READ = 4096  # in all texts without some of their words; of long texts, several words go at once
 _FEWEST, _MOST = 8, 64  # such texts
@@ -147,7 +148,11 @@ class Explainer:
         terms: list[Term] = []
         words: Shares = np.zeros(len(self._words))
         method: Method = "exact"
-        for name, leaf, part in _leaves(self._model.towers.query, self._text, direction, ENCODER):
+        tower = self._model.towers.query
+        if tower.ends_in_one:  # which the label's bias is multiplied by
+            direction, bias = direction[:-1], float(direction[-1])
+            terms.append(Term(BIAS, bias))
+        for name, leaf, part in _leaves(tower, self._text, direction, ENCODER):
             if isinstance(leaf, StaticEncoder):
                 shares = (_token_vectors(leaf, self._text) @ part).numpy()
                 whole, found = float(shares.sum()), np.zeros(len(words))
@@ -157,7 +162,7 @@ class Explainer:
                 np.add.at(found, np.minimum(word, len(words) - 1), shares)
             else:
                 method, (group, vectors) = "occlusion", self._without_words(leaf)
-                whole, *without = (vectors @ part).tolist()
+                whole, *without = (vectors[:, : len(part)] @ part).tolist()
                 found = _spread(whole, whole - np.array(without), group, len(words))
             terms.append(Term(name, whole))
             words += found

@@ -5,10 +5,10 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
-from umpteen.config.settings import ObjectiveConfig, SoftTopK
+from umpteen.config.settings import ObjectiveConfig, OneVsAll, SoftTopK
 from umpteen.errors import BadConfig, BadInput, known
 from umpteen.objectives.scores import Scores
 from umpteen.objectives.targets import Targets
@@ -40,11 +40,17 @@ def decoupled_softmax(scores: Scores, targets: Targets) -> Tensor:
     return targets.mean(-logsigmoid(positive - bar[targets.pulled.query]))
 
 
-def soft_top_k(scores: Scores, targets: Targets, k: int | Tensor | Literal["positives"], alpha: float = 2.0) -> Tensor:
+def soft_top_k(
+    scores: Scores,
+    targets: Targets,
+    k: int | Tensor | Literal["positives"],
+    alpha: float = 2.0,
+    mask_unsampled: bool = False,
+) -> Tensor:
     """Each positive is compared with the threshold that k labels softly exceed (eq. 6 without its factor 1/L).
 
     The term of a positive p of query i, t_i being the number with Σ_j σ(alpha · (s_ij − t_i)) = k over all labels
-    that are not filtered:
+    that are not filtered, and with `mask_unsampled` (the published code) not relevant to i without being pulled:
 
         log(1 + exp(alpha · (t_i − s_ip)))
 
@@ -55,13 +61,15 @@ def soft_top_k(scores: Scores, targets: Targets, k: int | Tensor | Literal["posi
         raise BadInput(f'k is {k!r}; give a number, one per query, or "positives"')
     targets = targets.without(scores.filtered)
     positive = scores.at(targets.pulled)
-    threshold = scores.soft_threshold(targets.relevant.per_query(targets.queries) if isinstance(k, str) else k, alpha)
+    sizes = targets.relevant.per_query(targets.queries) if isinstance(k, str) else k
+    threshold = scores.soft_threshold(sizes, alpha, excluding=targets.unpulled if mask_unsampled else None)
     return targets.mean(-logsigmoid(alpha * (positive - threshold[targets.pulled.query])))
 
 
-def soft_top_k_in_pool(scores: Scores, targets: Targets, k: int, alpha: float = 2.0) -> Tensor:
-    """The same over a pool of labels, where a query may have no more than k of them: it then contributes nothing."""
-    return soft_top_k(scores, targets, torch.full((targets.queries,), k, device=targets.pulled.query.device), alpha)
+def soft_top_k_in_pool(scores: Scores, targets: Targets, k: int, **settings: Any) -> Tensor:
+    """The same where a query may have no more than k labels left, as in a pool of them: it then contributes nothing."""
+    sizes = torch.full((targets.queries,), k, device=targets.pulled.query.device)
+    return soft_top_k(scores, targets, sizes, **settings)
 
 
 def one_vs_all(scores: Scores, targets: Targets) -> Tensor:
@@ -79,7 +87,19 @@ def one_vs_all(scores: Scores, targets: Targets) -> Tensor:
     return targets.sum(-logsigmoid(positive)) + lowered
 
 
-Objective = Callable[[Scores, Targets], Tensor]
+class ScaledOneVsAll(nn.Module):
+    """One-vs-all of e^t · score + b, t and b learned as in SigLIP; t starts at 0, so the scale at 1/temperature."""
+
+    def __init__(self, logit_bias: float) -> None:
+        super().__init__()
+        self.log_scale = nn.Parameter(torch.zeros(()))
+        self.bias = nn.Parameter(torch.tensor(float(logit_bias)))
+
+    def forward(self, scores: Scores, targets: Targets) -> Tensor:
+        return one_vs_all(scores.scaled(self.log_scale.exp(), self.bias), targets)
+
+
+Objective = Callable[[Scores, Targets], Tensor]  # one that learns something itself is a module
 
 
 class ObjectiveKind(NamedTuple):
@@ -92,8 +112,13 @@ class ObjectiveKind(NamedTuple):
 def _build_soft_top_k(settings: SoftTopK, labels: int, pooled: bool) -> Objective:
     if isinstance(settings.k, int) and settings.k >= labels:
         raise BadConfig(f"objective.k = {settings.k}: the dataset has {labels:,} labels; k must be smaller")
-    loss = soft_top_k_in_pool if pooled and isinstance(settings.k, int) else soft_top_k
+    few_labels = isinstance(settings.k, int) and (pooled or settings.mask_unsampled)
+    loss = soft_top_k_in_pool if few_labels else soft_top_k
     return partial(loss, **settings.arguments())
+
+
+def _build_one_vs_all(settings: OneVsAll, labels: int, pooled: bool) -> Objective:
+    return one_vs_all if settings.logit_bias is None else ScaledOneVsAll(settings.logit_bias)
 
 
 # A new objective is a function, a row here, its settings in config/settings.py and its formula in reference.py.
@@ -101,7 +126,7 @@ OBJECTIVES = {
     "softmax": ObjectiveKind(lambda settings, labels, pooled: softmax),
     "decoupled_softmax": ObjectiveKind(lambda settings, labels, pooled: decoupled_softmax),
     "soft_top_k": ObjectiveKind(_build_soft_top_k),
-    "one_vs_all": ObjectiveKind(lambda settings, labels, pooled: one_vs_all, uses_unlabelled=True),
+    "one_vs_all": ObjectiveKind(_build_one_vs_all, uses_unlabelled=True),
 }
 
 

@@ -48,24 +48,37 @@ def soft_top_k(
     *,
     k: int | Tensor | Literal["positives"],
     alpha: float,
+    mask_unsampled: bool = False,
 ) -> Tensor:
     """−log σ(alpha · (s − t)), t being the threshold that k of the query's labels in play softly exceed.
 
-    A query with no more labels than that, or a k of 0, has no threshold and contributes nothing.
+    With `mask_unsampled`, as published, its relevant labels that are not pulled are not in play. A query with no more
+    labels than k, or a k of 0, has no threshold and contributes nothing.
     """
     posed = _pose(scores, targets, filtered)
     sizes = posed.relevant.sum(1) if isinstance(k, str) else torch.as_tensor(k).expand(len(scores))
+    out = posed.filtered
+    if mask_unsampled:
+        unpulled = posed.relevant.clone()
+        unpulled[targets.pulled.query, targets.pulled.label] = False
+        out = out | unpulled
     thresholds = [scores.new_tensor(-torch.inf)] * len(scores)
     for query, size in enumerate(sizes.tolist()):
-        in_play = scores[query, ~posed.filtered[query]]
+        in_play = scores[query, ~out[query]]
         if 0 < size < len(in_play):
             thresholds[query] = soft_threshold(in_play, size, alpha)
     bar = torch.stack(thresholds)
     return _reduced(softplus(alpha * (bar[posed.query] - posed.positive)), posed, targets)
 
 
-def one_vs_all(scores: Tensor, targets: Targets, filtered: Pairs | None = None) -> Tensor:
-    """Yes-or-no cross-entropy of every pulled pair and of every pair in play that is not relevant."""
+def one_vs_all(
+    scores: Tensor, targets: Targets, filtered: Pairs | None = None, *, logit_bias: float | None = None
+) -> Tensor:
+    """Yes-or-no cross-entropy of every pulled pair and of every pair in play that is not relevant.
+
+    `logit_bias` is what a learned bias starts at; the scale learned with it starts at 1.
+    """
+    scores = scores + (logit_bias or 0)
     posed = _pose(scores, targets, filtered)
     raised = (posed.weights * posed.scale * softplus(-posed.positive)).sum()
     lowered = softplus(scores).masked_fill(posed.filtered | posed.relevant, 0).sum()

@@ -254,11 +254,25 @@ class Scores:
         if len(labels) != len(shard):
             raise BadInput(f"{len(labels):,} label vectors given for a shard of {len(shard):,}")
         self.shape = (len(queries), shard.count)
+        self._vectors = queries, labels
         self.filtered = filtered
         self._tiles = Tiles(queries, labels, shard, temperature, tile)
         if filtered is not None:
             self._tiles.check(filtered)
         self._anchor = _apply(_Root, queries, labels, self._tiles)
+
+    def scaled(self, scale: Tensor, bias: Tensor) -> "Scores":
+        """The matrix scale · score + bias, differentiable in both: a bias is one coordinate more, 1 in every label."""
+        (queries, labels), tiles = self._vectors, self._tiles
+        constant = (bias.to(queries) * tiles.temperature).expand(len(queries), 1)
+        return Scores(
+            torch.cat([scale.to(queries) * queries, constant], 1),
+            torch.cat([labels, labels.new_ones(len(labels), 1)], 1),
+            shard=tiles.shard,
+            temperature=tiles.temperature,
+            filtered=self.filtered,
+            tile=tiles.size,
+        )
 
     def at(self, pairs: Pairs) -> Tensor:
         """The scores at the given pairs [p], filtered or not."""
@@ -272,16 +286,17 @@ class Scores:
         """Σ_j log(1 + exp(s_ij)) for each query [B]."""
         return self._reduce(partial(SoftplusSum, self._tiles.queries), excluding)
 
-    def soft_threshold(self, k: int | Tensor, alpha: float) -> Tensor:
+    def soft_threshold(self, k: int | Tensor, alpha: float, excluding: Pairs | None = None) -> Tensor:
         """The t_i with Σ_j σ(alpha · (s_ij − t_i)) = k for each query [B]: what the soft top k lie above.
 
         With as few labels as k, or fewer, there is none: one k for all is then refused, and where k is given per
         query [B] the threshold of such a query, or of one with k = 0, is −∞.
         """
         in_play = self._tiles.queries.new_full(self.shape[:1], self.shape[1], dtype=torch.int64)
-        if self.filtered is not None:
-            in_play -= self.filtered.per_query(self.shape[0])
-        return self._reduce(partial(SoftThreshold, self._tiles.queries, k, alpha, in_play), None)
+        gone = self.filtered if excluding is None else excluding.joined(self.filtered)
+        if gone is not None:
+            in_play -= gone.per_query(self.shape[0])
+        return self._reduce(partial(SoftThreshold, self._tiles.queries, k, alpha, in_play), excluding)
 
     def _reduce(self, make_bar: Callable[[], Bar], excluding: Pairs | None) -> Tensor:
         holes = self._tiles.holes(self.filtered, excluding)

@@ -24,8 +24,10 @@ class Pairs(NamedTuple):
         """The pairs at `kept`, a mask or positions."""
         return Pairs(self.query[kept], self.label[kept])
 
-    def joined(self, others: "Pairs") -> "Pairs":
-        """These pairs, then the others."""
+    def joined(self, others: "Pairs | None") -> "Pairs":
+        """These pairs, then the others, if there are any."""
+        if others is None:
+            return self
         query, label = (torch.cat([mine, theirs.to(mine.device)]) for mine, theirs in zip(self, others, strict=True))
         return Pairs(query, label)
 
@@ -76,6 +78,11 @@ class Targets:
             kept = self.weights > 0
             object.__setattr__(self, "pulled", self.pulled.take(kept))
             object.__setattr__(self, "weights", self.weights[kept])
+
+    @property
+    def unpulled(self) -> Pairs:
+        """What is relevant and is not pulled."""
+        return self.relevant.take(~self.relevant.within(self.pulled))
 
     def without(self, filtered: Pairs | None) -> "Targets":
         """The same targets after the filtered pairs have left: they are neither pulled nor relevant."""

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import nn
 from torch.optim import AdamW
 
 from umpteen.config.settings import EvaluationConfig, RunConfig
@@ -118,6 +119,8 @@ def build_run(
         raise BadConfig(f"{sparing[0]}: it spares texts, but these labels have vectors of their own; leave it out")
     if len(sparing) > 1:
         raise BadConfig(f"{sparing[0]}: with {sparing[1]}, pool.sampled says how many labels learn; leave it out")
+    if isinstance(objective, nn.Module):  # checkpoints have what it learns; the saved model, which only ranks, has not
+        towers.add_module("objective", objective)
     towers.to(device)
     with world.first_alone():
         queries = tokens_for(towers.query, dataset.train.texts, progress=named(progress, "reading queries"))
@@ -240,6 +243,7 @@ def build_optimizer(config: RunConfig, towers: Towers) -> AdamW:
     settings = config.optimizer
     sides = [(towers.query, config.encoder.query), (towers.label, config.encoder.label_tower)]
     rates = [rate for tower, own in sides for rate in tower.rates(own, settings.learning_rate)]
+    rates.append((towers, settings.learning_rate))  # what is in neither: what the objective learns
     betas = settings.beta1, settings.beta2
     return make_optimizer(rates, weight_decay=settings.weight_decay, betas=betas, epsilon=settings.epsilon)
 

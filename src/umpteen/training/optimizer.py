@@ -106,7 +106,7 @@ def make_optimizer(
     betas: tuple[float, float],
     epsilon: float,
 ) -> AdamW:
-    """One group per learning rate and decay: matrices decay; biases, norms and token weights do not."""
+    """One group per learning rate and decay: matrices decay; biases (of rows, too), norms and token weights do not."""
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     seen: set[nn.Parameter] = set()
     tables: dict[nn.Parameter, RowTable] = {}
@@ -116,7 +116,7 @@ def make_optimizer(
             if parameter in seen or not parameter.requires_grad:
                 continue
             seen.add(parameter)
-            decay = weight_decay if parameter.ndim > 1 else 0.0
+            decay = weight_decay if parameter.ndim > 1 and parameter.shape[1] > 1 else 0.0
             groups.setdefault((learning_rate, decay), []).append(parameter)
     given = [
         {"params": parameters, "lr": rate, "peak": rate, "weight_decay": decay}

@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import AdamW
 
 from umpteen.config.settings import RunConfig
@@ -86,11 +86,10 @@ class TrainingData:
 def in_pool(targets: Targets, filtered: Pairs | None, draw: Draw) -> tuple[Targets, Pairs | None]:
     """The same over the labels in play, by their positions there; pairs kept out become filtered ones."""
     rows = torch.from_numpy(draw.rows).to(targets.relevant.label.device)
-    left_out = draw.kept_out if filtered is None else filtered.joined(draw.kept_out)
     inside = replace(
         targets, pulled=_at_positions(targets.pulled, rows), relevant=_at_positions(targets.relevant, rows)
     )
-    left_out = _at_positions(left_out, rows)
+    left_out = _at_positions(draw.kept_out.joined(filtered), rows)
     return inside, left_out if len(left_out.query) else None
 
 
@@ -179,6 +178,7 @@ class TrainingStep:
         self._budget = self.config.training.token_budget
         self._longest = int(max(table.lengths.max(initial=1) for table in (data.queries, data.labels)))
         self._parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        self._of_objective = [*self.objective.parameters()] if isinstance(self.objective, nn.Module) else []
         self._labels = Shard(self.world, len(data.labels))
         self._texts = LabelTexts(data.labels.take(np.arange(self._labels.start, self._labels.stop)))
         self._told_of_lonely_queries = False
@@ -326,7 +326,8 @@ class TrainingStep:
         """The objective over all scores, differentiated down to the vectors; None where nothing is to be learnt.
 
         The gradients at all queries' vectors [B, d] are this process's part of their sum; those at its labels' [L, d]
-        are whole. Parts whose scores will be added up learn to rank each by itself.
+        are whole. What the objective learns has its part at once. Parts whose scores will be added up learn to rank
+        each by itself.
         """
         labels = encoded.labels.vectors() if encoded.bank is None else encoded.bank.detach()
         queries, labels = encoded.vectors.requires_grad_(), labels.requires_grad_()
@@ -339,7 +340,9 @@ class TrainingStep:
         loss = torch.stack(losses).sum() if len(losses) > 1 else losses[0]
         if not loss.requires_grad:
             return float(loss), None
-        at_queries, at_labels = torch.autograd.grad(loss, (queries, labels))
+        at_queries, at_labels, *own = torch.autograd.grad(loss, (queries, labels, *self._of_objective))
+        for parameter, gradient in zip(self._of_objective, own, strict=True):
+            parameter.grad = gradient
         return float(loss.detach()), (at_queries, at_labels)
 
     def _cache(self, tower: Encoder, texts: TokenTable, side: int, *, step: int, seed: int) -> CachedVectors:
@@ -354,8 +357,8 @@ class TrainingStep:
         if encoded.draw is None:
             return {}
         in_play = encoded.shard.count
-        kept = targets.relevant if filtered is None else targets.relevant.joined(filtered)
-        alone = int((kept.per_query(targets.queries) >= in_play).sum())
+        kept = targets.relevant.joined(filtered).per_query(targets.queries)
+        alone = int((kept >= in_play).sum())
         if alone and not self._told_of_lonely_queries:
             self._told_of_lonely_queries = True
             self.notice(

@@ -19,7 +19,7 @@ from umpteen.files.progress import Notice
 from umpteen.objectives.losses import Objective
 from umpteen.objectives.scores import Scores
 from umpteen.objectives.targets import Pairs
-from umpteen.parallel.world import Shard
+from umpteen.parallel.world import Shard, together
 from umpteen.search.ranking import NO_LABEL, best_known, top_k
 from umpteen.training.negatives.pool import Batch, Draw, Pool
 from umpteen.training.step import TrainingData
@@ -111,7 +111,8 @@ def sample_per_row(
 class VectorCache(Pool):
     """The batch's pulled labels, and the K others with the largest ‖∂loss/∂z‖ when z are the cached vectors.
 
-    Every label is encoded once at the start; a label's cached vector is renewed whenever it is in play.
+    Every label is encoded once at the start; its cached vector is renewed whenever it is in play: a pulled label's
+    before the others are mined, a mined one's when it has been encoded for the step.
     """
 
     towers: Towers
@@ -137,8 +138,13 @@ class VectorCache(Pool):
 
     def mine(self, batch: Batch) -> NDArray[np.int64]:
         """The K labels that the batch pushes hardest and does not pull, ascending."""
+        own = self._own(batch.pulled)
+        rows, budget = own.numpy() + self.shard.start, self.config.training.token_budget
+        tokens = self.data.labels.take(rows)
+        fresh = together(self.shard.world, lambda: encode_tokens(self.towers.label, tokens, token_budget=budget))
+        self.seen(rows, fresh, batch.step)  # before the mining, as in the paper
         norms = self.push(batch)
-        norms[self._own(batch.pulled).to(norms.device)] = 0
+        norms[own.to(norms.device)] = 0
         return self._largest(norms, self.settings.negatives * len(batch.rows)).numpy()
 
     def age(self, rows: NDArray[np.int64], step: int) -> float:
@@ -154,16 +160,13 @@ class VectorCache(Pool):
         """‖∂loss/∂z‖ of this process's labels [own], no query pushing on a label that is known to be right for it."""
         assert self._vectors is not None
         vectors = self._vectors.detach().requires_grad_()
-        relevant = batch.targets.relevant
-        unpulled = relevant.take(~relevant.within(batch.targets.pulled))
-        filtered = unpulled if batch.filtered is None else unpulled.joined(batch.filtered)
+        filtered = batch.targets.unpulled.joined(batch.filtered)
         temperature, tile = self.config.objective.temperature, self.config.training.tile
         scores = Scores(batch.vectors, vectors, shard=self.shard, temperature=temperature, filtered=filtered, tile=tile)
         loss = self.objective(scores, batch.targets)
-        if loss.requires_grad:
-            loss.backward()  # type: ignore[no-untyped-call]
-        gradient = vectors.grad
-        return vectors.new_zeros(len(vectors)) if gradient is None else torch.linalg.vector_norm(gradient, dim=1)
+        gradient = torch.autograd.grad(loss, vectors)[0] if loss.requires_grad else torch.zeros_like(vectors)
+        norms: Tensor = torch.linalg.vector_norm(gradient, dim=1)
+        return norms
 
     def _largest(self, norms: Tensor, count: int) -> Tensor:
         """Rows of the labels with the largest norms over all processes, ascending; a label nobody pushes is none."""
