@@ -21,7 +21,7 @@ def naive_metrics(
     """Metrics from 0 to 1. `weights` are the labels' inverse propensities."""
     cases = []
     for ranked, right, ignored in zip(rankings, positives, filtered, strict=True):
-        right = right - ignored
+        right = right if as_published else right - ignored
         if right or as_published:
             cases.append(([label for label in ranked if label not in ignored and label >= 0], right))
     metrics = {}

@@ -82,6 +82,14 @@ def test_filtered_pairs_leave_the_ranking_and_the_truth() -> None:
     assert metrics["P@2"] == pytest.approx(75)
 
 
+def test_as_published_a_filtered_pair_stays_in_the_truth_where_nobody_can_find_it() -> None:
+    filtered = matrix([{3, 2}, {3}], 5)  # of the truth of query 0 the label 2
+    metrics = evaluate(**two_queries(), filtered=filtered, ks=(1, 2, 3), as_published=True).metrics  # type: ignore[arg-type]
+    assert metrics["P@1"] == metrics["nDCG@2"] == pytest.approx(100) and metrics["P@2"] == pytest.approx(75)
+    assert metrics["R@2"] == pytest.approx(100 * (2 / 3 + 1) / 2)
+    assert metrics["nDCG@3"] == pytest.approx(100 * ((1 + 1 / log2(3)) / (1 + 1 / log2(3) + 1 / 2) + 1) / 2)
+
+
 def test_queries_without_positives_are_left_out_and_counted_unless_as_published() -> None:
     case = {
         "ranking": ranked([[0], [0], [1]], 3),

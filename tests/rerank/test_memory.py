@@ -1,5 +1,6 @@
 """Training texts that vote: against plain loops, through a folder, and without the text that asks."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,8 @@ import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from umpteen.data.texts import Texts
+from umpteen.errors import BadInput
 from umpteen.rerank.memory import Memory
 from umpteen.search.ranking import NO_LABEL, values_at
 
@@ -23,7 +26,7 @@ def unit(count: int, seed: int) -> torch.Tensor:
 def memory() -> Memory:
     chance = np.random.default_rng(0)
     relevant = csr_array((chance.random((TEXTS, LABELS)) < 0.25).astype(np.float32))
-    return Memory(unit(TEXTS, 1), Memory.of(unit(TEXTS, 1), relevant).labels)
+    return Memory.of(unit(TEXTS, 1), relevant)
 
 
 def by_loops(memory: Memory, queries: torch.Tensor, rows: NDArray[np.int32]) -> NDArray[np.float64]:
@@ -48,6 +51,22 @@ def test_votes_are_those_of_the_nearest_texts(memory: Memory) -> None:
     votes = memory.votes(memory.nearest(queries, 5), rows, 0.2)
     np.testing.assert_allclose(votes, by_loops(memory, queries, rows), atol=1e-5)
     assert votes.max() <= 1 + 1e-6 and votes[2, 1] == 0
+
+
+def test_a_remembered_text_gets_the_votes_of_a_memory_without_it(memory: Memory) -> None:
+    texts = [f"text {row}" for row in range(TEXTS)]
+    texts[7] = texts[3]  # which is remembered twice
+    whole = replace(memory, texts=Texts.of(texts))
+    rows = np.tile(np.arange(LABELS, dtype=np.int32), (TEXTS + 1, 1))
+    asked, queries = [*texts, "a new one"], torch.cat([memory.vectors.float(), unit(1, 5)])
+    votes = whole.votes(whole.nearest(queries, 5, whole.same(asked)), rows, 0.2)
+    for query, text in enumerate(asked):
+        others = [row for row, other in enumerate(texts) if other != text]
+        alone = Memory(memory.vectors[others], csr_array(memory.labels[others]))
+        expected = by_loops(alone, queries[query : query + 1], rows[:1])
+        np.testing.assert_allclose(votes[query : query + 1], expected, atol=1e-5)
+    with pytest.raises(BadInput, match="keep_texts=true"):
+        memory.same(asked)
 
 
 def test_a_memory_survives_its_folder_and_knows_nothing_of_later_labels(memory: Memory, tmp_path: Path) -> None:

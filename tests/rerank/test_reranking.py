@@ -2,21 +2,26 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 
 from miniature import KEYS, command, files_of, flip_a_byte, listing, part_of, refused, trained, write_miniature
 from umpteen.data.dataset import Dataset, open_dataset
 from umpteen.errors import BadInput, DamagedModel
 from umpteen.model import rerank as reranking
 from umpteen.model.classifier import Classifier, verify
+from umpteen.model.evaluate import evaluate_model
 from umpteen.model.rerank import fit_ranker, remove_ranker
 from umpteen.rerank import fit as fitting
 from umpteen.rerank.features import RankerSettings
+from umpteen.rerank.memory import Memory
 from umpteen.rerank.ranker import Ranker
+from umpteen.search.ranking import Ranking
 
 SETTINGS = RankerSettings(candidates=7)
 TEXTS = ["law of fish and tax", "the dog in the tree", "network of book 7"]
@@ -287,3 +292,30 @@ def test_n_grams_or_memory_alone_put_labels_in_order(left_out: str, home: Path) 
         for name, one in (("alone", Classifier.load(home / "model", ranker=False)), ("ranked", loaded))
     }
     assert place["ranked"] <= 2 * place["alone"]  # nobody votes for it, and it keeps its place
+
+
+def test_a_model_that_is_judged_by_its_training_texts_lets_none_vote_for_itself(home: Path) -> None:
+    settings = RankerSettings(candidates=10, sparse=False, neighbours=5)
+    fit_ranker(home / "model", data_of(home), settings, weight=1.0)
+    classifier, train = Classifier.load(home / "model"), data_of(home).train
+    ranker, filtered = classifier.ranker, train.filtered.matrix
+    assert ranker is not None and ranker.memory is not None and ranker.memory.texts is not None
+    _, judged = evaluate_model(classifier, data_of(home), "train", at=(1, 5))
+    dense = Classifier.load(home / "model", ranker=False).rank(train.texts, 10, filtered)
+    vectors = classifier.towers.query.encode(list(train.texts))
+    for query, text in enumerate(train.texts):
+        others = [row for row, kept in enumerate(ranker.memory.texts) if kept != text]
+        memory = Memory(ranker.memory.vectors[others], csr_array(ranker.memory.labels[others]))
+        own = Ranking(dense.rows[query : query + 1], dense.scores[query : query + 1], dense.labels)
+        expected = replace(ranker, memory=memory).rerank([text], vectors[query : query + 1], own)
+        np.testing.assert_allclose(judged.scores[query], expected.scores[0, :5], atol=1e-5)
+    by_itself = classifier.rank(train.texts, 5, filtered)  # as who asks is answered
+    assert (by_itself.scores[:, 0] > judged.scores[:, 0] + 1e-3).any()
+    answered = classifier.rank(data_of(home).test.texts, 5, data_of(home).test.filtered.matrix)
+    np.testing.assert_array_equal(evaluate_model(classifier, data_of(home), at=(5,))[1].rows, answered.rows)
+
+
+def test_training_texts_that_are_not_kept_cannot_be_left_out_and_this_is_said(home: Path) -> None:
+    fit_ranker(home / "model", data_of(home), RankerSettings(candidates=7, keep_texts=False), weight=0.5)
+    refused(command("evaluate", home / "model", home / "data", "--split", "train"), "keep_texts=true", "--no-ranker")
+    assert command("evaluate", home / "model", home / "data").code == 0

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 @click.option("--split", type=click.Choice(["test", "validation", "train"]), help="[default: test; all of a file]")
 @click.option("--at", multiple=True, type=int, help="A k for P@k and the others; repeat.  [default: 1 3 5 10 100]")
 @click.option("--propensity", nargs=2, type=float, help="A and B of PSP and PSnDCG.  [default: the recipe's, 0.55 1.5]")
-@click.option("--as-published", is_flag=True, help="Keep queries without positives in the means, as pyxclib does.")
+@click.option("--as-published", is_flag=True, help="Count queries without positives and filtered pairs as missed.")
 @NO_RANKER
 @click.option("--ensemble", is_flag=True, help="Evaluate the mean of the models' scores instead of each.")
 @click.option("--predictions", type=PATH, help="Save the top-k scores as scipy CSR (.npz).")

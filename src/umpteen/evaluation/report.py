@@ -286,14 +286,16 @@ def evaluate(
     """The report of a ranking against the truth (queries × labels; every stored entry is a positive).
 
     Filtered pairs leave both the ranking and the truth. Queries that then have no positives are left out of the
-    means and counted, or kept as failures with `as_published`, as pyxclib does. `label_counts` and `train_queries`
-    are of the whole training set; without a bootstrap (0 resamples) there are no intervals.
+    means and counted. With `as_published`, filtered pairs stay in the truth, where nobody can find them, and queries
+    without positives count as failures, as in the published code and pyxclib. `label_counts` and `train_queries` are of
+    the whole training set; without a bootstrap (0 resamples) there are no intervals.
     """
     check_ranking(ranking, truth, ks)
     if len(label_counts) != ranking.labels:
         raise BadInput(f"label counts are of {len(label_counts):,} labels, the ranking of {ranking.labels:,}")
     if filtered is not None:
-        ranking, truth = ranking.without(filtered), Relevance(truth).without(Relevance(filtered)).matrix
+        ranking = ranking.without(filtered)
+        truth = truth if as_published else Relevance(truth).without(Relevance(filtered)).matrix
     left_out = 0
     if not as_published:
         answerable = np.diff(truth.indptr) > 0

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from html import escape
 from pathlib import Path
 from time import monotonic, time_ns
@@ -234,12 +235,19 @@ class Classifier:
         return Ranking(rows, np.where(given, ranking.scores, np.float32(-np.inf)), ranking.labels), probabilities
 
     def rank(
-        self, texts: Sequence[str], k: int, excluding: csr_array | None = None, *, examples: bool = True
+        self,
+        texts: Sequence[str],
+        k: int,
+        excluding: csr_array | None = None,
+        *,
+        examples: bool = True,
+        trained: bool = False,
     ) -> Ranking:
         """The k best labels of each text as rows and scores; pairs stored in `excluding` are never returned.
 
-        Where there is a ranker, it puts the dual encoder's first labels in order; examples have the last word, if they
-        have any. Texts of a dataset are tokenised once, into the cache.
+        Where there is a ranker, it puts the dual encoder's first labels in order; texts that it may have been `trained`
+        on have no vote for themselves. Examples have the last word, if they have any. Texts of a dataset are tokenised
+        once, into the cache.
         """
         count = self.labels.count()
         if not 1 <= k <= count:
@@ -250,7 +258,8 @@ class Classifier:
         else:
             texts = _checked(texts)
             vectors = encode_new(tower, texts)
-        return self._answer(texts, vectors, k, excluding, self.corrections if examples else None)[-1].head(k)
+        corrections = self.corrections if examples else None
+        return self._answer(texts, vectors, k, excluding, corrections, trained)[-1].head(k)
 
     def _answer(
         self,
@@ -259,27 +268,31 @@ class Classifier:
         k: int,
         excluding: csr_array | None = None,
         corrections: Corrections | None = None,
+        trained: bool = False,
     ) -> tuple[Ranking, Ranking]:
         """The first labels of texts with these vectors, k or more: by the dual encoder, and as they are answered."""
+        search = partial(self._search, k=k, trained=trained)
         votes = None if corrections is None else corrections.votes(vectors, excluding)
         if votes is None or votes.nnz == 0:
-            return self._search(texts, vectors, k, excluding)
+            return search(texts, vectors, excluding)
         near = np.flatnonzero(np.diff(votes.indptr))
         if len(near) == len(texts):
-            return self._search(texts, vectors, k, excluding, votes)
+            return search(texts, vectors, excluding, votes)
         # All together as if nobody had a say: texts that are far from every example are answered as ever, to the bit.
-        dense, answered = self._search(texts, vectors, k, excluding)
+        dense, answered = search(texts, vectors, excluding)
         some = None if excluding is None else excluding[near]
-        own = self._search([texts[row] for row in near.tolist()], vectors[near], k, some, votes[near])
+        own = search([texts[row] for row in near.tolist()], vectors[near], some, votes[near])
         return dense.with_answers(near, own[0]), answered.with_answers(near, own[1])
 
     def _search(
         self,
         texts: Sequence[str],
         vectors: Tensor,
-        k: int,
         excluding: csr_array | None,
         votes: csr_array | None = None,
+        *,
+        k: int,
+        trained: bool,
     ) -> tuple[Ranking, Ranking]:
         """What `_answer` gives, of texts that all have votes, or none."""
         count, ranker, head_start = self.labels.count(), self.ranker, self.head_start
@@ -291,7 +304,7 @@ class Classifier:
         else:
             dense = top_k(vectors, self.vectors, wider, excluding=excluding, hidden=self.hidden)
         dense = dense if head_start is None else head_start.lift(dense, width)
-        answered = dense if ranker is None else ranker.rerank(texts, vectors, dense)
+        answered = dense if ranker is None else ranker.rerank(texts, vectors, dense, trained=trained)
         if votes is not None:
             answered = corrected(answered, votes, lambda rows: self._scores(vectors, rows))
         return dense, answered

@@ -34,7 +34,9 @@ class Judged(Protocol):
     recipe: str | None
     data: dict[str, Any]
 
-    def rank(self, texts: Sequence[str], k: int, excluding: csr_array | None = None) -> Ranking: ...
+    def rank(
+        self, texts: Sequence[str], k: int, excluding: csr_array | None = None, *, trained: bool = False
+    ) -> Ranking: ...
 
 
 class How(TypedDict, total=False):
@@ -52,7 +54,8 @@ def evaluate_model(
     evaluator, calibration = evaluator_of(classifier, dataset, split, **how), classifier.calibration
     asked, most = evaluator.split, max(evaluator.at)
     depth = most if calibration is None else min(calibration.depth, classifier.labels.count())
-    wide = classifier.rank(asked.texts, max(most, depth), asked.filtered.matrix)
+    trained = _was_trained_on(classifier, dataset, split)
+    wide = classifier.rank(asked.texts, max(most, depth), asked.filtered.matrix, trained=trained)
     report = evaluator.report(wide.head(most))
     if calibration is not None:
         truth = asked.relevance.without(asked.filtered).matrix
@@ -136,6 +139,12 @@ def evaluator_of(
     a, b = propensity or propensity_of_recipe(classifier)
     at = tuple(k for k in at if k <= classifier.labels.count())
     return Evaluator(dataset, chosen, at=at, a=a, b=b, as_published=as_published)
+
+
+def _was_trained_on(classifier: Judged, dataset: Dataset, split: str) -> bool:
+    """Whether these may be the model's training texts; one file is all train, and new unless it is the very same."""
+    is_fitted = split == "train" or (split == "validation" and classifier.data.get("trained_on") != "train")
+    return is_fitted and (not dataset.is_one_file or dataset.fingerprint == classifier.data.get("fingerprint"))
 
 
 def split_of(dataset: Dataset, name: str) -> Split:

@@ -4,8 +4,9 @@ memory.safetensors: the texts' vectors in half precision, and their labels. text
 explanations read. N texts, E corrected texts, n queries, L labels, d: dimension.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from umpteen.data.texts import Texts, TextsWriter
-from umpteen.errors import DamagedModel
+from umpteen.errors import BadInput, DamagedModel
 from umpteen.search.ranking import NO_LABEL, Ranking, top_k, values_at
 
 MEMORY_FILE, TEXTS = "memory.safetensors", "texts"
@@ -48,9 +49,25 @@ class Memory:
         stored.eliminate_zeros()
         return cls(vectors.half().float(), stored, texts)
 
-    def nearest(self, queries: Tensor, count: int) -> Ranking:
-        """The nearest texts of each query."""
-        return top_k(queries, self.vectors, min(count, len(self.vectors)))
+    def nearest(self, queries: Tensor, count: int, excluding: csr_array | None = None) -> Ranking:
+        """The nearest texts of each query; pairs of a query and a text that are stored in `excluding` are left out."""
+        return top_k(queries, self.vectors, min(count, len(self.vectors)), excluding=excluding)
+
+    def same(self, texts: Sequence[str]) -> csr_array:
+        """Which of these texts are among the remembered ones."""  # [n, N]
+        if self.texts is None:
+            raise BadInput(
+                "the ranker keeps no texts, so training texts would vote for themselves; judge it by other texts, "
+                "leave it out (--no-ranker), or fit it with keep_texts=true"
+            )
+        places: dict[str, list[int]] = {text: [] for text in texts}
+        for row, text in enumerate(self.texts):
+            if text in places:
+                places[text].append(row)
+        rows = [places[text] for text in texts]
+        starts = np.cumsum([0, *map(len, rows)])
+        found = np.ones(starts[-1]), np.fromiter(chain.from_iterable(rows), np.int32, starts[-1]), starts
+        return csr_array(found, shape=(len(rows), len(self.texts)))
 
     def votes(self, nearest: Ranking, rows: NDArray[np.int32], temperature: float) -> NDArray[np.float32]:
         """For the labels rows[i] of each query i, the share of its neighbours' votes: between 0 and 1."""

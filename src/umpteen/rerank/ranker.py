@@ -169,14 +169,18 @@ class Ranker:
         memory = None if self.memory is None else self.memory.with_labels(count)
         return replace(self, weights=weights, memory=memory, intercepts=np.pad(self.intercepts, (0, more)), texts=texts)
 
-    def rerank(self, texts: Sequence[str], vectors: Tensor, dense: Ranking) -> Ranking:
-        """The dense ranking with its first labels put in the order of all scores; `vectors` are the texts'."""
+    def rerank(self, texts: Sequence[str], vectors: Tensor, dense: Ranking, *, trained: bool = False) -> Ranking:
+        """The dense ranking with its first labels put in the order of all scores; `vectors` are the texts'.
+
+        Texts that it may have been `trained` on have no vote for themselves.
+        """
         if self.weight == 0:
             return dense
         head = dense.rows[:, : self.settings.candidates]
         votes = None
         if self.memory is not None:
-            nearest = self.memory.nearest(vectors, self.settings.neighbours)
+            own = self.memory.same(texts) if trained else None
+            nearest = self.memory.nearest(vectors, self.settings.neighbours, own)
             votes = self.memory.votes(nearest, head, self.settings.similarity)
         return fuse(dense, self.scores(self.margins(texts, head), votes, head), self.weight)
 
