@@ -51,6 +51,21 @@ def start(repeats: int, as_json: bool) -> None:
 
 
 @benchmarks.command()
+@click.option("--texts", default=300, show_default=True, help="That a calibration is fitted on.")
+@click.option("--times", default=200, show_default=True, help="Calibrations fitted in each world.")
+@click.option("--confidence", default=0.9, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def promises(texts: int, times: int, confidence: float, as_json: bool) -> None:
+    """How many thresholds for a wanted precision miss it on new texts: promised ones, and by point estimates."""
+    from benchmarks.promises import run
+    from umpteen.cli.main import Watch
+
+    with Watch(quiet=as_json) as watch:
+        outcome = run(texts=texts, times=times, confidence=confidence, progress=watch)
+    _print(outcome, as_json)
+
+
+@benchmarks.command()
 @click.option("--labels", default=600, show_default=True)
 @click.option("--weights", default=6_000, show_default=True, help="Of each label.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

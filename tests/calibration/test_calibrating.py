@@ -55,6 +55,35 @@ def test_people_are_told_what_it_was_fitted_on_and_what_it_is_worth(held: Path) 
     assert "on the same texts were chosen: the best step of training" in said
     for words in ("raw   ", "calibrated   ", "ece 0.", "log loss 0.", "rule f1   ", "rule coverage   "):
         assert words in said
+    assert "precisions are promised to new texts of this kind with 90 % confidence each" in said
+    assert "0.9, 0.95 cannot be promised after 48 texts: calibrate on more of them, or with less --confidence" in said
+
+
+def test_the_confidence_that_is_asked_for_is_kept_and_told_wherever_the_calibration_is(
+    held: Path, tmp_path: Path
+) -> None:
+    model = copy_of(held, tmp_path)
+    usual = Classifier.load(model).calibration
+    outcome = command("calibrate", model, "--data", held / "data", "--confidence", "0.6", "--json")
+    assert outcome.code == 0, outcome.err
+    found = Classifier.load(model)
+    assert json.loads(outcome.out)["confidence"] == 0.6 and found.calibration is not None and usual is not None
+    assert (
+        found.calibration.confidence == 0.6 and found.calibration.line(precision=0.7).least <= usual.step(0.7).threshold
+    )
+    evaluated = json.loads(command("evaluate", model, held / "data", "--json").out)
+    assert evaluated["calibration"]["confidence"] == 0.6
+    card = (model / "README.md").read_text()
+    assert (
+        card.count("## Probabilities") == 1 and "- confidence: 0.6" in card and "- thresholds of precisions: {" in card
+    )
+    found.save(tmp_path / "copy")
+    assert "- confidence: 0.6" in (tmp_path / "copy" / "README.md").read_text()
+    fit_ranker(model, open_dataset(held / "data"), RankerSettings(candidates=5, memory=False), weight=0.5)
+    assert "## Probabilities" not in (model / "README.md").read_text()  # those of other scores
+    assert "--confidence" in command("calibrate", model, "--data", held / "data", "--confidence", "1").err
+    with pytest.raises(BadInput, match=r"confidence is 1\.5"):
+        calibrate(model, open_dataset(held / "data"), confidence=1.5)
 
 
 def test_the_held_out_texts_are_those_of_training_and_nothing_else(held: Path) -> None:
@@ -120,7 +149,7 @@ def test_the_command_line_gives_probabilities_to_people_and_machines(held: Path)
         [[one["probability"] for one in answer["labels"]] for answer in machines],
         [[one.probability for one in found] for found in expected],
     )
-    refused(command("predict", held / "model", "law", "--precision", "1"), "best reachable")
+    refused(command("predict", held / "model", "law", "--precision", "1"), "cannot be promised with 90 %")
 
 
 def test_a_calibrated_folder_is_whole_and_says_what_it_was_fitted_on(held: Path) -> None:
@@ -179,8 +208,8 @@ def test_a_final_fit_is_calibrated_on_folds_only(final: Path, tmp_path: Path) ->
     assert found["held_out"]["source"] == "folds" and found["held_out"]["texts"] == 60
     assert "one of 2 models trained without it and 29 others" in found["held_out"]["said"]
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
-    after, database = listing(model), next(model.glob("model-*.db")).name
-    assert all(after[name] == content for name, content in before.items() if name != database)
+    after, alters = listing(model), ("README.md", next(model.glob("model-*.db")).name)
+    assert all(after[name] == content for name, content in before.items() if name not in alters)
     assert Classifier.load(model).predict(TEXTS)[0][0].probability is not None
 
 

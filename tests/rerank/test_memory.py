@@ -75,6 +75,7 @@ def test_a_memory_survives_its_folder_and_knows_nothing_of_later_labels(memory: 
     queries, rows = unit(QUERIES, 2), np.tile(np.arange(LABELS, dtype=np.int32), (QUERIES, 1))
     expected = memory.votes(memory.nearest(queries, 5), rows, 0.2)
     np.testing.assert_array_equal(loaded.votes(loaded.nearest(queries, 5), rows, 0.2), expected)
+    assert loaded.vectors.dtype == torch.float16  # as they lie there: no copy is made
     more = loaded.with_labels(LABELS + 2)
     wider = np.concatenate([rows, np.full((QUERIES, 1), LABELS + 1, dtype=np.int32)], axis=1)
     found = more.votes(more.nearest(queries, 5), wider, 0.2)

@@ -23,13 +23,14 @@ def whole_numbers(rows: int, dimension: int, seed: int) -> torch.Tensor:
     labels=st.sampled_from([1, 7, 300, 1500]),
     k=st.integers(1, 9),
     seed=st.integers(0, 99),
+    halves=st.booleans(),
     data=st.data(),
 )
 def test_any_course_of_changes_leaves_what_a_full_sort_finds(
-    queries: int, labels: int, k: int, seed: int, data: st.DataObject
+    queries: int, labels: int, k: int, seed: int, halves: bool, data: st.DataObject
 ) -> None:
     base = whole_numbers(labels, 3, seed)
-    index, truth = ExactIndex(LiveVectors(base)), Truth(base)
+    index, truth = ExactIndex(LiveVectors(base.half() if halves else base)), Truth(base)
     for step in range(data.draw(st.integers(0, 4))):
         there = sorted(truth.vectors)
         if data.draw(st.booleans()) and len(there) > 1:

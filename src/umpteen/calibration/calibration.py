@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
-from scipy.special import expit
+from scipy.special import expit, ndtr
 
 from umpteen.calibration.curves import BINS, CROSS_FOLDS, HeldOut, TextCurves, choose, cross_fitted, reliability_of
 from umpteen.errors import BadInput, DamagedModel
@@ -21,24 +21,27 @@ from umpteen.evaluation.report import F1, f1_of
 from umpteen.search.ranking import Ranking
 
 FILE = "calibration.json"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 Reading = Literal["clipped", "sigmoid"]  # of scores as probabilities
 SAID = {"clipped": "the score, cut to between 0 and 1", "sigmoid": "1 ÷ (1 + exp(−score))"}
 HEADLINE = 5  # the best labels of a text that the one figure is about: as many as `predict` shows
 DEPTHS = (1, HEADLINE, 100)
 PRECISIONS = (0.5, 0.7, 0.8, 0.9, 0.95)
-LEAST_GIVEN = 30  # labels; a precision that fewer show is luck
-FINEST = 0.002  # two thresholds whose precisions are nearer to each other are as good as one
+CONFIDENCE = 0.9  # that a threshold keeps its precision on new texts
+FINEST = 500  # precisions that are tried, up to 1
+LEAST_GIVEN, MORE_GIVEN = 30, 1.05  # labels that the strictest threshold to try gives, and how many times more the next
+STARTS, PER_START = 5, 14  # the tests may begin at so many thresholds, one in so many: each gives twice as many labels
 USUAL_COVERAGE = 0.9
 MOST_LABELS = (1, 2, 3, 5, 10, 20, 50)  # tried for the rule of F1, beside no limit
 
 
 class PrecisionStep(NamedTuple):
-    """From this threshold on, this share of the labels given was right."""
+    """From this threshold on, this share of the labels given is right, with the calibration's confidence."""
 
     precision: float
     threshold: float
     given: int
+    reached: float  # the precision on the held-out texts themselves
     recall: float  # of all right labels, found or not
 
 
@@ -72,7 +75,8 @@ class Calibration:
     """What was learnt from held-out texts."""
 
     curves: TextCurves
-    steps: list[PrecisionStep]  # precision and threshold, rising
+    steps: list[PrecisionStep]  # precision and threshold, rising; none, if none can be promised
+    confidence: float  # in each of them
     rules: dict[str, Rule]  # "f1": the greatest micro F1; "coverage": the smallest sets that hold the wanted share
     depth: int  # labels of a text that were looked at
     raw: Reading
@@ -91,12 +95,41 @@ class Calibration:
             raise BadInput(f"min_probability is {min_probability}; it must lie between 0 and 1")
         least = [0.0 if min_probability is None else min_probability]
         if precision is not None:
-            least.append(threshold_for(self.steps, precision).threshold)
+            least.append(self.step(precision).threshold)
         if rule is None:
             return Line(max(least))
         if rule not in self.rules:
             raise BadInput(f"there is no rule {rule!r}; there is {' and '.join(self.rules)}")
         return Line(max(*least, self.rules[rule].threshold), self.rules[rule].at_most)
+
+    def step(self, precision: float) -> PrecisionStep:
+        """The lowest threshold that promises this precision; if none does, the best promise is named."""
+        if not 0 < precision <= 1:
+            raise BadInput(f"precision is {precision}; it must lie between 0 and 1")
+        for step in self.steps:
+            if step.precision >= precision:
+                return step
+        best = "no other can, either"
+        if self.steps:
+            best = (
+                f"{self.steps[-1].precision:g} can, and finds {100 * self.steps[-1].recall:.1f} % of the right labels"
+            )
+        raise BadInput(
+            f"a precision of {precision:g} cannot be promised with {100 * self.confidence:g} % confidence after "
+            f"{self.origin.get('texts', 0):,} held-out texts; {best}: ask for less, or calibrate on more texts or with "
+            "less --confidence"
+        )
+
+    def usual_steps(self) -> dict[float, PrecisionStep]:
+        """Those of usual precisions that can be promised."""
+        best = self.steps[-1].precision if self.steps else 0
+        return {wanted: self.step(wanted) for wanted in PRECISIONS if wanted <= best}
+
+    def describe(self) -> dict[str, Any]:
+        """For the part's mark and the model card."""
+        promised = {f"{wanted:g}": round(step.threshold, 4) for wanted, step in self.usual_steps().items()}
+        told = {name: self.figures[name] for name in ("ece", "ece_raw")}
+        return {"held_out": self.origin, **told, "confidence": self.confidence, "thresholds_of_precisions": promised}
 
     def save(self, folder: Path) -> None:
         content = {
@@ -106,6 +139,7 @@ class Calibration:
             "rules": {name: rule._asdict() for name, rule in self.rules.items()},
             "depth": self.depth,
             "raw": self.raw,
+            "confidence": self.confidence,
             "curves": self.curves.to_dict(),
             "precision": [step._asdict() for step in self.steps],
         }
@@ -117,11 +151,14 @@ class Calibration:
         path = folder / FILE
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
+            if content["format_version"] == 1:  # whose thresholds promise nothing
+                content |= {"format_version": FORMAT_VERSION, "confidence": CONFIDENCE, "precision": []}
             if content["format_version"] != FORMAT_VERSION:
                 raise BadInput(f"format version {content['format_version']!r} found, {FORMAT_VERSION} expected")
             return cls(
                 TextCurves.from_dict(content["curves"]),
                 [PrecisionStep(**_numbers(step)) for step in content["precision"]],
+                float(content["confidence"]),
                 {name: Rule(**_numbers(rule)) for name, rule in content["rules"].items()},
                 depth=int(content["depth"]),
                 raw=content["raw"],
@@ -171,19 +208,20 @@ def evaluate_calibration(calibration: Calibration, ranking: Ranking, truth: csr_
         return f1_of(ranking, line.given(probabilities), truth)
 
     precisions = []
-    for wanted in PRECISIONS:
-        if wanted <= calibration.steps[-1].precision:  # else it is more than the model can
-            line = calibration.line(precision=wanted)
-            found = worth(line)
-            reached = {"reached": found.precision, "recall": found.recall}
-            given = round(found.labels_per_text * len(ranking))
-            precisions.append({"wanted": wanted, "threshold": line.least, "given": given, **reached})
+    for wanted, step in calibration.usual_steps().items():
+        found = worth(Line(step.threshold))
+        reached = {"reached": found.precision, "recall": found.recall}
+        given = round(found.labels_per_text * len(ranking))
+        precisions.append({"wanted": wanted, "threshold": step.threshold, "given": given, **reached})
     rules = {name: worth(calibration.line(rule=name))._asdict() for name in calibration.rules}
     figures = figures_of(HeldOut.of(ranking, truth), probabilities, calibration.raw)
-    return {**figures, "precision": precisions, "rules": rules, "held_out": calibration.origin}
+    promised = {"confidence": calibration.confidence, "precision": precisions}
+    return {**figures, **promised, "rules": rules, "held_out": calibration.origin}
 
 
-def fit_calibration(held_out: HeldOut, origin: dict[str, Any], *, coverage: float | None = None) -> Calibration:
+def fit_calibration(
+    held_out: HeldOut, origin: dict[str, Any], *, coverage: float | None = None, confidence: float = CONFIDENCE
+) -> Calibration:
     """The calibration with the least log loss.
 
     Its figures are cross-fitted: each text's probabilities are given by curves fitted on the texts of other folds.
@@ -200,39 +238,55 @@ def fit_calibration(held_out: HeldOut, origin: dict[str, Any], *, coverage: floa
     # Scores of vectors of length 1, with a ranker or not, stay within 1; larger ones are taken for logits.
     largest = np.abs(held_out.scores[held_out.real]).max(initial=0)
     raw: Reading = "clipped" if largest <= 1.001 else "sigmoid"
-    steps, f1 = precision_steps(held_out, probabilities), rule_for_f1(held_out, probabilities)
-    rules = {"f1": f1, "coverage": rule_for_coverage(held_out, probabilities, coverage)}
+    f1, by_coverage = rule_for_f1(held_out, probabilities), rule_for_coverage(held_out, probabilities, coverage)
     curves, depth = TextCurves.fit(held_out, choice), held_out.scores.shape[1]
+    steps = precision_steps(held_out, curves(held_out.scores), confidence)  # of the very order that it will answer in
     origin = {**origin, "texts": len(held_out), "labels_per_text": depth}
     figures = {**figures_of(held_out, probabilities, raw), "log_loss_of_curves": tried}
-    return Calibration(curves, steps, rules, depth, raw, origin, figures)
+    rules = {"f1": f1, "coverage": by_coverage}
+    return Calibration(curves, steps, confidence, rules, depth, raw, origin, figures)
 
 
-def precision_steps(held_out: HeldOut, probabilities: NDArray[np.float32]) -> list[PrecisionStep]:
-    """The lowest threshold for every precision that can be reached, both rising."""
+def precision_steps(
+    held_out: HeldOut, probabilities: NDArray[np.float32], confidence: float = CONFIDENCE
+) -> list[PrecisionStep]:
+    """The lowest threshold for every precision that can be promised with this confidence, both rising.
+
+    A threshold promises a precision if such texts would hardly be drawn where it had less. Thresholds are tested from
+    the strictest down: one that passes hands its share of the doubt on, one that fails loses it; so the last to pass
+    keeps its promise as often as the confidence says (docs/how-to/calibrate.md).
+    """
+    if not 0 < confidence < 1:
+        raise BadInput(f"confidence is {confidence}; it must lie between 0 and 1")
     thresholds, given, hits = _at_least(held_out, probabilities)
+    least = min(LEAST_GIVEN, int(given[0]))
+    wanted = least * MORE_GIVEN ** np.arange(1 + int(np.log(given[0] / least) / np.log(MORE_GIVEN)))
+    tried = len(given) - 1 - np.searchsorted(given[::-1], np.minimum(wanted, given[0]))  # the strictest that give them
+    starts = range(0, len(tried), PER_START)[:STARTS]
+    precisions = np.arange(1, FINEST) / FINEST
+    share, chosen = np.zeros(len(precisions)), np.full(len(precisions), -1)
+    for place, at in enumerate(tried.tolist()):
+        share += (1 - confidence) / len(starts) if place in starts else 0
+        passes = _doubts(held_out, probabilities >= thresholds[at], precisions) <= share
+        share[~passes], chosen[passes] = 0, at
     positives = max(1, int(held_out.positives.sum()))
-    enough = given >= min(LEAST_GIVEN, given[0])
-    steps: list[PrecisionStep] = []
-    for threshold, count, found in zip(thresholds[enough], given[enough], hits[enough], strict=True):
-        precision = float(found / count)
-        if not steps or precision >= steps[-1].precision + FINEST:
-            steps.append(PrecisionStep(precision, float(threshold), int(count), float(found / positives)))
-    return steps
+    steps = {
+        at: PrecisionStep(
+            precision, float(thresholds[at]), int(given[at]), float(hits[at] / given[at]), float(hits[at] / positives)
+        )
+        for precision, at in zip(precisions.tolist(), chosen.tolist(), strict=True)
+        if at >= 0
+    }
+    return list(steps.values())
 
 
-def threshold_for(steps: list[PrecisionStep], precision: float) -> PrecisionStep:
-    """The lowest threshold that reached this precision on held-out texts; if none did, the best reachable is named."""
-    if not 0 < precision <= 1:
-        raise BadInput(f"precision is {precision}; it must lie between 0 and 1")
-    for step in steps:
-        if step.precision >= precision:
-            return step
-    best = steps[-1]
-    raise BadInput(
-        f"a precision of {precision:g} was not reached on held-out texts; the best reachable is "
-        f"{np.floor(best.precision * 1000) / 1000:g}, which gives {100 * best.recall:.1f} % of the right labels"
-    )
+def _doubts(held_out: HeldOut, reached: NDArray[np.bool_], precisions: NDArray[np.float64]) -> NDArray[np.float64]:
+    """How probable it is at most to be so often right if the labels that reach a threshold have less precision."""
+    given, hits = (reached & held_out.real).sum(1), (reached & held_out.right).sum(1)  # [N]
+    wrong = precisions * (given @ given) / given.sum()  # of one more text, as large as that of the usual label
+    surplus = hits.sum() - precisions * given.sum() - wrong
+    squares = hits @ hits - 2 * precisions * (given @ hits) + precisions**2 * (given @ given) + wrong**2
+    return np.asarray(ndtr(-surplus / np.sqrt(squares)))
 
 
 def rule_for_f1(held_out: HeldOut, probabilities: NDArray[np.float32]) -> Rule:

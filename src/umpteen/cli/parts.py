@@ -12,16 +12,18 @@ if TYPE_CHECKING:
     from umpteen.model.index import Sample
 
 
+SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
+
+
 @cli.command()
 @MODEL
 @DATA_OF_MODEL
 @click.option("--folds", type=click.IntRange(2), help="Train anew so often, each time without a fold; calibrate on it.")
 @click.option("--unseen", is_flag=True, help="The model has seen none of DATA's training texts: calibrate on them.")
 @click.option(
-    "--coverage",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
-    help="The share of right labels that the rule of coverage is to give.  [default: 0.9, or what can be reached]",
+    "--coverage", type=SHARE, help="Share of right labels to give by its rule.  [default: 0.9, or what can be]"
 )
+@option("--confidence", type=SHARE, default=0.9, help="That a threshold for a wanted precision keeps it on new texts.")
 @JSON
 def calibrate(model: Path, source: str, as_json: bool, **asked: Any) -> None:
     """Learn probabilities, thresholds and rules on texts MODEL was not fitted on, and put them into its folder.
@@ -35,13 +37,11 @@ def calibrate(model: Path, source: str, as_json: bool, **asked: Any) -> None:
     with Watch(quiet=as_json) as watch:
         dataset = watch.open_dataset(source)
         found = fit(model, dataset, **asked, observer=watch, progress=watch)
-    first = {wanted: next((step for step in found.steps if step.precision >= wanted), None) for wanted in PRECISIONS}
-    steps = {wanted: step for wanted, step in first.items() if step is not None}
-    precision = [{"wanted": wanted, **step._asdict()} for wanted, step in steps.items()]
+    precision = [{"wanted": wanted, **step._asdict()} for wanted, step in found.usual_steps().items()]
     rules = {name: rule._asdict() for name, rule in found.rules.items()}
     if as_json:
         about = {"model": str(model), "data": dataset.name, "held_out": found.origin, "figures": found.figures}
-        say_json({**about, "precision": precision, "rules": rules})
+        say_json({**about, "confidence": found.confidence, "precision": precision, "rules": rules})
         return
     say(f"calibrated on {found.origin['said']}")
     if found.origin.get("also_chosen_on_them"):
@@ -52,7 +52,14 @@ def calibrate(model: Path, source: str, as_json: bool, **asked: Any) -> None:
     told = {side: {name: sides[side][name] for name in ("ece", "brier", "log_loss")} for side in ("raw", "calibrated")}
     told |= {f"precision {one['wanted']:g}": one for one in precision}
     tell(False, told | {f"rule {name}": rule for name, rule in rules.items()})
-    say(f"try: umpteen predict {model} 'your text' --precision 0.9")
+    say(f"precisions are promised to new texts of this kind with {100 * found.confidence:g} % confidence each")
+    if missing := PRECISIONS[len(precision) :]:
+        few = (
+            f"{', '.join(f'{wanted:g}' for wanted in missing)} cannot be promised after {found.origin['texts']:,} texts"
+        )
+        say(f"  {few}: calibrate on more of them, or with less --confidence")
+    least = f"--precision {precision[-1]['wanted']:g}" if precision else "--rule f1"
+    say(f"try: umpteen predict {model} 'your text' {least}")
 
 
 @cli.group()

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from umpteen.calibration.calibration import Calibration, fit_calibration
+from umpteen.calibration.calibration import CONFIDENCE, Calibration, fit_calibration
 from umpteen.calibration.curves import DEPTH, HeldOut
 from umpteen.config.recipes import checked
 from umpteen.config.settings import RunConfig
@@ -132,6 +132,7 @@ def calibrate(
     folds: int | None = None,
     unseen: bool = False,
     coverage: float | None = None,
+    confidence: float = CONFIDENCE,
     observer: Observer | None = None,
     progress: Progress | None = None,
 ) -> Calibration:
@@ -173,7 +174,7 @@ def calibrate(
         if len(held_out) < FEW_TEXTS:
             observer.notice(f"warning: {len(held_out):,} held-out texts are few; probabilities will be rough")
         origin["said"] = f"{len(held_out):,} texts of {dataset.name}, {said}"
-        calibration = fit_calibration(held_out, origin, coverage=coverage)
+        calibration = fit_calibration(held_out, origin, coverage=coverage, confidence=confidence)
         classifier.keep_calibration(calibration)
         if folds is not None:
             workspace.remove()

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from umpteen.calibration.calibration import Calibration, fit_calibration
+from umpteen.calibration.calibration import CONFIDENCE, Calibration, fit_calibration
 from umpteen.calibration.curves import DEPTH, HeldOut
 from umpteen.data.labels import LabelCatalogue, Split
 from umpteen.data.texts import Texts, values_of
@@ -30,7 +30,7 @@ from umpteen.model.folder import RANKER as RANKER
 from umpteen.model.folder import verify as verify
 from umpteen.model.labels import LiveLabels
 from umpteen.model.live import LiveModel
-from umpteen.model.writing import Standing, save_model
+from umpteen.model.writing import Standing, describe_parts, save_model
 from umpteen.rerank.memory import Corrections, corrected
 from umpteen.search.index import exact_scores
 from umpteen.search.ranking import NO_LABEL, SPARE, Ranking, top_k
@@ -338,7 +338,7 @@ class Classifier:
 
         return evaluate_model(self, given_dataset(texts, labels), "train", **how)[0]
 
-    def calibrate(self, texts: Any, labels: Any) -> Calibration:
+    def calibrate(self, texts: Any, labels: Any, *, confidence: float = CONFIDENCE) -> Calibration:
         """Learns probabilities from texts that the model was not trained on and their labels, and keeps them."""
         if self.folder is None:
             raise BadInput("the model has no folder to keep a calibration in; `save` it, and `load` what was saved")
@@ -347,7 +347,7 @@ class Classifier:
 
         held_out = self.held_out(in_rows_of(self, given_dataset(texts, labels)).train)
         said = f"{len(held_out):,} texts, none of which the model was trained on, as the caller says"
-        calibration = fit_calibration(held_out, {"source": "unseen", "said": said})
+        calibration = fit_calibration(held_out, {"source": "unseen", "said": said}, confidence=confidence)
         self.keep_calibration(calibration)
         return calibration
 
@@ -364,9 +364,10 @@ class Classifier:
         assert self.folder is not None
         with self.folder.adding(CALIBRATION) as part:
             calibration.save(part.folder)
-            figures = calibration.figures
-            part.about = {"held_out": calibration.origin, "ece": figures["ece"], "ece_raw": figures["ece_raw"]}
+            part.about = calibration.describe()
             part.labels_version, part.needs = self.version, {RANKER: self.parts.get(RANKER)}
+        ranker = self.parts.get(RANKER)
+        describe_parts(self.folder, None if ranker is None else ranker.about, part.about)
         self.refresh()
 
     def add_labels(self, labels: Mapping[str, str] | Iterable[tuple[str, str]], *, note: str = "") -> int:

@@ -16,12 +16,12 @@ from torch import Tensor
 from umpteen.data.dataset import Dataset, Split
 from umpteen.encoders.encoder import encode_tokens, tokens_for
 from umpteen.files.progress import Advance, Progress, named
-from umpteen.files.storage import open_workspace, write_atomically
+from umpteen.files.storage import open_workspace
 from umpteen.model.classifier import RANKER, Classifier
 from umpteen.model.evaluate import as_trained, evaluator_of
-from umpteen.model.folder import CALIBRATION, CARD, ModelFolder
+from umpteen.model.folder import CALIBRATION, ModelFolder
 from umpteen.model.labels import TRAINED
-from umpteen.model.writing import standing_in, with_ranker
+from umpteen.model.writing import describe_parts, standing_in
 from umpteen.rerank.features import RankerSettings, TextFeatures
 from umpteen.rerank.fit import TEXTS_AT_A_TIME, Samples, fit_weights
 from umpteen.rerank.memory import Memory
@@ -106,7 +106,7 @@ def fit_ranker(
             ranker.save(part.folder)
             part.labels_version, part.about = classifier.version, ranker.describe()
             part.replaces = (CALIBRATION,)  # scores are others from now on
-        _describe(folder, ranker.describe())
+        describe_parts(folder, ranker.describe())
         workspace.remove()
     return ranker, trials
 
@@ -142,13 +142,7 @@ def remove_ranker(model: Path) -> None:
     """The model folder without its ranker, and without the calibration of its scores."""
     folder = ModelFolder(model)
     folder.drop(RANKER, CALIBRATION)
-    _describe(folder, None)
-
-
-def _describe(folder: ModelFolder, ranker: dict[str, Any] | None) -> None:
-    card = folder.path / CARD
-    if card.is_file():
-        write_atomically(card, with_ranker(card.read_text("utf-8", errors="replace"), ranker))
+    describe_parts(folder)
 
 
 def try_on_validation(

@@ -57,6 +57,12 @@ N-grams of a text (linear weights a label) and similar training texts (which vot
 first labels in order; a score is (1 − weight) · inner product + weight · the ranker's score, of which the votes have
 the share that is told below. `Classifier.load(folder, ranker=False)` leaves it out.
 """
+_PROBABILITIES_SECTION = """
+## Probabilities
+
+Learnt from texts that the model was not fitted on. From the threshold of a precision on, at least that share of the
+labels given to new texts of their kind is right, with the confidence that is told below.
+"""
 
 Standing = tuple[str, int, int]  # a model, the version of its labels, and how many lessons it has had
 
@@ -329,14 +335,27 @@ class _New:
                 new = "".join(re.findall(line, card, re.M)[:1])
                 old = re.sub(line, new, old, count=1, flags=re.M)
             card = re.sub(r"\bmodel-[0-9a-f]{8}\b", self.name, old)
-        ranker = self.live.ranker
-        write_atomically(path / CARD, with_ranker(card, None if ranker is None else ranker.describe()))
+        ranker, calibration = self.live.ranker, next((one for one in self.carried if one.name == CALIBRATION), None)
+        about = None if ranker is None else ranker.describe(), None if calibration is None else calibration.about
+        write_atomically(path / CARD, _with_parts(card, *about))
 
 
-def with_ranker(card: str, ranker: dict[str, Any] | None) -> str:
-    """The card with its last section saying what the ranker is, or without that section; the rest stays as it is."""
-    rest = card.partition(_RANKER_SECTION)[0].rstrip() + "\n"
-    if ranker is None:
-        return rest
-    lines = [f"- {name.replace('_', ' ')}: {value}" for name, value in ranker.items()]
-    return "\n".join([rest + _RANKER_SECTION, *lines, ""])
+def describe_parts(
+    folder: ModelFolder, ranker: dict[str, Any] | None = None, calibration: dict[str, Any] | None = None
+) -> None:
+    """The folder's card says of its ranker and its calibration what is told here, or nothing."""
+    card = folder.path / CARD
+    if card.is_file():
+        write_atomically(card, _with_parts(card.read_text("utf-8", errors="replace"), ranker, calibration))
+
+
+def _with_parts(card: str, ranker: dict[str, Any] | None, calibration: dict[str, Any] | None) -> str:
+    """The card with its last sections saying what these are, or without those sections; the rest stays as it is."""
+    sections = {_RANKER_SECTION: ranker, _PROBABILITIES_SECTION: calibration}
+    for section in sections:
+        card = card.partition(section)[0].rstrip() + "\n"
+    for section, about in sections.items():
+        if about is not None:
+            lines = [f"- {name.replace('_', ' ')}: {value}" for name, value in about.items()]
+            card = "\n".join([card + section, *lines, ""])
+    return card

@@ -20,6 +20,7 @@ from torch.nn.functional import normalize
 
 from umpteen.data.texts import Texts, TextsWriter
 from umpteen.errors import BadInput, DamagedModel
+from umpteen.search.index import LiveVectors, exact_search
 from umpteen.search.ranking import NO_LABEL, Ranking, top_k, values_at
 
 MEMORY_FILE, TEXTS = "memory.safetensors", "texts"
@@ -37,21 +38,24 @@ def weigh(nearest: Ranking, temperature: float) -> NDArray[np.float32]:
 class Memory:
     """Vectors of texts, and which labels each of them has."""
 
-    vectors: Tensor  # [N, d], of the query tower
+    vectors: Tensor  # [N, d], of the query tower, in half precision: mapped, if they were read from a folder
     labels: csr_array  # [N, L], 1 where a text has a label
     texts: Texts | None = None  # [N], if they may be shown
 
     @classmethod
     def of(cls, vectors: Tensor, relevant: csr_array, texts: Texts | None = None) -> "Memory":
-        """The memory of these texts; it has the vectors at the precision in which it is kept."""
+        """The memory of these texts."""
         stored = relevant.copy()  # the dataset's own is not ours to change
         stored.data = (stored.data > 0).astype(np.float32)
         stored.eliminate_zeros()
-        return cls(vectors.half().float(), stored, texts)
+        return cls(vectors.half(), stored, texts)
 
     def nearest(self, queries: Tensor, count: int, excluding: csr_array | None = None) -> Ranking:
         """The nearest texts of each query; pairs of a query and a text that are stored in `excluding` are left out."""
-        return top_k(queries, self.vectors, min(count, len(self.vectors)), excluding=excluding)
+        count = min(count, len(self.vectors))
+        if excluding is not None:
+            return top_k(queries, self.vectors, count, excluding=excluding)
+        return exact_search(queries, LiveVectors(self.vectors), count)
 
     def same(self, texts: Sequence[str]) -> csr_array:
         """Which of these texts are among the remembered ones."""  # [n, N]
@@ -100,7 +104,7 @@ class Memory:
 
     def save(self, folder: Path) -> None:
         tensors = {
-            "vectors": self.vectors.half().contiguous(),
+            "vectors": self.vectors.contiguous(),
             "starts": torch.from_numpy(self.labels.indptr.astype(np.int64)),
             "labels": torch.from_numpy(self.labels.indices.astype(np.int32)),
         }
@@ -122,7 +126,7 @@ class Memory:
         texts = Texts.open(folder, TEXTS) if (folder / f"{TEXTS}.sha256").exists() else None
         if texts is not None and (len(texts) != len(vectors) or (texts.byte_lengths() < 0).any()):
             raise ValueError(f"{len(texts):,} texts are kept of {len(vectors):,} that are remembered, or end early")
-        return cls(vectors.float(), known, texts)
+        return cls(vectors, known, texts)
 
 
 TEMPERATURE, WEIGHT = 0.07, 4.0  # chosen on validation of wordnet-nouns (docs/results/notebook.md)

@@ -26,6 +26,7 @@ from umpteen.search.ranking import NO_LABEL, Ranking, require_searchable, top_k
 
 _FEW_QUERIES = 32
 _SCORES_AT_ONCE = 2**24  # 64 MB
+_HALVES_AT_A_TIME = 512  # vectors: as float32 they stay in the processor's own memory
 _BLOCK = 256  # labels whose largest score is compared first
 Rows = NDArray[np.int64]
 _NONE: Rows = np.empty(0, dtype=np.int64)
@@ -304,11 +305,12 @@ def _best(queries: Tensor, vectors: Tensor, k: int, hidden: Rows) -> tuple[Rows,
     if len(queries) > _FEW_QUERIES or len(queries) * len(vectors) > _SCORES_AT_ONCE:
         ranking = top_k(queries, vectors, k, hidden=hidden)
         return ranking.rows.astype(np.int64), ranking.scores
+    tile = len(vectors) if vectors.dtype == torch.float32 else _HALVES_AT_A_TIME
     with torch.no_grad():
         if len(queries) == 1:
-            scores = torch.mv(vectors.float(), queries[0])[None]
+            scores = torch.cat([torch.mv(part.float(), queries[0]) for part in torch.split(vectors, tile)])[None]
         else:
-            scores = torch.mm(queries, vectors.float().T)
+            scores = torch.cat([torch.mm(queries, part.float().T) for part in torch.split(vectors, tile)], 1)
         if len(hidden):
             scores.index_fill_(1, torch.from_numpy(hidden), -torch.inf)
     return best_of_each(scores.numpy(), k)

@@ -9,7 +9,7 @@ const ABOUT = {
   k: "",
   f1: "As many as were best on texts held out of training: the greatest F1.",
   coverage: "As many as hold nearly all right labels of texts held out of training.",
-  precision: "As many as can be given so that this share of them is right.",
+  precision: "As many as can be given so that this share of them is right, as held-out texts promise.",
 };
 
 /** Calls back when something else is to be asked, and when only the threshold moved. */
@@ -54,9 +54,10 @@ function adapt() {
   tell();
 }
 
-/** No precision can be asked for that was not reached on held-out texts. */
+/** No precision can be asked for that is not promised. */
 function limit() {
-  const best = service.report.calibration?.precision?.at(-1)?.precision ?? 1;
+  const best = service.report.calibration?.precision?.at(-1)?.precision ?? 0;
+  at("mode").querySelector("[value=precision]").hidden = best === 0;
   at("precision").max = String(Math.max(1, Math.floor(100 * best)));
   at("precision").min = String(Math.min(50, Number(at("precision").max) - 1));
   tell();

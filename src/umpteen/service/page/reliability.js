@@ -62,16 +62,17 @@ function diagram(bins, raw) {
   );
 }
 
-function summary({ figures = {}, held_out: heldOut }) {
+function summary({ figures = {}, held_out: heldOut, confidence }) {
   return definitions({
     "expected calibration error": figures.ece === undefined ? null : brief(figures.ece),
     "of the scores themselves": figures.ece_raw === undefined ? null : brief(figures.ece_raw),
     "measured over": figures.over ?? null,
     "held out": heldOut?.said ?? heldOut,
+    "confidence in a promised precision": confidence === undefined ? null : percent(confidence),
   });
 }
 
-/** The lowest threshold that reached a precision, as `predict --precision` takes it. */
+/** The lowest threshold that promises a precision, as `predict --precision` takes it. */
 function thresholds(steps) {
   const rows = PRECISIONS.map((wanted) => [wanted, steps.find((step) => step.precision >= wanted)]).filter(([, step]) => step);
   if (!rows.length) return null;
