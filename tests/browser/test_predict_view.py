@@ -32,10 +32,6 @@ def opened(watched: Watched, shared: Running) -> Page:
     return page
 
 
-def first(page: Page) -> str:
-    return page.locator(f"{RESULTS} .text > span").first.inner_text()
-
-
 def test_labels_appear_while_typing(watched: Watched, shared: Running) -> None:
     page = watched(shared.url)
     expect(page.locator("#text")).to_be_focused()
