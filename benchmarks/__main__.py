@@ -66,6 +66,19 @@ def promises(texts: int, times: int, confidence: float, as_json: bool) -> None:
 
 
 @benchmarks.command()
+@click.option("--texts", default=1_000_000, show_default=True, help="That are remembered.")
+@click.option("--dimension", default=512, show_default=True)
+@click.option("--repeats", default=3, show_default=True, help="Alternating turns; the least counts.")
+@click.option("--kind", help="A FAISS index beside them, for instance faiss-ivfpq.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def memory(texts: int, dimension: int, repeats: int, kind: str | None, as_json: bool) -> None:
+    """Neighbours among many remembered texts, by halves mapped from the folder and by a copy in float32."""
+    from benchmarks.memory import run
+
+    _print(run(texts=texts, dimension=dimension, repeats=repeats, kind=kind), as_json)
+
+
+@benchmarks.command()
 @click.option("--labels", default=600, show_default=True)
 @click.option("--weights", default=6_000, show_default=True, help="Of each label.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
