@@ -187,8 +187,8 @@ def test_verify_says_that_a_whole_model_is_whole(folder: Path) -> None:
 
 
 def test_every_recipe_is_listed_with_a_line_about_it() -> None:
-    lines = command("recipe", "list").out.splitlines()
-    assert [line.split()[0] for line in lines] == names()
+    lines = [line for line in command("recipe", "list").out.splitlines() if line.startswith("  ")]
+    assert sorted(line.split()[0] for line in lines) == names()  # each once, below the name of its group
     assert all(len(line.split()) > 4 for line in lines)
 
 
