@@ -1,11 +1,11 @@
-"""Figures as SVG and PNG, of named points or of courses; without matplotlib there are none.
+"""Figures as SVG and PNG, of named points; without matplotlib there are none.
 
 Everything is drawn on a canvas of its own, so that the backend of the calling program is left alone, and the same
 numbers give the same bytes.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -58,22 +58,6 @@ class Points:
         if self.log_x:
             axes.set_xscale("log")
         axes.margins(0.15)
-
-
-def draw_courses(
-    courses: Mapping[str, Sequence[tuple[float, float]]], figure: Any, *, x: str, y: str, title: str
-) -> None:
-    """A line for each course, through its places and values."""
-    axes = bare_axes(figure)
-    for number, (name, course) in enumerate(courses.items()):
-        size = 7 if len(course) == 1 else 4
-        axes.plot(*zip(*course, strict=True), label=name, color=colour_of(number), lw=2, marker="o", markersize=size)
-    axes.set(xlabel=x, ylabel=y)
-    axes.margins(x=0.02)
-    axes.ticklabel_format(useOffset=False, axis="y")
-    axes.locator_params(axis="x", nbins=8, integer=True)
-    legend_below(figure, axes)
-    figure.suptitle(title, fontsize=11)
 
 
 def bare_axes(figure: Any, place: Any = 111) -> Any:
