@@ -168,7 +168,6 @@ def tune(
     help="What a process may hold; by default what this machine has available, shared by the processes.",
 )
 @option("--processes", type=click.IntRange(1), default=1, help="Processes that share the labels.")
-@click.option("--verify", "verified", is_flag=True, help="Then run 20 steps and compare; nothing is written.")
 @JSON
 def plan(recipe: str, source: str | None, overrides: tuple[str, ...], as_json: bool, **asked: Any) -> None:
     """Tell what training by RECIPE will cost here, before it starts: memory, time, and where it goes."""
@@ -202,12 +201,6 @@ def _show(plan: dict[str, Any]) -> None:
     lines.append(("the run", duration(plan["seconds_total"]), f"{plan['steps']:,} steps"))
     names, values, notes = zip(*lines, strict=True)
     show_table({"": names, "cost": values, "of that": notes}, title=f"predicted{each}", words=("", "of that"))
-    if "memory_ratio" in plan:
-        say(
-            f"measured: {plan['measured_memory_gb']:.2f} GB, {plan['measured_seconds_per_step']:.3g} s a step; "
-            f"predicted ÷ measured: memory {plan['memory_ratio']:.2f}, time {plan['time_ratio']:.2f} "
-            f"(processor time {plan['processor_time_ratio']:.2f})"
-        )
 
 
 COLOURS = {"ok": "green", "failed": "bold red", "skipped": "yellow"}
