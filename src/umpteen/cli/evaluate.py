@@ -1,4 +1,4 @@
-"""`umpteen evaluate`, `compare`, `verify` and `negatives`: what models are worth, and whether one is whole."""
+"""`umpteen evaluate`, `compare` and `verify`: what models are worth, and whether one is whole."""
 
 from functools import partial
 from pathlib import Path
@@ -226,41 +226,3 @@ def verify(model: Path) -> None:
     if problems:
         raise DamagedModel("; ".join(problems))
     say(f"{model} is whole")
-
-
-@cli.command()
-@MODEL
-@DATA
-@option("--split", type=click.Choice(["train", "validation", "test"]), default="train")
-@option("--shortlist", default=100, help="Labels mined per query.")
-@option("--margin", default=0.0, help="Suspected is what scores above a query's best positive less this.")
-@option("--top", default=20, help="Labels in the table.")
-@click.option("--output", type=PATH, help="Every suspect as a line of JSON, with its texts.")
-@JSON
-def negatives(model: Path, source: str, split: str, top: int, output: Path | None, as_json: bool, **asked: Any) -> None:
-    """Mine hard negatives with MODEL on DATA and list those that are probably unlabelled positives."""
-    from umpteen.files.storage import write_atomically
-    from umpteen.model.classifier import Classifier
-    from umpteen.model.correcting import audit_negatives
-
-    with Watch(quiet=as_json) as watch:
-        dataset = watch.open_dataset(source)
-        classifier = Classifier.load(model, index=False)
-        found = audit_negatives(classifier, dataset, split, progress=partial(watch, "mining"), **asked)
-    if output is not None:
-        write_atomically(output, "".join(f"{line}\n" for line in found.lines()))
-    summary, labels = found.summary(), found.most_frequent(top)
-    if as_json:
-        given = {"model": str(model), "data": dataset.name, "split": split, **asked}
-        say_json({**given, **summary, "labels": labels})
-        return
-    counts = {name: [f"{label[name]:,}" for label in labels] for name in ("suspected", "given")}
-    texts = [f"{label['text']}  [{label['key']}]" for label in labels]
-    show_table({"label": texts, **counts}, title="Labels most often suspected of missing")
-    less = f" less {asked['margin']:g}" if asked["margin"] else ""
-    say(f"suspects are mined negatives that score above their query's best positive{less}")
-    tell(False, summary)
-    if output is not None:
-        say(f"all of them, with their texts: {output}")
-    elif summary["suspects"]:
-        say("--output FILE.jsonl lists them; pool.margin keeps them out of training (docs/explanation/negatives.md)")
