@@ -221,17 +221,6 @@ def test_data_is_converted_to_files_people_can_read(folder: Path, tmp_path: Path
     assert again.code == 2 and str(tmp_path / "native") in again.err
 
 
-def test_data_is_prepared_with_a_recipe_s_tokenizers(folder: Path) -> None:
-    outcome = command("data", "prepare", folder / "data", "--recipe", folder / "recipe.toml")
-    assert outcome.code == 0
-    counts = {line.split(":")[0]: line for line in outcome.out.splitlines()}
-    assert set(counts) == {"train", "test", "labels"}
-    assert (
-        "60 texts" in counts["train"]
-        and f"10 texts, {sum(len(text.split()) for text in LABELS)} tokens" in counts["labels"]
-    )
-
-
 def test_tuning_ranks_trials_on_validation_and_goes_on_after_a_kill(folder: Path, tmp_path: Path) -> None:
     output = tmp_path / "trials.jsonl"
     options = ("--try", "optimizer.learning_rate=0.03,1e-9", "--set", "training.steps=4", "--output", output, "--json")
