@@ -9,8 +9,11 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
-from umpteen.evaluation.figures import bare_axes, colour_of, legend_below, write_figure
+from umpteen.evaluation.figures import NO_FIGURE, bare_axes, colour_of, render
 from umpteen.files.progress import Notice
+from umpteen.files.storage import write_atomically
+
+_INCHES_OF_A_LETTER = 0.085
 
 
 class Curve(NamedTuple):
@@ -70,7 +73,12 @@ def draw(stem: Path, panels: Sequence[Panel], *, title: str, notice: Notice) -> 
     columns = min(2, len(panels))
     heights = [max(panel.height for panel in panels[at : at + columns]) for at in range(0, len(panels), columns)]
     size = (6.4 if columns == 1 else 4.6 * columns, sum(heights) + 0.6)
-    return write_figure(stem, partial(_draw_panels, panels, heights, title), size=size, notice=notice)
+    images = render(partial(_draw_panels, panels, heights, title), size=size)
+    for kind, image in images.items():
+        write_atomically(stem.with_suffix(f".{kind}"), image)
+    if not images:
+        notice(NO_FIGURE)
+    return [stem.with_suffix(f".{kind}") for kind in images]
 
 
 def _draw_panels(panels: Sequence[Panel], heights: Sequence[float], title: str, figure: Any) -> None:
@@ -82,7 +90,10 @@ def _draw_panels(panels: Sequence[Panel], heights: Sequence[float], title: str, 
         if names := tuple(axes.get_legend_handles_labels()[1]):
             shown[axes] = names
     if len(set(shown.values())) == 1:
-        legend_below(figure, next(iter(shown)))
+        handles, names = next(iter(shown)).get_legend_handles_labels()
+        room = int(figure.get_figwidth() / (_INCHES_OF_A_LETTER * (max(map(len, names)) + 7)))  # of names in a row
+        ncols = max(1, min(len(names), room))
+        figure.legend(handles, names, loc="outside lower center", ncols=ncols, frameon=False)
     else:
         for axes in shown:
             axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2, frameon=False, fontsize=8)

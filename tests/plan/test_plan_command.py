@@ -78,14 +78,7 @@ def test_a_suggestion_is_ready_to_be_set() -> None:
     )
 
 
-def test_verifying_compares_with_real_steps(recipe: Path) -> None:
-    outcome = command("plan", recipe, "--verify")
-    assert outcome.code == 0, outcome.err
-    assert "predicted ÷ measured: memory" in outcome.out
-
-
 def test_what_cannot_be_planned_is_refused(recipe: Path) -> None:
-    refused(command("plan", recipe, "--processes", "2", "--verify"), "leave --processes out")
     refused(command("plan", recipe, "--processes", "11"), "10 labels", "11 processes")
     refused(command("plan", recipe, "--data", recipe.parent / "nowhere"), "nowhere")
     refused(command("plan", recipe, "--set", "pool.name=batch"), "pool.name=all gives an upper bound")

@@ -1,6 +1,5 @@
 """Counts of several workers: together whichever is asked, and no worker's are lost with it."""
 
-import asyncio
 import os
 from contextlib import ExitStack
 from multiprocessing import Pipe
@@ -43,9 +42,9 @@ def test_whichever_worker_is_asked_tells_the_counts_of_all() -> None:
         worker.waiting.set(version)
         worker.labels.set(version)
         worker.index_away.set(version == 6)
-        asyncio.run(worker.tell())
+        worker.tell()
     for version, worker in enumerate(workers, start=5):
-        asyncio.run(worker.tell())
+        worker.tell()
         lines = told(worker)
         assert 'umpteen_requests_total{method="POST",route="/predict",status="200"} 3.0' in lines
         for other in (5, 6, 7):
@@ -61,7 +60,7 @@ def test_whichever_worker_is_asked_tells_the_counts_of_all() -> None:
 
 def test_our_own_counts_are_told_as_they_are_now() -> None:
     metrics = Metrics(Watched(1).exchange(0))
-    asyncio.run(metrics.tell())
+    metrics.tell()
     metrics.batch(1, 0.1)
     assert "umpteen_batch_texts_count 1.0" in told(metrics)
 
@@ -72,10 +71,10 @@ def test_a_worker_goes_on_from_the_counts_of_the_one_whose_place_it_takes() -> N
         worker = Metrics(watched.exchange(1), workers=2, before=watched.counts[1])
         worker.request("POST", "/predict", 200, 0.5)
         worker.version.set(7)
-        asyncio.run(worker.tell())
+        worker.tell()
     other = Metrics(watched.exchange(0), workers=2)
     other.version.set(9)
-    asyncio.run(other.tell())
+    other.tell()
     lines = told(other)
     assert 'umpteen_requests_total{method="POST",route="/predict",status="200"} 3.0' in lines
     assert 'umpteen_request_seconds_sum{route="/predict"} 1.5' in lines and "umpteen_label_version 7.0" in lines
@@ -87,7 +86,7 @@ def test_a_worker_that_nobody_watches_any_more_tells_what_it_last_heard() -> Non
 
     metrics = Metrics(ended, workers=2)
     metrics.batch(1, 0.1)
-    asyncio.run(metrics.tell())
+    metrics.tell()
     assert "umpteen_batch_texts_count 1.0" in told(metrics)
 
 
@@ -97,7 +96,7 @@ def test_what_many_workers_counted_has_room_in_the_pipe_of_one_that_is_stopped()
     for route in range(20):
         for status in (200, 404, 422, 429, 503):
             worker.request("POST", f"/a/route/of/the/service/{route}", status, 0.25)
-    worker.tell_now()
+    worker.tell()
     workers: list[_Worker] = []
     theirs: list[Connection] = []
 

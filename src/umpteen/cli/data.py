@@ -1,39 +1,16 @@
-"""`umpteen data` and `umpteen recipe`: datasets read, checked, described and converted; the settings that ship."""
+"""`umpteen data` and `umpteen recipe`: datasets described and converted; the settings that ship."""
 
 from functools import partial
 from pathlib import Path
 
 import click
 
-from umpteen.cli.main import DATA, JSON, PATH, Watch, cli, option, say, settings, tell
+from umpteen.cli.main import DATA, JSON, PATH, Watch, cli, say, settings, tell
 
 
 @cli.group()
 def data() -> None:
-    """Prepare, describe and convert datasets."""
-
-
-@data.command()
-@DATA
-@option("--recipe", "recipe_name", default="wordnet-nouns", help="Whose tokenizers and lengths to use.")
-@settings("Override a setting of the recipe.")
-def prepare(source: str, recipe_name: str, overrides: tuple[str, ...]) -> None:
-    """Read DATA and tokenise it once, in parallel; a stopped run goes on where it was."""
-    import numpy as np
-
-    from umpteen.config.recipes import resolve
-    from umpteen.encoders.encoder import tokens_for
-    from umpteen.encoders.towers import Towers, with_lengths
-    from umpteen.parallel.world import Shard, World
-
-    config = resolve(recipe_name, overrides, source)
-    with Watch() as watch:
-        dataset = watch.open_dataset(config.data.source)
-        towers = Towers.build(with_lengths(config.encoder, dataset), config.seed, Shard(World(), len(dataset.labels)))
-        parts = [(name, split.texts, towers.query) for name, split in dataset.splits().items()]
-        for name, texts, tower in (*parts, ("labels", dataset.labels.texts, towers.label)):
-            table = tokens_for(tower, texts, np.arange(len(texts)), progress=partial(watch, name))
-            say(f"{name}: {len(table):,} texts, {int(table.lengths.sum()):,} tokens")
+    """Describe and convert datasets."""
 
 
 @data.command()

@@ -1,4 +1,4 @@
-"""`umpteen evaluate`, `compare`, `verify` and `negatives`: what models are worth, and whether one is whole."""
+"""`umpteen evaluate`, `compare` and `verify`: what models are worth, and whether one is whole."""
 
 from functools import partial
 from pathlib import Path
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 @click.option("--propensity", nargs=2, type=float, help="A and B of PSP and PSnDCG.  [default: the recipe's, 0.55 1.5]")
 @click.option("--as-published", is_flag=True, help="Count queries without positives and filtered pairs as missed.")
 @NO_RANKER
-@click.option("--ensemble", is_flag=True, help="Evaluate the mean of the models' scores instead of each.")
 @click.option("--predictions", type=PATH, help="Save the top-k scores as scipy CSR (.npz).")
 @JSON
 def evaluate(
@@ -48,7 +47,6 @@ def evaluate(
     split: str | None,
     at: tuple[int, ...],
     no_ranker: bool,
-    ensemble: bool,
     predictions: Path | None,
     as_json: bool,
     **asked: Any,
@@ -61,12 +59,11 @@ def evaluate(
     from umpteen.data.formats.columns import parting
     from umpteen.errors import BadInput
     from umpteen.model.classifier import Classifier
-    from umpteen.model.evaluate import compare_models, evaluate_ensemble, evaluate_model, report_by_origin
+    from umpteen.model.evaluate import compare_models, evaluate_model, report_by_origin
 
-    beside = len(models) > 1 and not ensemble
-    by_origin: dict[str, dict[str, Any]] = {}  # seen and unseen labels apart, if there are any of the latter
+    beside = len(models) > 1
     if beside and predictions is not None:
-        raise BadInput("--predictions saves one ranking; give one model, or --ensemble")
+        raise BadInput("--predictions saves one ranking; give one model")
     with Watch(quiet=as_json) as watch:
         classifiers = [Classifier.load(model, ranker=not no_ranker, index=False) for model in models]
         labels = classifiers[0].labels.count()
@@ -88,11 +85,10 @@ def evaluate(
         asked |= {"at": at} if at else {}
         if beside:
             reports, differences = compare_models(classifiers, dataset, split, **asked)
-        elif ensemble:
-            report, ranking = evaluate_ensemble(classifiers, dataset, split, **asked)
         else:
             report, ranking = evaluate_model(classifiers[0], dataset, split, **asked)
             del asked["as_published"]
+            # Seen and unseen labels apart, if there are any of the latter.
             by_origin = report_by_origin(classifiers[0], dataset, split, ranking, **asked)
     shown = SHOWN if not at else tuple(f"{name}@{k}" for k in at for name in ("P", "nDCG", "PSP", "PSnDCG", "R"))
     about: dict[str, Any] = {"data": dataset.name, "split": split}
@@ -110,12 +106,11 @@ def evaluate(
             show_differences(found, shown, title=f"minus {names[0]}, paired")
         return
     if as_json:
-        named = {"ensemble": names} if ensemble else {"model": names[0]}
-        say_json({**named, **about, **report.to_dict(), **({"by_origin": by_origin} if by_origin else {})})
+        about = {"model": names[0], **about, **report.to_dict()}
+        say_json(about | ({"by_origin": by_origin} if by_origin else {}))
     else:
-        name = f"mean of {', '.join(names)}" if ensemble else names[0]
         where = dataset.name if dataset.is_one_file else f"{dataset.name} {split}"
-        _tell(name, where, report, by_origin, shown)
+        _tell(names[0], where, report, by_origin, shown)
     if predictions is not None:
         ranking.save(predictions)  # last: a full disk must not cost the figures
 
@@ -231,41 +226,3 @@ def verify(model: Path) -> None:
     if problems:
         raise DamagedModel("; ".join(problems))
     say(f"{model} is whole")
-
-
-@cli.command()
-@MODEL
-@DATA
-@option("--split", type=click.Choice(["train", "validation", "test"]), default="train")
-@option("--shortlist", default=100, help="Labels mined per query.")
-@option("--margin", default=0.0, help="Suspected is what scores above a query's best positive less this.")
-@option("--top", default=20, help="Labels in the table.")
-@click.option("--output", type=PATH, help="Every suspect as a line of JSON, with its texts.")
-@JSON
-def negatives(model: Path, source: str, split: str, top: int, output: Path | None, as_json: bool, **asked: Any) -> None:
-    """Mine hard negatives with MODEL on DATA and list those that are probably unlabelled positives."""
-    from umpteen.files.storage import write_atomically
-    from umpteen.model.classifier import Classifier
-    from umpteen.model.correcting import audit_negatives
-
-    with Watch(quiet=as_json) as watch:
-        dataset = watch.open_dataset(source)
-        classifier = Classifier.load(model, index=False)
-        found = audit_negatives(classifier, dataset, split, progress=partial(watch, "mining"), **asked)
-    if output is not None:
-        write_atomically(output, "".join(f"{line}\n" for line in found.lines()))
-    summary, labels = found.summary(), found.most_frequent(top)
-    if as_json:
-        given = {"model": str(model), "data": dataset.name, "split": split, **asked}
-        say_json({**given, **summary, "labels": labels})
-        return
-    counts = {name: [f"{label[name]:,}" for label in labels] for name in ("suspected", "given")}
-    texts = [f"{label['text']}  [{label['key']}]" for label in labels]
-    show_table({"label": texts, **counts}, title="Labels most often suspected of missing")
-    less = f" less {asked['margin']:g}" if asked["margin"] else ""
-    say(f"suspects are mined negatives that score above their query's best positive{less}")
-    tell(False, summary)
-    if output is not None:
-        say(f"all of them, with their texts: {output}")
-    elif summary["suspects"]:
-        say("--output FILE.jsonl lists them; pool.margin keeps them out of training (docs/explanation/negatives.md)")

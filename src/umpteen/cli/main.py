@@ -35,17 +35,6 @@ def cli() -> None:
     """
 
 
-@cli.command()
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion(shell: str) -> None:
-    """Print the completion script of a shell: eval "$(umpteen completion bash)"."""
-    from click.shell_completion import get_completion_class
-
-    kind = get_completion_class(shell)
-    assert kind is not None
-    click.echo(kind(cli, {}, "umpteen", "_UMPTEEN_COMPLETE").source())
-
-
 def main(command: click.Command = cli, name: str = "umpteen") -> None:
     """Runs a command; an error the user can mend is one line on stderr and exit code 2."""
     keep_freed_memory()

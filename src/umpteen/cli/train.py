@@ -1,9 +1,7 @@
-"""`umpteen train`, `tune`, `plan`, `doctor` and `curves`: a run, what it will cost, what is wrong, how it went."""
+"""`umpteen train`, `tune`, `plan` and `doctor`: a run, which settings, what it will cost, what is wrong."""
 
-import json
 import os
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +22,7 @@ from umpteen.cli.main import (
     show_metrics,
     show_table,
 )
-from umpteen.errors import BadFile, BadInput
+from umpteen.errors import BadInput
 
 LAUNCHED = "TORCHELASTIC_RUN_ID"  # what torch's launcher tells every process it starts
 
@@ -170,7 +168,6 @@ def tune(
     help="What a process may hold; by default what this machine has available, shared by the processes.",
 )
 @option("--processes", type=click.IntRange(1), default=1, help="Processes that share the labels.")
-@click.option("--verify", "verified", is_flag=True, help="Then run 20 steps and compare; nothing is written.")
 @JSON
 def plan(recipe: str, source: str | None, overrides: tuple[str, ...], as_json: bool, **asked: Any) -> None:
     """Tell what training by RECIPE will cost here, before it starts: memory, time, and where it goes."""
@@ -204,12 +201,6 @@ def _show(plan: dict[str, Any]) -> None:
     lines.append(("the run", duration(plan["seconds_total"]), f"{plan['steps']:,} steps"))
     names, values, notes = zip(*lines, strict=True)
     show_table({"": names, "cost": values, "of that": notes}, title=f"predicted{each}", words=("", "of that"))
-    if "memory_ratio" in plan:
-        say(
-            f"measured: {plan['measured_memory_gb']:.2f} GB, {plan['measured_seconds_per_step']:.3g} s a step; "
-            f"predicted ÷ measured: memory {plan['memory_ratio']:.2f}, time {plan['time_ratio']:.2f} "
-            f"(processor time {plan['processor_time_ratio']:.2f})"
-        )
 
 
 COLOURS = {"ok": "green", "failed": "bold red", "skipped": "yellow"}
@@ -244,61 +235,3 @@ def doctor(recipe: str, source: str | None, overrides: tuple[str, ...], as_json:
         show_table(columns, words=("check", "what was found"))
         say(f"failed: {', '.join(failed)}" if failed else "all is well")
     sys.exit(1 if failed else 0)
-
-
-CLOCKS = {
-    "step": (1, "step"),
-    "seconds": (60, "minutes of training"),
-    "processor_seconds": (60, "processor minutes of training"),
-}
-
-
-@cli.command()
-@click.argument("runs", nargs=-1, required=True, type=PATH)
-@option("--metric", default="nDCG@5")
-@option("--against", "clock", type=click.Choice(list(CLOCKS)), default="seconds")
-@click.option("--output", type=PATH, help="Where to draw: writes OUTPUT.svg and OUTPUT.png.")
-@JSON
-def curves(runs: tuple[Path, ...], metric: str, clock: str, output: Path | None, as_json: bool) -> None:
-    """Show the validation METRIC of RUNS, finished or under way, through their training."""
-    from umpteen.evaluation.figures import draw_courses, write_figure
-
-    unit, against = CLOCKS[clock]
-    courses = {
-        run.name: [(record[clock] / unit, record["metrics"][metric]) for record in _evaluations(run, metric)]
-        for run in runs
-    }
-    if as_json:
-        results = [{"run": name, "course": course} for name, course in courses.items()]
-        say_json({"metric": metric, "against": against, "results": results})
-    else:
-        for name, course in courses.items():
-            say(name, bold=True)
-            for place, value in course:
-                say(f"  {against} {place:10,.1f}   {metric} {value:6.2f}")
-    if output is not None:
-        drawn = partial(draw_courses, courses, x=against, y=f"{metric} (%)", title=f"{metric} on validation")
-        write_figure(output, drawn, size=(6.4, 4.0), notice=partial(say, err=True))
-
-
-def _evaluations(run: Path, metric: str) -> list[dict[str, Any]]:
-    """What a run's log says of each evaluation on validation."""
-    from umpteen.model.folder import MANIFEST, ModelFolder
-
-    trained = ModelFolder(run).trained if (run / MANIFEST).is_file() else run
-    logs = [folder / "metrics.jsonl" for folder in (Path(f"{run}.training"), trained)]
-    log = next(filter(Path.is_file, logs), None)
-    if log is None:
-        raise BadInput(f"there is no run at {run}: neither {logs[0]} nor {logs[1]} exists")
-    records = []
-    for number, line in enumerate(log.read_text(encoding="utf-8").splitlines(), 1):
-        try:
-            records.append(json.loads(line))
-        except ValueError:
-            raise BadFile(log, "is not JSON; was the log edited?", line=number) from None
-    evaluations = [record for record in records if "metrics" in record]
-    if not evaluations:
-        raise BadInput(f"{run} was never evaluated on validation; there is no curve (was it a final fit?)")
-    if metric not in evaluations[0]["metrics"]:
-        raise BadInput(f"{run} has no {metric}; it has {', '.join(evaluations[0]['metrics'])}")
-    return evaluations

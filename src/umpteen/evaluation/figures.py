@@ -1,25 +1,20 @@
-"""Figures as SVG and PNG, of named points or of courses; without matplotlib there are none.
+"""Figures as SVG and PNG, of named points; without matplotlib there are none.
 
 Everything is drawn on a canvas of its own, so that the backend of the calling program is left alone, and the same
 numbers give the same bytes.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from io import BytesIO
-from pathlib import Path
 from typing import Any, NamedTuple
-
-from umpteen.files.progress import Notice
-from umpteen.files.storage import write_atomically
 
 # Apart in hue and in lightness, so that they stay apart in grey and for the colour-blind.
 COLOURS = ("#0b5fa5", "#d9730d", "#4f8a10", "#7a3e9d", "#8c6d1f", "#555555", "#c2185b", "#1a9aa8")
 NO_FIGURE = "no figure: matplotlib is not installed (pip install 'umpteen[plots]'); the numbers are complete"
-_INCHES_OF_A_LETTER = 0.085
 # Where a name may stand beside its point, the usual place first: alignment, and points to the right and up.
 _CORNERS = [(side, over, up) for up in (4, -11, 15, -22, 26, -33) for side, over in (("left", 5), ("right", -5))]
 
@@ -60,22 +55,6 @@ class Points:
         axes.margins(0.15)
 
 
-def draw_courses(
-    courses: Mapping[str, Sequence[tuple[float, float]]], figure: Any, *, x: str, y: str, title: str
-) -> None:
-    """A line for each course, through its places and values."""
-    axes = bare_axes(figure)
-    for number, (name, course) in enumerate(courses.items()):
-        size = 7 if len(course) == 1 else 4
-        axes.plot(*zip(*course, strict=True), label=name, color=colour_of(number), lw=2, marker="o", markersize=size)
-    axes.set(xlabel=x, ylabel=y)
-    axes.margins(x=0.02)
-    axes.ticklabel_format(useOffset=False, axis="y")
-    axes.locator_params(axis="x", nbins=8, integer=True)
-    legend_below(figure, axes)
-    figure.suptitle(title, fontsize=11)
-
-
 def bare_axes(figure: Any, place: Any = 111) -> Any:
     """Axes with a grid behind, and no frame."""
     axes = figure.add_subplot(place)
@@ -83,14 +62,6 @@ def bare_axes(figure: Any, place: Any = 111) -> Any:
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     return axes
-
-
-def legend_below(figure: Any, axes: Any) -> None:
-    """The names of what these axes show, as many in a row as there is room for."""
-    handles, names = axes.get_legend_handles_labels()
-    room = int(figure.get_figwidth() / (_INCHES_OF_A_LETTER * (max(map(len, names)) + 7)))
-    ncols = max(1, min(len(names), room))
-    figure.legend(handles, names, loc="outside lower center", ncols=ncols, frameon=False)
 
 
 def render(draw: Draw, *, size: tuple[float, float], kinds: Sequence[str] = ("svg", "png")) -> dict[str, bytes]:
@@ -133,16 +104,6 @@ def _keep_names_apart(axes: Any) -> None:
     for name in (text for text in axes.texts if not text.get_in_layout()):
         trouble(name, min(_CORNERS, key=partial(trouble, name)))  # of equals the first
         taken.append(name.get_window_extent())
-
-
-def write_figure(stem: Path, draw: Draw, *, size: tuple[float, float], notice: Notice) -> list[Path]:
-    """STEM.svg and STEM.png of what is drawn."""
-    images = render(draw, size=size)
-    for kind, image in images.items():
-        write_atomically(stem.with_suffix(f".{kind}"), image)
-    if not images:
-        notice(NO_FIGURE)
-    return [stem.with_suffix(f".{kind}") for kind in images]
 
 
 def inline(svg: str, prefix: str) -> str:

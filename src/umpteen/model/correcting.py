@@ -1,10 +1,8 @@
 """For people who correct a model or its data: corrections read, examples written, what is worth a look first.
 
-Of texts: those of which the model is least certain. Certainty, of a calibrated model, is the expected share of right
+That are the texts of which the model is least certain. Certainty, of a calibrated model, is the expected share of right
 decisions about a text's first labels, each of which is given if it is right more often than not; else the widest gap
-between neighbours among the first scores. Of labels: probable unlabelled positives, which nobody gave a query and the
-model scores above all those somebody did. Real catalogues are full of them, and mined as negatives they teach the model
-to forget what it found.
+between neighbours among the first scores.
 """
 
 import hashlib
@@ -12,7 +10,6 @@ import itertools
 import json
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,17 +22,13 @@ from umpteen.data.dataset import Dataset, write_native
 from umpteen.data.formats.columns import columns_of, guessed_separator, parting
 from umpteen.data.formats.reading import ENDINGS, BadRow, InputRows, Row, list_of, read_records, string
 from umpteen.data.labels import LabelCatalogue, Relevance, Split
-from umpteen.encoders.encoder import encode_tokens, tokens_for
 from umpteen.errors import BadFile, BadInput
 from umpteen.files.progress import Advance, Notice
 from umpteen.files.storage import write_atomically
 from umpteen.model.catalogue import open_labels
 from umpteen.model.changes import Example
 from umpteen.model.classifier import USUAL_K, Classifier
-from umpteen.model.evaluate import in_rows_of, split_of
 from umpteen.model.examples import LiveExamples, open_examples
-from umpteen.parallel.world import Shard, World
-from umpteen.search.ranking import NO_LABEL, best_known, top_k
 
 WRONG = "wrong"  # the column of labels that are
 LOOKED_AT = 1000  # rows, to make out columns
@@ -193,104 +186,3 @@ def review(
         if progress is not None:
             progress(rows.position, rows.size)
     return found
-
-
-BLOCK = 16_384  # queries searched at once
-
-
-@dataclass(frozen=True)
-class Audit:
-    """The suspects, each a mined negative that scores above its query's best positive less the margin."""
-
-    labels: LabelCatalogue
-    split: Split
-    queries: int  # that have a positive
-    mined: int
-    query: NDArray[np.int64]  # [suspects], ascending
-    label: NDArray[np.int64]
-    score: NDArray[np.float32]
-    best_positive: NDArray[np.float32]
-
-    def most_frequent(self, count: int) -> list[dict[str, Any]]:
-        """The labels that are suspected most often, with how often they are given."""
-        suspected = np.bincount(self.label, minlength=len(self.labels))
-        given = self.split.relevance.label_counts()
-        rows = np.argsort(-suspected, kind="stable")[:count]
-        return [
-            {
-                "key": self.labels.keys[row],
-                "text": self.labels.texts[row],
-                "suspected": int(suspected[row]),
-                "given": int(given[row]),
-            }
-            for row in rows.tolist()
-            if suspected[row]
-        ]
-
-    def summary(self) -> dict[str, Any]:
-        return {
-            "queries": self.queries,
-            "mined": self.mined,
-            "suspects": len(self.query),
-            "suspect_percent": round(100 * len(self.query) / max(1, self.mined), 3),
-            "queries_with_suspects": len(np.unique(self.query)),
-        }
-
-    def lines(self) -> Iterator[str]:
-        """One JSON object a suspect, the clearest of each query first."""
-        for place in np.lexsort((-self.score, self.query)).tolist():
-            query, label = int(self.query[place]), int(self.label[place])
-            given = np.setdiff1d(self.split.relevance.of(query), self.split.filtered.of(query))
-            yield json.dumps(
-                {
-                    "query": query,
-                    "text": self.split.texts[query],
-                    "label": self.labels.keys[label],
-                    "label_text": self.labels.texts[label],
-                    "score": round(float(self.score[place]), 4),
-                    "best_positive_score": round(float(self.best_positive[place]), 4),
-                    "positives": [self.labels.keys[row] for row in given.tolist()],
-                },
-                ensure_ascii=False,
-            )
-
-
-def audit_negatives(
-    classifier: Classifier,
-    dataset: Dataset,
-    split: str = "train",
-    *,
-    shortlist: int = 100,
-    margin: float = 0.0,
-    progress: Advance | None = None,
-) -> Audit:
-    """The suspects among each query's `shortlist` best labels that are neither relevant nor filtered.
-
-    Queries without a positive have nothing to compare with and are left out.
-    """
-    dataset = in_rows_of(classifier, dataset)
-    judged = split_of(dataset, split)
-    if shortlist > len(dataset.labels):
-        raise BadInput(f"--shortlist {shortlist}: there are only {len(dataset.labels):,} labels; ask for fewer")
-    relevant = judged.relevance.without(judged.filtered)
-    known = relevant.either(judged.filtered)
-    tower = classifier.towers.query
-    tokens = tokens_for(tower, judged.texts)
-    everyone = Shard(World(), len(dataset.labels))
-    found: list[tuple[NDArray[Any], ...]] = []
-    mined = 0
-    for start in range(0, len(judged), BLOCK):
-        rows = np.arange(start, min(start + BLOCK, len(judged)))
-        vectors = encode_tokens(tower, tokens.take(rows))
-        excluded = known.take(rows).matrix
-        ranking = top_k(vectors, classifier.vectors, shortlist, excluding=excluded, hidden=classifier.hidden)
-        best = best_known(vectors, classifier.vectors, relevant.take(rows).matrix, everyone)
-        real = (ranking.rows != NO_LABEL) & np.isfinite(best)[:, None]
-        query, place = np.nonzero(real & (ranking.scores > best[:, None] - margin))
-        mined += int(real.sum())
-        found.append((query + start, ranking.rows[query, place], ranking.scores[query, place], best[query]))
-        if progress is not None:
-            progress(int(rows[-1]) + 1, len(judged))
-    query, label, score, best = (np.concatenate(parts) for parts in zip(*found, strict=True))
-    answerable = int((np.diff(relevant.matrix.indptr) > 0).sum())
-    return Audit(dataset.labels, judged, answerable, mined, query, label.astype(np.int64), score, best)

@@ -25,14 +25,11 @@ from umpteen.errors import BadConfig, BadInput
 from umpteen.files.progress import Progress
 from umpteen.objectives.losses import build_objective
 from umpteen.objectives.scores import even_tile
-from umpteen.parallel.allocator import keep_freed_memory
-from umpteen.parallel.children import run_in_world
 from umpteen.parallel.meter import Meter, Seconds, timed
 from umpteen.parallel.world import Shard, World, cores
 from umpteen.search.ranking import Ranking, top_k
 from umpteen.training.build import Run, build_run, pick_device
 from umpteen.training.negatives.mined import Bank
-from umpteen.training.observer import Silence
 from umpteen.training.optimizer import set_learning_rate
 from umpteen.training.step import TrainingData, TrainingStep
 
@@ -49,7 +46,6 @@ FIRST_TOKENS = 4096  # of the smallest part that is measured
 LONG = 2.0  # seconds, on the clock or of processors; after a step that takes longer, nothing larger is measured
 REPEAT_SECONDS, REPEATS = 4.0, 12  # what takes less is measured more than once
 QUERIES_SEARCHED, LABELS_SEARCHED = 2048, 8192
-STEPS, VERIFY_SECONDS = 20, 86_400.0  # real steps, where a plan is verified, and the most that they may take
 
 
 def on_line(points: Sequence[tuple[float, Numbers]], size: float) -> Numbers:
@@ -217,45 +213,6 @@ def _search(run: Run, meter: Meter) -> tuple[Seconds, Seconds, int]:
     return search, report, max(0, meter.peak() - before)
 
 
-class Measured(NamedTuple):
-    """What real steps took."""
-
-    step: Seconds  # the median one
-    evaluation: Seconds  # nothing if there is none
-    memory: int  # bytes at most held, evaluation included
-
-
-def verify(config: RunConfig) -> Measured:
-    """Runs the recipe's first steps and the evaluation after them in a process of their own, and measures both."""
-    measured: Measured = run_in_world(1, _take_steps, config, seconds=VERIFY_SECONDS)[0]
-    return measured
-
-
-def _take_steps(world: World, config: RunConfig) -> Measured:
-    keep_freed_memory()  # as the process that trains does
-    clocks = _Clocks()
-    training = config.training.model_copy(update={"steps": STEPS, "minutes": None})
-    run = build_run(config.model_copy(update={"training": training}), workspace=None, observer=clocks)
-    run.loop.run()
-    steps = np.diff(np.stack(clocks.steps), axis=0)[1:]  # the first one also makes the optimizer's state
-    return Measured(np.median(steps, axis=0), clocks.evaluation, Meter(next(run.towers.parameters()).device).peak())
-
-
-class _Clocks(Silence):
-    """Collects the seconds of each step, and of the evaluation after the last."""
-
-    def __init__(self) -> None:
-        self._stepped_at = self.evaluation = np.zeros(2)
-        self.steps = [np.zeros(2)]
-
-    def stepped(self, record: dict[str, Any]) -> None:
-        self.steps.append(np.array([record["seconds"], record["processor_seconds"]]))
-        self._stepped_at = np.array([time.perf_counter(), time.process_time()])
-
-    def evaluated(self, record: dict[str, Any]) -> None:
-        self.evaluation = np.array([time.perf_counter(), time.process_time()]) - self._stepped_at
-
-
 class Sizes(NamedTuple):
     """The settings that trade memory against speed."""
 
@@ -342,21 +299,16 @@ def _halves(number: int, smallest: int) -> Iterator[int]:
         number //= 2
 
 
-def make_plan(
-    config: RunConfig, *, memory_gb: float | None, processes: int, verified: bool, progress: Progress
-) -> dict[str, Any]:
-    """Measures for some seconds and predicts the rest; `verified` runs some real steps afterwards.
+def make_plan(config: RunConfig, *, memory_gb: float | None, processes: int, progress: Progress) -> dict[str, Any]:
+    """Measures for some seconds and predicts the rest; the keys are those of docs/how-to/planning.md.
 
     `memory_gb` is what a process may hold; without it, what the machine has available, shared by the processes.
-    The keys are those of docs/how-to/planning.md.
     """
     if config.pool.name not in ("all", "bank"):
         raise BadConfig(
             f'pool.name = "{config.pool.name}": a plan is made for steps over all labels; --set pool.name=all gives '
             "an upper bound"
         )
-    if verified and processes > 1:
-        raise BadInput("--verify runs one process; leave --processes out")
     meter = Meter(pick_device(config.training.device))
     limit = meter.available() // processes if memory_gb is None else int(memory_gb * 1e9)
     run = build_run(config, workspace=None, progress=progress)
@@ -412,7 +364,7 @@ def make_plan(
             sizes, lambda each: predicted(each).peak, limit, usual_tile=usual, longest=longest_text
         )
         plan["suggestion"] = changes(sizes, fitting)
-    return plan | (compared(prediction, verify(config)) if verified else {})
+    return plan
 
 
 def changes(before: Sizes, after: Sizes | None) -> dict[str, int | None] | None:
@@ -421,23 +373,6 @@ def changes(before: Sizes, after: Sizes | None) -> dict[str, int | None] | None:
         return None
     pairs = zip(Sizes._fields, before, after, strict=True)
     return {f"training.{name}": new for name, old, new in pairs if new != old}
-
-
-def compared(prediction: Prediction, measured: Measured) -> dict[str, float]:
-    """What was measured, and predicted ÷ measured of what the measured run does: it saves nothing."""
-    peak = max(size for phase, size in prediction.memory.items() if phase != "saving")
-    clock, processor = (prediction.step / measured.step).tolist()
-    found = {
-        "measured_memory_gb": measured.memory / 1e9,
-        "measured_seconds_per_step": float(measured.step[0]),
-        "measured_processor_seconds_per_step": float(measured.step[1]),
-        "memory_ratio": peak / measured.memory,
-        "time_ratio": clock,
-        "processor_time_ratio": processor,
-    }
-    if measured.evaluation.any():
-        found["evaluation_ratio"] = float(prediction.evaluation[0] / measured.evaluation[0])
-    return found
 
 
 def advice(plan: dict[str, Any]) -> str:

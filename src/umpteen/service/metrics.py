@@ -23,7 +23,6 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
-_PATIENCE = 1.0  # seconds, with who watches the workers
 _TEXTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 # How what several workers say is one number, ours first; counts are summed.
 _GAUGES: dict[str, Callable[[list[float]], float]] = {
@@ -43,7 +42,6 @@ class Metrics(Collector):
     def __init__(self, exchange: Exchange | None = None, *, workers: int = 1, before: Counts | None = None) -> None:
         self._exchange = exchange
         self._others: Counts = {}
-        self._telling: asyncio.Future[None] | None = None
         self._before = without_gauges(before or {})
         self._ours = ours = CollectorRegistry()
         requests = Counter(
@@ -77,15 +75,8 @@ class Metrics(Collector):
         self._batch_texts.observe(texts)
         self._batch_seconds.observe(seconds)
 
-    async def tell(self) -> None:
-        """Lets the other workers know, and whoever takes this one's place; who watches may be slow to answer."""
-        with suppress(TimeoutError):
-            if self._telling is not None and not self._telling.done():
-                await asyncio.wait_for(asyncio.shield(self._telling), _PATIENCE)
-            self._telling = asyncio.ensure_future(asyncio.to_thread(self.tell_now))
-            await asyncio.wait_for(asyncio.shield(self._telling), _PATIENCE)
-
-    def tell_now(self) -> None:
+    def tell(self) -> None:
+        """Lets the other workers know, and whoever takes this one's place; hears what they counted."""
         if self._exchange is not None:
             with suppress(OSError, EOFError):  # who watches has ended, and soon this worker will
                 self._others = self._exchange(self._counted())

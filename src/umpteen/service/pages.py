@@ -96,7 +96,6 @@ def add_about(app: FastAPI, service: Service) -> None:
         summary="Counters for Prometheus",
     )
     async def metrics() -> Response:
-        await service.metrics.tell()  # and hear what the others counted
         return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
 

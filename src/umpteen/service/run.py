@@ -200,7 +200,7 @@ def _work(served: _Served, before: Counts, news: Connection) -> None:
             )
         try_out(classifier.index, classifier.towers.dimension)
         metrics = Metrics(exchange, workers=settings.workers, before=before)
-        serve_here(create_app(classifier, settings, metrics), listener, metrics.tell_now)
+        serve_here(create_app(classifier, settings, metrics), listener, metrics.tell)
     except UmpteenError as problem:
         news.send(str(problem))
 

@@ -54,7 +54,8 @@ class Service:
         torch.set_num_threads(self.settings.threads or 1)  # of this thread, in which short work is done
         await self.batcher.alone(partial(self._with_what_follows, lambda: None))
         await self.batcher.alone(self.batcher.measure)
-        looks = (self._refresh, self._keep_measured, self.metrics.tell)  # apart: each may take long while many ask
+        tell = partial(asyncio.to_thread, self.metrics.tell)
+        looks = (self._refresh, self._keep_measured, tell)  # apart: each may take long while many ask
         self._watching = [asyncio.create_task(self._watch(look)) for look in looks]
         self.ready = True
         self._log_labels("ready")
@@ -70,7 +71,6 @@ class Service:
         self.batcher.end()
         await asyncio.to_thread(self.batcher.stop)
         self.classifier.index.close()
-        await self.metrics.tell()
         self.log.event("stopped")
 
     async def _watch(self, look: Callable[[], Awaitable[None]]) -> None:
