@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 @click.option("--propensity", nargs=2, type=float, help="A and B of PSP and PSnDCG.  [default: the recipe's, 0.55 1.5]")
 @click.option("--as-published", is_flag=True, help="Count queries without positives and filtered pairs as missed.")
 @NO_RANKER
+@click.option("--ensemble", is_flag=True, help="Evaluate the mean of the models' scores instead of each.")
 @click.option("--predictions", type=PATH, help="Save the top-k scores as scipy CSR (.npz).")
 @JSON
 def evaluate(
@@ -47,6 +48,7 @@ def evaluate(
     split: str | None,
     at: tuple[int, ...],
     no_ranker: bool,
+    ensemble: bool,
     predictions: Path | None,
     as_json: bool,
     **asked: Any,
@@ -59,11 +61,12 @@ def evaluate(
     from umpteen.data.formats.columns import parting
     from umpteen.errors import BadInput
     from umpteen.model.classifier import Classifier
-    from umpteen.model.evaluate import compare_models, evaluate_model, report_by_origin
+    from umpteen.model.evaluate import compare_models, evaluate_ensemble, evaluate_model, report_by_origin
 
-    beside = len(models) > 1
+    beside = len(models) > 1 and not ensemble
+    by_origin: dict[str, dict[str, Any]] = {}  # seen and unseen labels apart, if there are any of the latter
     if beside and predictions is not None:
-        raise BadInput("--predictions saves one ranking; give one model")
+        raise BadInput("--predictions saves one ranking; give one model, or --ensemble")
     with Watch(quiet=as_json) as watch:
         classifiers = [Classifier.load(model, ranker=not no_ranker, index=False) for model in models]
         labels = classifiers[0].labels.count()
@@ -85,10 +88,11 @@ def evaluate(
         asked |= {"at": at} if at else {}
         if beside:
             reports, differences = compare_models(classifiers, dataset, split, **asked)
+        elif ensemble:
+            report, ranking = evaluate_ensemble(classifiers, dataset, split, **asked)
         else:
             report, ranking = evaluate_model(classifiers[0], dataset, split, **asked)
             del asked["as_published"]
-            # Seen and unseen labels apart, if there are any of the latter.
             by_origin = report_by_origin(classifiers[0], dataset, split, ranking, **asked)
     shown = SHOWN if not at else tuple(f"{name}@{k}" for k in at for name in ("P", "nDCG", "PSP", "PSnDCG", "R"))
     about: dict[str, Any] = {"data": dataset.name, "split": split}
@@ -106,11 +110,12 @@ def evaluate(
             show_differences(found, shown, title=f"minus {names[0]}, paired")
         return
     if as_json:
-        about = {"model": names[0], **about, **report.to_dict()}
-        say_json(about | ({"by_origin": by_origin} if by_origin else {}))
+        named = {"ensemble": names} if ensemble else {"model": names[0]}
+        say_json({**named, **about, **report.to_dict(), **({"by_origin": by_origin} if by_origin else {})})
     else:
+        name = f"mean of {', '.join(names)}" if ensemble else names[0]
         where = dataset.name if dataset.is_one_file else f"{dataset.name} {split}"
-        _tell(names[0], where, report, by_origin, shown)
+        _tell(name, where, report, by_origin, shown)
     if predictions is not None:
         ranking.save(predictions)  # last: a full disk must not cost the figures
 

@@ -1,4 +1,4 @@
-"""Evaluates saved models on a dataset, one or several beside each other; labels are matched by key."""
+"""Evaluates saved models on a dataset, one, several beside each other, or averaged; labels are matched by key."""
 
 import tomllib
 from collections.abc import Sequence
@@ -6,17 +6,20 @@ from dataclasses import replace
 from typing import Any, Protocol, TypedDict, Unpack
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
+from torch import Tensor
 
 from umpteen.calibration.calibration import Calibration, evaluate_calibration
 from umpteen.data.dataset import Dataset, Split
 from umpteen.data.labels import Relevance
+from umpteen.encoders.encoder import encode_texts
 from umpteen.encoders.towers import Towers
 from umpteen.errors import BadInput
 from umpteen.evaluation.report import USUAL, USUAL_KS, Difference, Evaluator, Report, paired_differences
 from umpteen.model.labels import TRAINED, LiveLabels
-from umpteen.search.ranking import Ranking
+from umpteen.search.ranking import Ranking, top_k
 
 
 class Judged(Protocol):
@@ -24,6 +27,9 @@ class Judged(Protocol):
 
     towers: Towers
     labels: LiveLabels
+    vectors: Tensor
+    hidden: NDArray[np.int64]
+    has_ranker: bool
     calibration: Calibration | None
     recipe: str | None
     data: dict[str, Any]
@@ -93,6 +99,27 @@ def compare_models(
     return reports, [paired_differences(other.terms, reports[0].terms) for other in reports[1:]]
 
 
+def evaluate_ensemble(
+    classifiers: Sequence[Judged], dataset: Dataset, split: str = "test", **how: Unpack[How]
+) -> tuple[Report, Ranking]:
+    """The report and ranking of several dual encoders whose scores are averaged; rows and A and B are the first's.
+
+    The mean of inner products is the inner product of concatenated vectors, so exact search works as ever.
+    """
+    first = classifiers[0]
+    if any(classifier.has_ranker for classifier in classifiers):
+        raise BadInput(
+            "one of the models has a ranker, and only dual encoders can be averaged; --no-ranker leaves it out"
+        )
+    labels = torch.cat([classifier.vectors[_rows_as_in(first, classifier)] for classifier in classifiers], 1)
+    evaluator = evaluator_of(first, dataset, split, **how)
+    queries = [encode_texts(classifier.towers.query, evaluator.split.texts) for classifier in classifiers]
+    mean = torch.cat(queries, 1).float() / len(classifiers)
+    filtered = evaluator.split.filtered.matrix
+    ranking = top_k(mean, labels, max(evaluator.at), excluding=filtered, hidden=first.hidden)
+    return evaluator.report(ranking), ranking
+
+
 def evaluator_of(
     classifier: Judged,
     dataset: Dataset,
@@ -126,6 +153,19 @@ def split_of(dataset: Dataset, name: str) -> Split:
     if name not in splits:
         raise BadInput(f"{dataset.name} has no {name} split; it has {' and '.join(splits)}")
     return splits[name]
+
+
+def _rows_as_in(first: Judged, other: Judged) -> Tensor:
+    """Where the other model keeps the vector of each of the first one's labels; retired ones have any."""
+    wanted, known = (
+        {labels.keys[row]: row for row in np.flatnonzero(labels.active).tolist()}
+        for labels in (first.labels, other.labels)
+    )
+    missing = [key for key in wanted if key not in known]
+    if missing or len(known) != len(wanted):
+        which = f"{missing[0]!r} is missing" if missing else f"{len(known):,} against {len(wanted):,}"
+        raise BadInput(f"models that are averaged must have the same labels, but {which}; train them on the same data")
+    return torch.tensor([known.get(key, 0) for key in first.labels.keys])
 
 
 def propensity_of_recipe(classifier: Judged) -> tuple[float, float]:
