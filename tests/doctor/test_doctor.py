@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from miniature import Outcome, command, write_recipe
+from miniature import Outcome, command, write_miniature, write_recipe
 from umpteen.config.recipes import resolve
 from umpteen.config.settings import RunConfig
 from umpteen.doctor import checks as agreement
@@ -68,6 +68,20 @@ def test_a_sound_recipe_passes_every_check_on_real_processes(tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("no_processes")
+@pytest.mark.parametrize("towers", ["shared", "separate"])
+def test_a_bank_is_held_against_the_exact_gradient(tmp_path: Path, towers: str) -> None:
+    write_miniature(tmp_path / "data", queries=3)  # which do not have all 10 labels
+    recipe = write_recipe(tmp_path, "pool.name=bank", towers=towers)
+    details = {}
+    for renewed in (0, 10):
+        outcome = command("doctor", recipe, "--json", "--set", f"pool.renewed={renewed}", "--set", "pool.sampled=1")
+        assert statuses(outcome) == dict.fromkeys([*NAMES, "kept vectors"], "ok")
+        details[renewed] = checks_of(outcome)["kept vectors"]["detail"]
+    assert details[10].count("cosine 1.000, 1.00 times as long") == (1 if towers == "shared" else 2)
+    assert "cosine 0." in details[0]
+
+
+@pytest.mark.usefixtures("no_processes")
 @pytest.mark.parametrize(
     "settings",
     [
@@ -76,7 +90,6 @@ def test_a_sound_recipe_passes_every_check_on_real_processes(tmp_path: Path) -> 
         ("objective.name=soft_top_k", "objective.mask_unsampled=true", "objective.k=1"),
         ("objective.name=one_vs_all",),
         ("objective.name=one_vs_all", "objective.logit_bias=-3"),
-        ("pool.name=bank",),
     ],
 )
 def test_every_objective_of_a_transformer_passes(tmp_path: Path, settings: tuple[str, ...]) -> None:

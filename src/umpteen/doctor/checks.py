@@ -20,8 +20,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import cosine_similarity
 
-from umpteen.config.settings import RunConfig, StaticTower, TextTower, TransformerTower
+from umpteen.config.settings import BankPool, RunConfig, StaticTower, TextTower, TransformerTower
 from umpteen.data.dataset import Dataset, Split, open_dataset
 from umpteen.data.labels import EpochSampler, Relevance
 from umpteen.data.prepared import cache_folder
@@ -40,6 +41,7 @@ from umpteen.parallel.children import run_in_world
 from umpteen.parallel.meter import Meter
 from umpteen.parallel.world import Shard, World, cores, undivided
 from umpteen.training.build import build_optimizer, pick_device
+from umpteen.training.negatives.mined import Bank
 from umpteen.training.step import TrainingData, TrainingStep
 from umpteen.version import __version__
 
@@ -50,6 +52,7 @@ STATIC_TOKENS = 16 * TOKENS
 LIMIT = 1e-8  # rounding in float64 stays a thousand times below it
 SMALL = 1e-3  # of the largest gradient; what is smaller is judged as if it were this large
 PARTS = 4  # micro-batches and tiles, at least
+STEPS = 12  # after which a bank is looked at
 BUCKETS = 1024  # of bigrams: more take memory, and compute the same
 BYTES_A_WEIGHT = 100  # by rule of thumb: three times its 8 bytes in three processes, and a transformer's graph
 
@@ -171,8 +174,43 @@ def exact_towers(config: RunConfig, sample: Sample) -> Towers:
     return towers.double().eval()
 
 
+def with_kept_vectors(config: RunConfig, sample: Sample) -> str:
+    """How near a bank's gradients come to the exact ones after some steps on the sample, by direction and length."""
+    assert isinstance(config.pool, BankPool)
+    with undivided():
+        towers, queries = exact_towers(config, sample), np.arange(len(sample.data.queries))
+        step, shard = step_of(config, towers, sample, World()), Shard(World(), len(sample.data.labels))
+        bank = step.pool = Bank(towers, sample.data, shard, config.pool, step.config, step.objective)
+        bank.prepare(0)
+        for number in range(STEPS):
+            step.optimizer.zero_grad(set_to_none=True)
+            step.gradients(queries[number % min(PARTS, len(queries)) :: PARTS], step=number, seed=config.seed)
+            step.optimizer.step()
+        towers.zero_grad(set_to_none=True)
+        outcome = step.gradients(queries, step=STEPS, seed=config.seed)
+        ours, step.pool = _taken_gradients(towers), None
+        step.gradients(queries, step=STEPS, seed=config.seed)
+        exact = _taken_gradients(towers)
+    found = []
+    for tower, words in (("query.", "one tower" if towers.shared else "queries"), ("label_tower.", "labels")):
+        names = [name for name in exact if name.startswith(tower)]
+        if names:
+            mine, right = (torch.cat([each[name].flatten() for name in names]) for each in (ours, exact))
+            length = float(mine.norm() / right.norm())
+            found.append(f"{words}: cosine {float(cosine_similarity(mine, right, 0)):.3f}, {length:.2f} times as long")
+    share, age = outcome.replay["replayed"], outcome.pool["staleness"]
+    return f"after {STEPS} steps, {share:.0%} of {sample} encoded, {age:.1f} steps old; {'; '.join(found)}"
+
+
 def by_step(config: RunConfig, towers: Towers, sample: Sample, world: World) -> Outcome:
-    """As training computes it, all labels encoded, in several micro-batches and tiles."""
+    """As training computes it, all labels encoded."""
+    step = step_of(config, towers, sample, world)
+    loss = step.gradients(np.arange(len(sample.data.queries)), step=0, seed=config.seed).loss
+    return Outcome(loss, _taken_gradients(towers, world))
+
+
+def step_of(config: RunConfig, towers: Towers, sample: Sample, world: World) -> TrainingStep:
+    """The step of training, in several micro-batches and tiles."""
     data, labels = sample.data, len(sample.data.labels)
     tokens = int(data.queries.lengths.sum() + data.labels.lengths.sum())
     own = {
@@ -182,9 +220,7 @@ def by_step(config: RunConfig, towers: Towers, sample: Sample, world: World) -> 
     }
     config = config.model_copy(update={"training": config.training.model_copy(update=own)})
     objective = build_objective(config.objective, labels)
-    step = TrainingStep(towers, data, objective, build_optimizer(config, towers), config, world=world)
-    loss = step.gradients(np.arange(len(data.queries)), step=0, seed=config.seed).loss
-    return Outcome(loss, _taken_gradients(towers, world))
+    return TrainingStep(towers, data, objective, build_optimizer(config, towers), config, world=world)
 
 
 def by_formula(config: RunConfig, towers: Towers, sample: Sample) -> Outcome:
@@ -281,6 +317,8 @@ def examine(config: RunConfig, progress: Progress = lambda name, done, total: No
         "naive formula": lambda: with_naive_formula(patient.config, patient.sample),
         "two processes": lambda: on_two_processes(patient.config, patient.sample),
     }
+    if config.pool.name == "bank":
+        every["kept vectors"] = lambda: with_kept_vectors(patient.config, patient.sample)
     for number, (name, check) in enumerate(every.items()):
         progress(name, number, len(every))
         yield look(name, check)
