@@ -57,11 +57,10 @@ def read(folder: Path, into: Builder) -> None:
 def read_queries(splits: Mapping[str, Path], into: Builder, records: Records = read_records) -> None:
     """The queries of all splits; `records` gives the rows of a split's path.
 
-    Where labels have no file of their own, they are known by name alone: those that some query has, in the order in
-    which they come.
+    Where labels have no file of their own, they are known by name alone: those that some query has, or ignores, in the
+    order in which they come.
     """
     named, cut = into.labels_are_named, None
-    later: list[tuple[str, int, str, Place]] = []  # ignored labels that nobody has had so far
     for split, path in splits.items():
         into.begin(split, path)
         rows = records(path, into.advance)
@@ -80,19 +79,14 @@ def read_queries(splits: Mapping[str, Path], into: Builder, records: Records = r
             for field in () if named else record:  # a table of somebody else's may have any column
                 if meant := _meant(field):
                     raise at.error(f"field {field!r} is unknown; did you mean {meant!r}?")
-            keys = list_of("strings", record, "labels", at)
-            for key in keys if named else ():
+            keys, ignored = list_of("strings", record, "labels", at), _optional("strings", record, "ignore", at) or []
+            for key in (*keys, *ignored) if named else ():
                 if key not in into.row_of:
                     into.add_label(key, key.replace("_", " "), at)
             labels = [into.label_row(key, at, hint) for key in keys]
             query = into.add_query(string(record, "text", at), labels, _optional("numbers", record, "weights", at), at)
-            for key in _optional("strings", record, "ignore", at) or ():
-                if named and key not in into.row_of:
-                    later.append((split, query, key, at))
-                else:
-                    into.ignore(query, into.label_row(key, at, hint), at)
-    for split, query, key, at in later:
-        into.ignore(query, into.label_row(key, at), at, split)
+            for key in ignored:
+                into.ignore(query, into.label_row(key, at, hint), at)
 
 
 def _optional(kind: str, record: Record, field: str, at: Place) -> list[Any] | None:
