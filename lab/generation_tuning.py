@@ -65,12 +65,12 @@ def fine_tune(
             state.step += 1
             progress(state.step, steps)
             if state.step % per_epoch == 0:
-                _validate(writer, validation, budget, state, checkpoints)
+                _validate(writer, validation, budget, state)
             if state.step % per_epoch == 0 or stop.signal:
                 checkpoints.save(state)
             if stop.signal:
                 raise Stopped(f"stopped and saved after step {state.step:,}", signal=stop.signal)
-    checkpoints.load_best(state.best_sha256 or "")
+    checkpoints.load_best()
     return state
 
 
@@ -88,15 +88,12 @@ def _step(writer: Writer, optimizer: AdamW, batch: Sequence[Example], seed: int)
     optimizer.step()
 
 
-def _validate(
-    writer: Writer, validation: Sequence[Example], budget: Budget, state: TrainState, checkpoints: Checkpoints
-) -> None:
-    """Notes the loss; the lowest so far leaves its weights in the workspace."""
+def _validate(writer: Writer, validation: Sequence[Example], budget: Budget, state: TrainState) -> None:
+    """Notes the loss; the checkpoint that follows keeps the weights of the lowest so far."""
     value = validation_loss(writer, validation, budget.batch_size)
     state.evaluations.append({"step": state.step, "loss": round(value, 4)})
     if state.best_value is None or value < state.best_value:
         state.best_value, state.best_step, state.evaluations_since_best = value, state.step, 0
-        state.best_sha256 = checkpoints.save_best()
     else:
         state.evaluations_since_best += 1
         state.stopped_early = state.evaluations_since_best >= budget.patience

@@ -43,10 +43,11 @@ def test_wordnet_nouns_keeps_the_order_and_the_keys_of_its_source(wordnet: Datas
     assert wordnet.test.texts[1] == "gingerbread man: gingerbread cut in the shape of a person"
 
 
-def test_every_query_of_wordnet_nouns_that_is_a_label_ignores_it(wordnet: Dataset) -> None:
-    found = [one for one in describe(wordnet)["suspicious"] if one["count"]]
-    assert {one["kind"] for one in found} == {"queries_that_are_labels"}
-    assert all(one["note"].endswith("0 neither") for one in found)
+def test_every_query_of_wordnet_nouns_that_is_a_label_ignores_it_and_nothing_else_is_suspicious(
+    wordnet: Dataset,
+) -> None:
+    assert set(wordnet.train.texts) & set(wordnet.labels.texts)
+    assert [one["kind"] for one in describe(wordnet)["suspicious"] if one["count"]] == []
 
 
 def test_the_licence_notice_ships_with_the_data() -> None:

@@ -58,13 +58,12 @@ def test_every_suspicious_thing_is_found_with_its_row() -> None:
     assert rows(finding(found, "queries_that_are_labels", "train")) == [3]
 
 
-def test_queries_that_are_labels_are_told_apart_by_how_they_are_covered() -> None:
+def test_queries_that_are_labels_are_suspicious_if_they_neither_have_nor_ignore_one() -> None:
     texts = ["cat", "cat", "cat", "dog", "no label"]
     found = describe(dataset(split(texts, [[1], [0], [1], [1], [0]], [[0, 2], [2], [0], [], []])))
     same = finding(found, "queries_that_are_labels", "train")
-    assert (same["count"], rows(same)) == (4, [1, 2, 3])
     # 1: both cats ignored; 2: one right, one ignored; 3: the second cat is neither; 4: dog is a right answer.
-    assert same["note"].startswith("1 ignore that label, 2 have it as a right answer, 1 neither")
+    assert (same["count"], rows(same)) == (1, [3]) and "label 'c': 'cat'" in same["examples"][0]["shown"]
 
 
 def test_people_read_only_what_was_found_and_machines_read_everything() -> None:

@@ -91,10 +91,18 @@ def test_a_mark_that_stands_in_a_key_does_not_separate(tmp_path: Path) -> None:
     assert rows_of(dataset) == [[0, 1], [0]]
 
 
-def test_the_separator_can_be_given(tmp_path: Path) -> None:
-    write_text(tmp_path / "set" / "dataset.toml", 'label_separator = " "')
-    dataset = table(tmp_path / "set", ["text,labels", "one,x|1  y;2"], labels=["key,text", "x|1,ex", "y;2,why"])
-    assert rows_of(dataset) == [[0, 1]]
+def test_keys_say_how_a_cell_falls_apart_whatever_marks_they_hold(tmp_path: Path) -> None:
+    labels = ["key,text", "x|1,ex", "y;2,why", '"z, 3",zed']
+    train = ["text,labels", 'one,"x|1,y;2"', 'two,"z, 3"', 'three,"z, 3;x|1"']
+    assert rows_of(table(tmp_path / "set", train, labels=labels)) == [[0, 1], [2], [0, 2]]
+    with pytest.raises(BadFile, match="line 5: label key 'x' is not among the labels"):
+        table(tmp_path / "unclear", [*train, "four,y;2|x|1"], labels=labels)
+
+
+def test_the_separator_can_be_said_of_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(BadFile, match=r"label key 'a / b' is not among the labels.*separator"):
+        table(tmp_path / "set", ["text,labels", "one,a / b"])
+    assert rows_of(open_dataset(f"{tmp_path / 'set'}?separator=/", cache=tmp_path / "cache")) == [[0, 1]]
 
 
 def test_a_cell_longer_than_the_csv_module_allows_is_read(tmp_path: Path) -> None:
@@ -185,7 +193,7 @@ def test_two_files_for_one_split_are_refused(tmp_path: Path) -> None:
         (["text,labels", "one, two,a"], 2, "has 3 cells but the header has 2; quote cells that hold ','"),
         (["text,labels", '"one" two,a'], 2, "breaks the quoting rules"),
         (["text,labels", "one,a", '"two,a'], 3, "breaks the quoting rules"),
-        (["text,labels", "one,a", "two,a b"], 3, "label key 'a b' is not among the labels.*label_separator"),
+        (["text,labels", "one,a", "two,a b"], 3, "label key 'a b' is not among the labels.*separator"),
         (["text,labels,weights", "one,a,much"], 2, "weight 'much' is not a number"),
         (["text,labels,weights", "one,a,nan"], 2, "weight nan"),
         (["text,labels,weights", "one,a|b,1"], 2, "2 labels but 1 weights"),
@@ -200,18 +208,13 @@ def test_a_broken_table_is_named_with_its_line(tmp_path: Path, rows: list[str], 
         table(tmp_path / "set", rows)
 
 
-def test_a_table_whose_keys_use_up_all_separators_asks_for_one(tmp_path: Path) -> None:
-    with pytest.raises(BadFile, match=r"train\.csv: .*both \| and ;.*label_separator"):
-        table(tmp_path / "set", ["text,labels", "one,a|b"], labels=["key,text", "a|b,x", "a;b,y"])
-
-
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
         ("name = ", "cannot be read as TOML"),
-        ('separator = "|"', "unknown setting 'separator'; known are name and label_separator"),
-        ("name = 3", "name = 3 must be a string"),
-        ('label_separator = ""', "label_separator = '' must be a string that is not empty"),
+        ('name = "a"\nlabel_separator = "|"', "may hold the dataset's name.* and nothing else"),
+        ("name = 3", "may hold the dataset's name, a string"),
+        ('name = ""', "may hold .* a string that is not empty"),
     ],
 )
 def test_a_broken_settings_file_is_refused(tmp_path: Path, content: str, problem: str) -> None:

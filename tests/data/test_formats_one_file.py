@@ -152,10 +152,13 @@ def test_cells_separated_otherwise_are_pointed_out(tmp_path: Path) -> None:
         opened(path)
 
 
-def test_columns_of_a_folder_cannot_be_said(tmp_path: Path) -> None:
-    write_text(tmp_path / "set" / "train.csv", "body,tags\nx,a\n")
-    with pytest.raises(BadInput, match="is a folder; call them text and labels"):
-        open_dataset(f"{tmp_path / 'set'}?text=body", cache=tmp_path / "cache")
+def test_columns_of_a_folder_can_be_said_if_its_format_has_some(tmp_path: Path) -> None:
+    write_text(tmp_path / "set" / "train.csv", "body,abstract,tags\nx,y,a\n")
+    dataset = open_dataset(f"{tmp_path / 'set'}?text=abstract", cache=tmp_path / "cache")
+    assert list(dataset.train.texts) == ["y"] and not dataset.is_one_file
+    write_text(tmp_path / "xc" / "trn_X_Y.txt", "1 1\n0:1\n")
+    with pytest.raises(BadInput, match="has no columns that could be named"):
+        open_dataset(f"{tmp_path / 'xc'}?text=abstract", cache=tmp_path / "cache")
 
 
 def test_equal_texts_stand_on_one_side_of_the_validation_split(tmp_path: Path) -> None:

@@ -12,9 +12,7 @@ import tracemalloc
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import scipy.sparse
 
 import umpteen.model.batch
 from miniature import command, listing, refused, trained
@@ -94,15 +92,6 @@ def test_fields_and_ids_are_taken_as_named(classifier: Classifier, tmp_path: Pat
     assert read(tmp_path / "two.jsonl")[0]["labels"] == expected(classifier, ["the fish of law"])[0]
 
 
-def test_a_matrix_has_a_row_for_each_text_and_the_scores_of_its_labels(classifier: Classifier, tmp_path: Path) -> None:
-    predict_file(classifier, write(tmp_path / "t.txt"), tmp_path / "out.npz", Wanted(k=3))
-    matrix = scipy.sparse.load_npz(tmp_path / "out.npz")
-    whole = classifier.rank(TEXTS, 3).to_csr()
-    assert matrix.shape == whole.shape == (23, len(classifier.labels)) and matrix.nnz == 69
-    assert np.array_equal(matrix.indices, whole.indices)
-    np.testing.assert_allclose(matrix.data, whole.data, atol=1e-6)
-
-
 def test_cells_and_texts_may_hold_line_ends_quotes_and_any_script(classifier: Classifier, tmp_path: Path) -> None:
     texts = ['a "law"\nof fish', "図書館, book\u2028tree", "x" * 200_000 + " dog"]
     lines = "".join(f'"{text.replace(chr(34), chr(34) * 2)}"\n' for text in texts)
@@ -120,7 +109,7 @@ class Killed(BaseException):
 
 
 def kill_at(chunk: int, monkeypatch: pytest.MonkeyPatch, *, within: bool) -> None:
-    """The process dies at a chunk: before it, or after its answers were written and before the state was."""
+    """The process dies at a chunk: before it, or after its answers were written."""
     real = umpteen.model.batch.Work.append
     count = 0
 
@@ -138,7 +127,7 @@ def kill_at(chunk: int, monkeypatch: pytest.MonkeyPatch, *, within: bool) -> Non
 
 @pytest.mark.parametrize("within", [False, True])
 @pytest.mark.parametrize("chunk", [1, 2, 5])
-@pytest.mark.parametrize("form", ["jsonl", "npz"])
+@pytest.mark.parametrize("form", ["jsonl", "csv"])
 def test_after_a_kill_the_output_is_that_of_an_unkilled_run(
     form: str, chunk: int, within: bool, classifier: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,34 +152,35 @@ def test_after_a_kill_the_output_is_that_of_an_unkilled_run(
     assert not folder_of(killed).exists()
 
 
-def test_a_kill_between_the_last_two_renames_loses_nothing(
+def test_a_kill_between_the_bad_rows_and_the_output_loses_nothing(
     classifier: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, output = write(tmp_path / "t.txt", [*TEXTS, " "]), tmp_path / "out.jsonl"
-    real = umpteen.model.batch._move
+    real = umpteen.model.batch.atomic_file
 
-    def dying(source: Path, target: Path) -> None:
+    def dying(target: Path) -> Any:
         if target == output:
             raise Killed
-        real(source, target)
+        return real(target)
 
     with monkeypatch.context() as patch:
-        patch.setattr(umpteen.model.batch, "_move", dying)
+        patch.setattr(umpteen.model.batch, "atomic_file", dying)
         with pytest.raises(Killed):
             predict_file(classifier, source, output, Wanted(skip_bad=True))
+    assert bad_rows_of(output).exists() and not output.exists()
     assert predict_file(classifier, source, output, Wanted(skip_bad=True), resume=True) is not None
     assert len(read(output)) == 23 and len(read(bad_rows_of(output))) == 1
     assert predict_file(classifier, source, output, Wanted(), resume=True) is None  # nothing is left to do
 
 
-# The command, killed by itself when the answers of its second chunk are written and not yet vouched for.
+# The command, killed by itself when the answers of its second chunk are written.
 KILLED = """
 import os, signal
 from umpteen.cli.main import main
 from umpteen.model.batch import Work
 append, chunks = Work.append, iter(range(1))
-def killed(work, content):
-    append(work, content)
+def killed(work, *given):
+    append(work, *given)
     next(chunks, None) is None and os.kill(os.getpid(), signal.SIGKILL)
 Work.append = killed
 main()
@@ -206,8 +196,8 @@ def test_a_killed_process_is_gone_on_with_from_the_command_line(
     arguments = ["predict", str(home / "model"), "--input", str(source), "--output", str(output)]
     ended = subprocess.run([sys.executable, "-c", KILLED, *arguments], stderr=subprocess.PIPE, check=False)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
-    assert json.loads((folder_of(output) / "progress.json").read_text())["texts"] == 4096
-    assert len(read(folder_of(output) / "answers.jsonl")) == 8192 and not output.exists()
+    done = [json.loads(chunk.read_text()) for chunk in sorted(folder_of(output).glob("*.chunk"))]
+    assert [chunk["state"]["texts"] for chunk in done] == [4096, 8192] and not output.exists()
     outcome = command(*arguments, "--resume", "--json")
     assert outcome.code == 0, outcome.err
     assert json.loads(outcome.out) == {
@@ -252,7 +242,7 @@ def test_blank_lines_at_the_end_are_no_reason_to_begin_again(
     source, output = write(tmp_path / name), tmp_path / "out.jsonl"
     source.write_bytes(source.read_bytes() + b"\n  \n\n" if name == "t.jsonl" else source.read_bytes() + b"\r\n\r\n")
 
-    def dying(work: Any, labels: int) -> None:
+    def dying(work: Any) -> None:
         raise Killed
 
     with monkeypatch.context() as patch:
@@ -365,14 +355,6 @@ def test_bytes_that_are_no_utf8_spoil_their_row_alone(name: str, classifier: Cla
     assert [answer["labels"] for answer in read(tmp_path / "out.jsonl")] == expected(classifier, ["law", "fish"])
 
 
-def test_skipped_rows_are_empty_rows_of_a_matrix(classifier: Classifier, tmp_path: Path) -> None:
-    (tmp_path / "t.txt").write_text("law\n\nfish\n" + "\n" * 7 + "tax\n")
-    predict_file(classifier, tmp_path / "t.txt", tmp_path / "out.npz", Wanted(k=2, skip_bad=True))
-    matrix = scipy.sparse.load_npz(tmp_path / "out.npz")
-    assert np.diff(matrix.indptr).tolist() == [2, 0, 2, *([0] * 7), 2]
-    assert len(read(tmp_path / "out.npz.bad.jsonl")) == 8
-
-
 def test_a_file_of_bad_rows_only_gives_an_empty_output(classifier: Classifier, tmp_path: Path) -> None:
     (tmp_path / "t.txt").write_text("\n\n")
     done = predict_file(classifier, tmp_path / "t.txt", tmp_path / "out.jsonl", Wanted(skip_bad=True))
@@ -403,8 +385,6 @@ def test_files_that_cannot_be_read_are_refused_by_name(home: Path, classifier: C
     (tmp_path / "folder.jsonl").mkdir()
     with pytest.raises(BadInput, match="is a folder"):
         predict_file(classifier, source, tmp_path / "folder.jsonl", Wanted())
-    with pytest.raises(BadInput, match="--id-field is for"):
-        predict_file(classifier, source, tmp_path / "out.npz", Wanted(id_field="id"))
     assert not output.exists()
 
 
@@ -477,12 +457,12 @@ def test_answers_that_got_lost_before_a_resume_are_refused_not_filled_up(
         kill_at(3, patch, within=False)
         with pytest.raises(Killed):
             predict_file(classifier, source, output, Wanted())
-    answers = folder_of(output) / "answers.jsonl"
+    first, second = sorted(folder_of(output).glob("*.chunk"))
     if left is None:
-        answers.unlink()
+        first.unlink()
     else:
-        os.truncate(answers, left)
-    with pytest.raises(BadInput, match=rf"answers\.jsonl: has {left or 0} of the .* bytes .*--overwrite"):
+        os.truncate(second, left)
+    with pytest.raises(BadInput, match=r"\d\.chunk: is lost or damaged .*--overwrite"):
         predict_file(classifier, source, output, Wanted(), resume=True)
     assert predict_file(classifier, source, output, Wanted(), overwrite=True) is not None
     assert [answer["labels"] for answer in read(output)] == expected(classifier)
@@ -533,21 +513,6 @@ def test_memory_does_not_grow_with_the_file(
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < 2 * peaks[0] and peaks[1] < source.stat().st_size / 2
-
-
-def test_memory_does_not_grow_with_the_matrix(
-    classifier: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(umpteen.model.batch, "TEXTS_AT_A_TIME", 500)
-    peaks = []
-    for count in (1000, 20_000):
-        source, output = write(tmp_path / f"{count}.txt", TEXTS[:20] * (count // 20)), tmp_path / f"{count}.npz"
-        tracemalloc.start()
-        predict_file(classifier, source, output, Wanted(k=10))
-        peaks.append(tracemalloc.get_traced_memory()[1])
-        tracemalloc.stop()
-    assert scipy.sparse.load_npz(output).nnz == 200_000
-    assert peaks[1] < 1.5 * peaks[0]
 
 
 def test_long_texts_make_smaller_chunks(

@@ -305,7 +305,12 @@ def test_a_stopped_call_goes_on_though_its_data_lies_elsewhere(tmp_path: Path, m
         fit(texts, LABELS * 12, **asked)
     with pytest.raises(Stopped, match="the same command goes on"):
         fit(texts, LABELS * 12, **asked, output=tmp_path / "model")
-    monkeypatch.setattr(Checkpoints, "save", lambda own, state, *rest: steps.append(state.step))
+
+    def counted(own: Checkpoints, state: TrainState, *rest: Any) -> None:
+        real(own, state, *rest)
+        steps.append(state.step)
+
+    monkeypatch.setattr(Checkpoints, "save", counted)
     fit(texts, LABELS * 12, **asked, output=tmp_path / "model")
     assert steps[:2] == [1, 1] and steps[2] == 2
 

@@ -449,14 +449,14 @@ def test_a_sync_leaves_an_index_alone_that_was_built_meanwhile(
     engine = tmp_path / "elsewhere.db"
     build_index(model, "milvus", recall=0.9, uri=believed(engine, monkeypatch))
     Classifier.load(model, index=False).add_labels({"late": "dog dog library"})
-    mark = MilvusIndex.mark
+    write = MilvusIndex.write
 
-    def meanwhile(index: MilvusIndex, now: Any) -> None:
-        mark(index, now)
+    def meanwhile(index: MilvusIndex, *given: Any) -> None:
+        write(index, *given)
         index.connection.close()
         build_index(model, "exact")
 
-    monkeypatch.setattr(MilvusIndex, "mark", meanwhile)
+    monkeypatch.setattr(MilvusIndex, "write", meanwhile)
     with pytest.raises(NotSaved, match=r"replaced meanwhile; what stands there now is as it was"):
         sync_index(model)
     assert Classifier.load(model).index.kind == "exact" and verify(model) == []
@@ -559,7 +559,7 @@ def test_an_embedded_milvus_is_opened_again_after_it_was_replaced_and_after_it_w
     third.add_labels({"late": "dog dog library"})
     sync_index(model)
     fourth = opened()
-    assert fourth.predict(["dog dog library"], 1)[0][0].key == "late" and fourth.index.waiting() == 0  # type: ignore[attr-defined]
+    assert fourth.predict(["dog dog library"], 1)[0][0].key == "late"
     remove_index(model)
     assert fourth.predict(["dog dog library"], 1)[0][0].key == "late" and len(parts_in(model)) == 1
     assert fourth.refresh() and fourth.index.kind == "exact"

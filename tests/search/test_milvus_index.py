@@ -68,7 +68,7 @@ def entities(index: MilvusIndex, expression: str) -> list[dict[str, object]]:
 
 @pytest.mark.parametrize(("lengths", "structure"), [(0.0, HNSW), (0.8, IVF_FLAT)], ids=["unit", "stretched"])
 def test_it_finds_what_a_full_sort_finds_before_and_after_changes(
-    lengths: float, structure: str, connection: MilvusConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lengths: float, structure: str, connection: MilvusConnection, tmp_path: Path
 ) -> None:
     base = with_twins(clustered(COUNT, 1, lengths=lengths))
     queries = clustered(40, 2)
@@ -81,7 +81,6 @@ def test_it_finds_what_a_full_sort_finds_before_and_after_changes(
     assert recall(found, queries, Truth(base)) >= 0.95
     settings = index.save(tmp_path)
 
-    monkeypatch.setattr("umpteen.search.milvus_index._FIRST_WAIT", 3600)  # nobody else tells it
     again = opened(connection, base, settings)
     truth = Truth(base)
     change(again, truth, lengths=lengths, labels=Keys(4))
@@ -89,8 +88,7 @@ def test_it_finds_what_a_full_sort_finds_before_and_after_changes(
         found = again.search(queries, 10)
         assert recall(found, queries, truth) >= 0.95
         scores_are_inner_products(found, queries, truth)
-        again.catch_up()
-    assert again.waiting() == 0 and again.version() == 4
+        again.write(np.arange(len(again.labels)), over(again.labels, Keys(4)))
     again.close()
 
 
@@ -99,7 +97,7 @@ def test_milvus_holds_keys_versions_and_who_is_retired(connection: MilvusConnect
     index = built(connection, base)
     remove(index, np.array([7]), Keys(4))
     add(index, np.array([5, 40]), clustered(2, 4).numpy(), Keys(4))
-    index.catch_up()
+    index.write(np.array([5, 7, 40]), over(index.labels, Keys(4)))
     assert entities(index, "row in [5, 6, 7, 40]") == [
         {"row": 5, "key": "key-5", "version": 4, "retired": False},
         {"row": 6, "key": "key-6", "version": 3, "retired": False},
@@ -112,85 +110,55 @@ def test_milvus_holds_keys_versions_and_who_is_retired(connection: MilvusConnect
     assert index.search(base[7:8], 1).rows.tolist() == [[7]]
 
 
-def test_what_a_crash_left_unmarked_is_written_again(
-    connection: MilvusConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    base = clustered(40, 5)
-    settings = built(connection, base).save(tmp_path)
-    new = clustered(2, 6).numpy()
-
-    def crashing(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    for interrupted in ("mark", "write"):  # rows written but no marker, then nothing written at all
-        later = opened(connection, base, settings)
-        add(later, np.array([0, 40]), new, Keys(4))
-        with monkeypatch.context() as patch:
-            patch.setattr(MilvusIndex, interrupted, crashing)
-            with pytest.raises(KeyboardInterrupt):
-                later.catch_up()
-        assert later.waiting() == 2 and later.version() == 3
-
-    after = opened(connection, base, settings)
-    add(after, np.array([0, 40]), new, Keys(4))
-    after.catch_up()
-    assert after.version() == 4 and after.waiting() == 0
-    assert [one["row"] for one in entities(after, "row in [0, 40]")] == [0, 40]
-    assert after.search(torch.from_numpy(new), 1).rows.tolist() == [[0], [40]]
-
-
-def test_the_marker_never_names_a_version_whose_rows_are_not_there(
-    connection: MilvusConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    base = clustered(40, 5)
-    index = opened(connection, base, built(connection, base).save(tmp_path))
-    add(index, np.array([1]), base[3:4].numpy(), Keys(4))
-    write = MilvusIndex.write
-
-    def meanwhile(written: MilvusIndex, *given: Any) -> None:
-        """Another version comes while one is written."""
-        monkeypatch.setattr(MilvusIndex, "write", write)
-        add(index, np.array([0, 40]), clustered(2, 6).numpy(), Keys(5))
-        write(written, *given)
-
-    def caught_up() -> tuple[int | None, int, int]:
-        index.catch_up()
-        return index.version(), index.waiting(), len(entities(index, "row >= 0 and version > 3"))
-
-    monkeypatch.setattr(MilvusIndex, "write", meanwhile)
-    assert caught_up() == (4, 2, 1)
-    assert caught_up() == (5, 0, 3)
-
-
-def test_a_collection_that_never_was_complete_is_written_whole(
+def test_what_a_crash_left_unwritten_is_written_with_the_rest(
     connection: MilvusConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    base = clustered(40, 7)
+    index, rows, new = built(connection, clustered(40, 5)), np.array([0, 1, 40]), clustered(3, 6).numpy()
+    add(index, rows, new, Keys(4))
+    monkeypatch.setattr("umpteen.search.milvus_index._NUMBERS_AT_A_TIME", 1)  # one row at a time
+    real, written = MilvusIndex._upsert, iter(range(1))
+
+    def crashing(own: MilvusIndex, entities: Any) -> None:
+        if next(written, None) is None:
+            raise KeyboardInterrupt
+        real(own, entities)
+
     with monkeypatch.context() as patch:
-        for step in ("write", "mark"):
-            patch.setattr(MilvusIndex, step, lambda *_: None)
-        index = built(connection, base, Keys(2))
-    assert index.version() is None
-    index.catch_up()
-    assert index.version() == 2 and len(entities(index, "row >= 0")) == 40
+        patch.setattr(MilvusIndex, "_upsert", crashing)
+        with pytest.raises(KeyboardInterrupt):
+            index.write(rows, over(index.labels, Keys(4)))
+    assert [one["row"] for one in entities(index, "version == 4")] == [0]
+    for _ in range(2):
+        index.write(rows, over(index.labels, Keys(4)))
+        assert [one["row"] for one in entities(index, "version == 4")] == [0, 1, 40]
+        assert index.search(torch.from_numpy(new), 1).rows.tolist() == [[0], [1], [40]]
 
 
-def test_a_collection_of_another_model_s_labels_is_not_written_to(connection: MilvusConnection) -> None:
+def test_a_collection_of_another_model_s_labels_is_not_written_to(
+    connection: MilvusConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     base = clustered(40, 7)
-    theirs = entities(built(connection, base), "row >= -1")
+    ours = built(connection, base)
+    theirs = entities(ours, "row >= 0")
     others = over(LiveVectors(base), Keys(9, [f"other-{row}" for row in range(40)]))
     index = MilvusIndex(connection, "labels", HNSW, others, Effort(10, 20, 20), np.arange(40))
-    for anyway in (False, True):
-        with pytest.raises(BadInput, match="holds another model's labels"):
-            index.catch_up(anyway=anyway)
-    assert entities(index, "row >= -1") == theirs and index.waiting() == 40
+    monkeypatch.setattr(MilvusIndex, "open", lambda *_: index)
+    monkeypatch.setattr(MilvusIndex, "close", lambda _: None)
+    with pytest.raises(BadInput, match="holds another model's labels"):
+        MilvusIndex.update(tmp_path, {}, others, np.arange(40))
+    assert entities(ours, "row >= 0") == theirs
 
 
 def in_another_process(_: World, uri: str) -> None:
     MilvusConnection(uri).call(reached)
 
 
+def awake(_: World) -> None:
+    """So that it need not start while a connection is idle, which gRPC ends after half a minute."""
+
+
 def test_the_embedded_engine_belongs_to_one_process(connection: MilvusConnection) -> None:
+    run_world(1, awake)
     connection.call(reached)
     with pytest.raises(InUse, match=r"belongs to one process.*single worker"):
         run_world(1, in_another_process, connection.uri)
@@ -267,12 +235,10 @@ def test_exact_search_answers_while_milvus_is_away_and_milvus_when_it_is_back(
     assert index.away is not None and f"127.0.0.1:{server.port}" in index.away
     change(index, truth, labels=Keys(4))
     assert index.search(queries, 10).rows.tolist() == truth.search(queries, 10)
-    assert eventually(lambda: index.waiting() > 0)  # not while it tries in vain to tell Milvus
 
     connection.timeout = PATIENCE
     server.start()
-    assert eventually(lambda: index.away is None and index.waiting() == 0)
-    assert index.version() == 4
+    assert eventually(lambda: index.away is None) and index._keeper is None
     seen: list[object] = []
     with monkeypatch.context() as patch:
         patch.setattr("umpteen.search.milvus_index.exact_search", lambda *asked: seen.append(asked))

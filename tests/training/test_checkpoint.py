@@ -12,11 +12,10 @@ import torch
 
 from miniature import Enough, command, files_of, flip_a_byte, listing, refused, trained, unfinished, write_recipe
 from umpteen.errors import InUse, NotSaved
-from umpteen.files.storage import sha256_of
 from umpteen.model.classifier import verify
 from umpteen.model.train import train
 from umpteen.objectives.losses import OBJECTIVES, decoupled_softmax
-from umpteen.training.checkpoint import Checkpoints, TrainState, best_file
+from umpteen.training.checkpoint import BEST, Checkpoints, TrainState
 from umpteen.training.observer import MetricsLog, Silence
 
 
@@ -45,29 +44,30 @@ def test_a_damaged_checkpoint_is_refused(name: str, damage: Callable[[Path], Non
 
 def test_a_best_model_cut_short_is_refused_and_the_checkpoint_stays(tmp_path: Path) -> None:
     workspace = unfinished(tmp_path, "evaluation.every_steps=1", "optimizer.learning_rate=1e-9", steps=4)
-    (best,) = workspace.glob("best-*")
-    cut_in_half(best)  # nothing after it will be better, so nothing replaces it
-    refused(command("train", tmp_path / "recipe.toml", "--output", tmp_path / "model", "--resume"), best.name)
+    cut_in_half(workspace / "checkpoint" / BEST)  # nothing after it will be better, so nothing replaces it
+    refused(command("train", tmp_path / "recipe.toml", "--output", tmp_path / "model", "--resume"), BEST)
     assert (workspace / "checkpoint" / "state.json").exists() and not (tmp_path / "model").exists()
 
 
-def test_a_kill_between_better_weights_and_their_checkpoint_leaves_those_of_the_last_one(
+def test_a_kill_between_a_better_evaluation_and_its_checkpoint_leaves_the_best_weights_of_the_last_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = write_recipe(tmp_path, "evaluation.every_steps=1", "training.checkpoint_minutes=0")
     real, written = Checkpoints.save, Path(tmp_path, "model.training")
 
-    def dies_after_better_weights(own: Checkpoints, state: TrainState, *rest: Any) -> None:
+    kept: list[bytes] = []
+
+    def dies_after_a_better_evaluation(own: Checkpoints, state: TrainState, *rest: Any) -> None:
         if state.step > 1 and state.best_step == state.step:
             raise Enough
         real(own, state, *rest)
+        kept.append((written / "checkpoint" / "weights.safetensors").read_bytes())
 
-    monkeypatch.setattr(Checkpoints, "save", dies_after_better_weights)
+    monkeypatch.setattr(Checkpoints, "save", dies_after_a_better_evaluation)
     with pytest.raises(Enough):
         train(recipe, output=tmp_path / "model")
     state = json.loads((written / "checkpoint" / "state.json").read_text())["state"]
-    assert len(list(written.glob("best-*"))) == 2
-    assert sha256_of(best_file(written, state["best_sha256"])) == state["best_sha256"]
+    assert (written / "checkpoint" / BEST).read_bytes() == kept[state["best_step"] - 1]
     monkeypatch.undo()
     train(recipe, output=tmp_path / "model", resume=True)
     assert not written.exists()

@@ -31,7 +31,7 @@ _SHOWN, _SHOWN_TEXTS, _SHOWN_CHARACTERS = 6, 3, 80  # words and n-grams, trainin
 @NO_RANKER
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a text.")
 @click.option("--input", "source", type=PATH, help="A .jsonl, .csv, .tsv or .txt file, or .gz.")
-@click.option("--output", type=PATH, help="With --input: a .jsonl or .csv file, or a .npz matrix.")
+@click.option("--output", type=PATH, help="With --input: a .jsonl or .csv file.")
 @option("--field", default="text", help="With --input: where a row has its text.")
 @click.option("--id-field", help="With --input: a field to name answers by.  [default: the line's number]")
 @click.option("--skip-bad", is_flag=True, help="With --input: list rows without a text in OUTPUT.bad.jsonl and go on.")

@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote
 import numpy as np
 
 from umpteen.data import formats
-from umpteen.data.formats import hugging_face
+from umpteen.data.formats import hugging_face, xc_repository
 from umpteen.data.formats.reading import ENDINGS
 from umpteen.data.labels import LabelCatalogue, Relevance, Split
 from umpteen.data.prepared import content_fingerprint, merging, open_prepared, prepare
@@ -24,7 +24,7 @@ from umpteen.files.storage import atomic_folder, can_hold
 __all__ = ["Dataset", "Split", "bundled_names", "open_dataset", "write_native"]
 
 BUNDLED = Path(__file__).parent / "bundled"
-ASKED = ("text", "labels", "separator")  # what may be said of a file
+ASKED = ("text", "labels", "separator")  # what may be said of files with columns
 
 
 @dataclass(frozen=True)
@@ -111,8 +111,7 @@ class Dataset:
 def open_dataset(source: str | Path, *, cache: Path | None = None, progress: Advance | None = None) -> Dataset:
     """A folder in any known format, a file of texts and labels, or a bundled dataset by name.
 
-    It is read once, and memory-mapped ever after. Of a file it may be said which columns count:
-    FILE?text=body&labels=tags.
+    It is read once, and memory-mapped ever after. It may be said which columns count: FILE?text=body&labels=tags.
 
     `cache` is where the binary copy goes: by default $UMPTEEN_CACHE, else $XDG_CACHE_HOME/umpteen, else
     ~/.cache/umpteen. `progress` hears of bytes read and bytes in all.
@@ -129,8 +128,8 @@ def open_dataset(source: str | Path, *, cache: Path | None = None, progress: Adv
         names = sorted(path.name for path in folder.iterdir())
         found = ", ".join(names[:8]) + (", …" if len(names) > 8 else "") if names else "nothing"
         raise BadInput(f"{folder} is in no known dataset format. It holds: {found}. Looked for:\n{formats.LOOKED_FOR}")
-    if asked and not folder.is_file() and form is not hugging_face:
-        raise BadInput(f"{source}: columns can be named of a file, but {place} is a folder; call them text and labels")
+    if asked and form is xc_repository:
+        raise BadInput(f"{source}: the format of {place} has no columns that could be named; leave out ?…")
     prepared = prepare(folder, form, asked, cache, progress)
     is_one = folder.is_file() or (form is hugging_face and hugging_face.is_split(folder))
     return Dataset(**open_prepared(prepared), is_one_file=is_one)

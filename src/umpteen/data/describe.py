@@ -88,8 +88,7 @@ def lines_of(described: Described) -> list[str]:
     found = [finding for finding in described["suspicious"] if finding["count"]]
     lines.append("suspicious (rows count from 1)" if found else "suspicious  nothing")
     for finding in found:
-        note = f"; {finding['note']}" if finding["note"] else ""
-        lines.append(f"  {finding['what']}: {finding['count']:,} of {finding['of']:,}{note}")
+        lines.append(f"  {finding['what']}: {finding['count']:,} of {finding['of']:,}")
         lines += [f"    row {example['row']:,}: {example['shown']}" for example in finding["examples"]]
     return lines
 
@@ -148,31 +147,23 @@ def _queries_to_look_at(
             return f"train row {first[row] + 1:,}: {_shown(texts[row])}"
 
         yield _finding("texts_in_train", name, what, first >= 0, beside_train)
-    # Of the labels with a query's text, all may be ignored, or some be right answers; if some are neither, the model
-    # must push down a label that reads exactly like the query.
+    # The model must push down a label that reads exactly like the query.
     twins = _equal_pairs(ids[name], ids["labels"])
     hit = np.flatnonzero(_counts(twins))  # few: all pairs of a split would not fit in memory
-    kept = twins.take(hit).without(split.filtered.take(hit))
-    neither = _counts(kept.without(split.relevance.take(hit)))
-    right = int(((_counts(kept) > neither) & (neither == 0)).sum())
-    uncovered = int((neither > 0).sum())
-    note = f"{len(hit) - right - uncovered:,} ignore that label, {right:,} have it as a right answer, "
-    note += f"{uncovered:,} neither" + (": make it one, or ignore it" if uncovered else "")
+    twins = twins.take(hit).without(split.filtered.take(hit)).without(split.relevance.take(hit))
+    wrong = np.isin(np.arange(len(texts)), hit[_counts(twins) > 0])
 
     def beside_label(row: int) -> str:
-        return f"label {keys[twins.of(row)[0]]!r}: {_shown(texts[row])}"
+        return f"label {keys[twins.of(int(np.searchsorted(hit, row)))[0]]!r}: {_shown(texts[row])}"
 
-    what = f"{name} queries with the text of a label"
-    yield _finding("queries_that_are_labels", name, what, _counts(twins) > 0, beside_label, note)
+    what = f"{name} queries with the text of a label that they neither have nor ignore"
+    yield _finding("queries_that_are_labels", name, what, wrong, beside_label)
 
 
-def _finding(
-    kind: str, split: str, what: str, wrong: NDArray[np.bool_], shown: Callable[[int], str], note: str = ""
-) -> Described:
+def _finding(kind: str, split: str, what: str, wrong: NDArray[np.bool_], shown: Callable[[int], str]) -> Described:
     rows = np.flatnonzero(wrong).tolist()
     examples = [{"row": row + 1, "shown": shown(row)} for row in rows[:EXAMPLES]]
-    found = {"count": len(rows), "of": len(wrong), "examples": examples}
-    return {"kind": kind, "split": split, "what": what, **found, "note": note}
+    return {"kind": kind, "split": split, "what": what, "count": len(rows), "of": len(wrong), "examples": examples}
 
 
 def _first_rows(ids: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -27,7 +27,7 @@ from umpteen.files.storage import atomic_folder, locked_file
 
 Found = TypeVar("Found")
 
-PREPARED_VERSION = 3
+PREPARED_VERSION = 4
 SPLITS = ("train", "validation", "test")
 MANIFEST = "prepared.json"
 ABOUT = ("name", "fingerprint", "labels_are_named", "told")  # what is known of a dataset besides its content
@@ -66,8 +66,7 @@ class Builder:
         self._label_lines = array("q")
         self._labels_path: Path | None = None
         self._splits: dict[str, tuple[int, int]] = {}  # first and last + 1 row among the queries
-        self._begun: dict[str, _BegunSplit] = {}
-        self._open: _BegunSplit | None = None  # the last of them
+        self._begun: list[_BegunSplit] = []
         self._told: list[str] = []
 
     def __enter__(self) -> Self:
@@ -129,7 +128,7 @@ class Builder:
         self._require_queries()
         if self._labels_path is not None and self.labels == 0:
             raise BadFile(self._labels_path, "holds no labels; add some")
-        self._open = self._begun[split] = _BegunSplit(split, path, len(self._queries))
+        self._begun.append(_BegunSplit(split, path, len(self._queries)))
 
     def add_query(self, text: str, labels: Sequence[int], weights: Sequence[float] | None, at: Place) -> int:
         """The row of a query of the split that was begun, with its label rows; without weights each pair weighs 1.
@@ -137,8 +136,7 @@ class Builder:
         Where queries name the labels, all those of one text are one query. A pair given twice counts once, with its
         greater weight.
         """
-        split = self._open
-        assert split is not None
+        split = self._begun[-1]
         query = split.queries
         if self.labels_are_named:
             digest = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()
@@ -154,13 +152,12 @@ class Builder:
             self._add_pair("relevant", query, label, weight, at)
         return query
 
-    def ignore(self, query: int, label: int, at: Place, split: str | None = None) -> None:
-        """A pair of this split, or of an earlier one, by rows, that neither training nor scoring may see."""
-        self._add_pair("filtered", query, label, 1.0, at, split)
+    def ignore(self, query: int, label: int, at: Place) -> None:
+        """A pair of the split that was begun, by rows, that neither training nor scoring may see."""
+        self._add_pair("filtered", query, label, 1.0, at)
 
-    def _add_pair(self, part: str, query: int, label: int, weight: float, at: Place, name: str | None = None) -> None:
-        split = self._open if name is None else self._begun[name]
-        assert split is not None
+    def _add_pair(self, part: str, query: int, label: int, weight: float, at: Place) -> None:
+        split = self._begun[-1]
         if not 0 <= query < split.queries:
             raise at.error(
                 f"query row {query:,} is out of range: {split.name} has {split.queries:,} queries, "
@@ -181,7 +178,7 @@ class Builder:
         """Close the files and write the manifest, which makes the folder a prepared one."""
         self._require_queries()
         self._files.close()
-        for split in self._begun.values():
+        for split in self._begun:
             self._write(split)
         splits = _open_splits(self._folder, self._splits, self.labels)
         fingerprint = content_fingerprint(Texts.open(self._folder, "keys"), Texts.open(self._folder, "labels"), splits)
@@ -190,8 +187,9 @@ class Builder:
         (self._folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
 
     def _require_queries(self) -> None:
-        if self._open is not None and self._open.queries == 0:
-            raise BadFile(self._open.path, f"holds no queries for {self._open.name}; add some, or remove the file")
+        for split in self._begun:
+            if split.queries == 0:
+                raise BadFile(split.path, f"holds no queries for {split.name}; add some, or remove the file")
 
     def _write(self, split: _BegunSplit) -> None:
         if self.labels == 0:

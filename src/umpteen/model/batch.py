@@ -1,33 +1,26 @@
 """Labels for the texts of a file, however many: read, answered and written chunk by chunk, at constant memory.
 
-While it goes on, OUTPUT.predicting holds the chunks that are done, each whole or not there; the output appears in one
-step at the end. A kill costs the chunk that was being worked on.
+While it goes on, OUTPUT.predicting holds the chunks that are done, each a file that is whole or not there and says how
+far it is; the output is put together of them at the end. A kill costs the chunk that was being worked on.
 """
 
 import csv
 import io
 import itertools
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-from scipy.sparse import csr_array
-
 from umpteen.data.formats.reading import BadRow, InputRows, Row
 from umpteen.errors import BadFile, BadInput, NotSaved, Stopped, UmpteenError
-from umpteen.files.storage import Workspace, flush_to_disk, open_workspace, write_atomically
+from umpteen.files.storage import Workspace, atomic_file, open_workspace, write_atomically
 from umpteen.model.classifier import LIMITS, Classifier, Prediction, answer
-from umpteen.search.ranking import write_csr
 
-BAD, STATE = "bad.jsonl", "progress.json"
-MATRIX = {"data": np.float32, "indices": np.int32, "indptr": np.int64}  # its arrays, a file each until it is whole
-FORMAT = 4  # of the unfinished work
+BEGUN = "begun.json"
+FORMAT = 5  # of the unfinished work
 TEXTS_AT_A_TIME = 4096
 CHARACTERS_AT_A_TIME = 2**24  # a chunk of long texts has fewer of them
 
@@ -47,18 +40,15 @@ class Wanted:
     skip_bad: bool = False
 
 
-@dataclass
+@dataclass(frozen=True)
 class State:
-    """How far it is, and what it belongs to."""
+    """How far it is."""
 
-    identity: dict[str, Any]
+    chunks: int = 0
     rows: int = 0  # of the input, good or bad
     texts: int = 0
     labels: int = 0  # given
     digest: str = ""  # of the input's lines up to here
-    sizes: dict[str, int] = field(default_factory=dict)  # of the files of answers and of bad rows, in bytes
-    replaces: bool = False  # an output that was there at the beginning
-    finished: bool = False
 
     @property
     def bad(self) -> int:
@@ -89,17 +79,13 @@ def predict_file(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> State | None:
-    """Writes the labels of every text of `source` to `output` (.jsonl, .csv or .npz) and returns what was done.
+    """Writes the labels of every text of `source` to `output` (.jsonl or .csv) and returns what was done.
 
     `resume` goes on after a kill, and the output is then the same as without one. None if `resume` finds nothing left
     to do. Progress counts bytes of the input.
     """
-    if output.suffix not in (".jsonl", ".csv", ".npz"):
-        raise BadInput(
-            f"--output {output}: end it in .jsonl for lines of JSON, .csv for a table, or .npz for a matrix of scores"
-        )
-    if output.suffix == ".npz" and wanted.id_field is not None:
-        raise BadInput("--id-field is for .jsonl and .csv; row i of a matrix is row i of the input")
+    if output.suffix not in (".jsonl", ".csv"):
+        raise BadInput(f"--output {output}: end it in .jsonl for lines of JSON, or .csv for a table")
     for path in (output, bad_rows_of(output)):
         if path.exists() and source.exists() and path.samefile(source):
             raise BadInput(f"{path} is the input itself; give another --output")
@@ -114,9 +100,8 @@ def predict_file(
         if work is None:
             return None
         try:
-            if not work.state.finished:
-                _answer_all(classifier, rows, work, wanted, progress)
-            work.finish(len(classifier.labels))
+            _answer_all(classifier, rows, work, wanted, progress)
+            work.finish()
         except KeyboardInterrupt:
             message = f"stopped; {work.state.texts:,} texts are done, and the same command with --resume goes on"
             raise Stopped(message, signal=2) from None
@@ -128,12 +113,12 @@ def predict_file(
 
 
 def _answer_all(classifier: Classifier, rows: InputRows, work: "Work", wanted: Wanted, told: Progress | None) -> None:
-    unread, state, kind = iter(rows), work.state, work.output.suffix
+    unread, done = iter(rows), work.state
     limits = {name: getattr(wanted, name) for name in LIMITS}
-    passed = sum(1 for _ in itertools.islice(unread, state.rows))  # answered before a kill
-    if state.rows and (passed < state.rows or rows.digest != state.digest):
+    passed = sum(1 for _ in itertools.islice(unread, done.rows))  # answered before a kill
+    if done.rows and (passed < done.rows or rows.digest != done.digest):
         raise BadInput(
-            f"{rows.path} has changed: its first {state.rows:,} rows are not those that were answered; "
+            f"{rows.path} has changed: its first {done.rows:,} rows are not those that were answered; "
             "--overwrite begins anew"
         )
     for chunk in _chunks(unread):
@@ -142,24 +127,16 @@ def _answer_all(classifier: Classifier, rows: InputRows, work: "Work", wanted: W
         if bad and not wanted.skip_bad:
             problem = f"{bad[0].problem}: {bad[0].content[:60]!r}; mend it and --resume, or --skip-bad"
             raise BadFile(rows.path, problem, line=bad[0].line)
-        texts = [row.text for row in good]
-        if kind == ".npz":
-            matrix = classifier.select(texts, **limits)[0].to_csr()
-            content, found = _arrays(matrix, chunk, state), matrix.nnz
-        else:
-            answers = classifier.predict(texts, **limits)
-            names = ({"line": row.line} if row.name is None else {"id": row.name} for row in good)
-            written = _table(names, answers, state) if kind == ".csv" else _lines(map(answer, names, answers))
-            content, found = {f"answers{kind}": written}, sum(map(len, answers))
-        work.append({**content, BAD: _lines(row._asdict() for row in bad)})
-        state.labels += found
-        state.rows += len(chunk)
-        state.texts += len(good)
-        state.digest = rows.digest
-        work.advance()
+        answers = classifier.predict([row.text for row in good], **limits)
+        names = ({"line": row.line} if row.name is None else {"id": row.name} for row in good)
+        is_table = work.output.suffix == ".csv"
+        written = _table(names, answers, header=done.texts == 0) if is_table else _lines(map(answer, names, answers))
+        counts = done.rows + len(chunk), done.texts + len(good), done.labels + sum(map(len, answers))
+        done = State(done.chunks + 1, *counts, rows.digest)
+        work.append(done, {"answers": written, "bad": _lines(row._asdict() for row in bad)})
         if told is not None:
-            told(rows.position, rows.size, f"{state.texts:,} texts")
-    if state.rows == 0:
+            told(rows.position, rows.size, f"{done.texts:,} texts")
+    if done.rows == 0:
         raise BadFile(rows.path, "holds no text; was it cut short?")
 
 
@@ -176,32 +153,23 @@ def _chunks(unread: Iterator[Row | BadRow]) -> Iterator[list[Row | BadRow]]:
         yield chunk
 
 
-def _arrays(matrix: csr_array, chunk: list[Row | BadRow], state: State) -> dict[str, bytes]:
-    """What a chunk adds to the arrays of the whole matrix, which has a row for each row of the input."""
-    lengths = np.zeros(len(chunk), dtype=np.int64)  # those that were skipped have no labels
-    lengths[[isinstance(row, Row) for row in chunk]] = np.diff(matrix.indptr)
-    ends = state.labels + np.cumsum(lengths)
-    starts = ends if state.rows else np.concatenate([[0], ends])
-    made = {"data": matrix.data, "indices": matrix.indices, "indptr": starts}
-    return {name: made[name].astype(kind).tobytes() for name, kind in MATRIX.items()}
-
-
-def _table(names: Iterable[dict[str, Any]], answers: list[list[Prediction]], state: State) -> bytes:
-    """A row a text, under a header: keys with | between them, or as a JSON list where one holds that mark."""
+def _table(names: Iterable[dict[str, Any]], answers: list[list[Prediction]], *, header: bool) -> str:
+    """A row a text, the first under a header: keys with | between them, or as a JSON list where one holds that mark."""
     made = io.StringIO()
     rows = csv.writer(made, lineterminator="\n")
-    for number, (name, found) in enumerate(zip(names, answers, strict=True)):
-        if state.texts + number == 0:
+    for name, found in zip(names, answers, strict=True):
+        if header:
             rows.writerow([*name, "labels", "scores", "probabilities"])
+            header = False
         keys = [one.key for one in found]
         joined = json.dumps(keys, ensure_ascii=False) if any("|" in key for key in keys) else "|".join(keys)
         figures = ([one.score for one in found], [one.probability for one in found if one.probability is not None])
         rows.writerow([*name.values(), joined, *("|".join(f"{value:.6g}" for value in own) for own in figures)])
-    return made.getvalue().encode()
+    return made.getvalue()
 
 
-def _lines(records: Iterable[dict[str, Any]]) -> bytes:
-    return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records).encode()
+def _lines(records: Iterable[dict[str, Any]]) -> str:
+    return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
 
 
 @contextmanager
@@ -221,105 +189,73 @@ def _opened(output: Path, identity: dict[str, Any], *, resume: bool, overwrite: 
     with open_workspace(folder, "umpteen predict", anew=overwrite) as workspace:
         if workspace.begun and not resume:
             raise BadInput(f"{folder} holds an unfinished prediction; --resume goes on, --overwrite discards it")
-        state = _read(folder, output, identity) or State(identity, replaces=overwrite)
-        if there and not (state.replaces or state.finished):
+        work = Work(output, workspace, identity, replaces=overwrite)
+        if there and not work.replaces:
             raise BadInput(f"{there} exists already, and {folder} was not begun to replace it; move one of them away")
-        work = Work(output, state, workspace)
-        work.advance()
         yield work
 
 
-def _read(folder: Path, output: Path, identity: dict[str, Any]) -> State | None:
-    path = folder / STATE
-    if not path.exists():
-        return None
-    try:
-        state = State(**json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError, OSError) as error:
-        raise BadInput(f"{path}: is damaged ({error}); --overwrite begins {output} again") from error
-    for name, value in identity.items():
-        if state.identity.get(name) != value:
-            raise BadInput(
-                f"{folder} was begun with {name} = {state.identity.get(name)!r}, not {value!r}; give the same again, "
-                "or --overwrite to begin anew"
-            )
-    for name, size in state.sizes.items():
-        there = (folder / name).stat().st_size if (folder / name).exists() else 0
-        if there < size and not state.finished:
-            raise BadInput(
-                f"{folder / name}: has {there:,} of the {size:,} bytes that were written; what is lost cannot be made "
-                f"up, and --overwrite begins {output} again"
-            )
-    return state
-
-
-@dataclass
 class Work:
-    """One prediction's folder beside its output."""
+    """One prediction's folder beside its output: what it was begun with, and the chunks that are done."""
 
-    output: Path
-    state: State
-    workspace: Workspace
+    def __init__(self, output: Path, workspace: Workspace, identity: dict[str, Any], *, replaces: bool) -> None:
+        self.output, self.workspace, self.state = output, workspace, State()
+        self._begun = {"identity": identity, "replaces": replaces}
+        if (workspace.folder / BEGUN).exists():
+            self._begun = self._read(BEGUN)
+            for name, value in identity.items():
+                if (known := self._begun["identity"].get(name)) != value:
+                    raise BadInput(
+                        f"{workspace.folder} was begun with {name} = {known!r}, not {value!r}; give the same again, "
+                        "or --overwrite to begin anew"
+                    )
+            chunks = sorted(path.name for path in workspace.folder.glob("*.chunk"))
+            self.state = State(**self._read(chunks[-1])["state"]) if chunks else self.state
+            for name in map(_chunk, range(1, self.state.chunks)):
+                if name not in chunks:
+                    self._read(name)  # which is an error
+        self._write(BEGUN, self._begun)
 
-    def append(self, content: dict[str, bytes]) -> None:
-        """Keeps the answers of a chunk, by file; the state, which vouches for them, is written by `advance`.
+    @property
+    def replaces(self) -> bool:
+        """An output that was there at the beginning, or that it has begun to write itself."""
+        return bool(self._begun["replaces"])
 
-        A file is cut to its known size first: what a kill left behind it is no whole chunk.
-        """
-        for name, added in content.items():
-            path, size = self.workspace.folder / name, self.state.sizes.get(name, 0)
-            if not added and not path.exists():
-                continue
-            try:
-                with path.open("ab") as file:
-                    file.truncate(size)
-                    file.seek(size)
-                    file.write(added)
-                    file.flush()
-                    os.fsync(file.fileno())
-                    self.state.sizes[name] = file.tell()
-            except OSError as error:
-                raise NotSaved(
-                    f"{path}: could not be written: {error.strerror or error}; {self.state.texts:,} texts are done, "
-                    "and --resume goes on from there"
-                ) from error
+    def append(self, state: State, content: dict[str, str]) -> None:
+        """Keeps the answers and bad rows of a chunk, and how far it is with them."""
+        try:
+            self._write(_chunk(state.chunks), {"state": asdict(state), **content})
+        except NotSaved as error:
+            raise NotSaved(f"{error}; {self.state.texts:,} texts are done, and --resume goes on from there") from error
+        self.state = state
 
-    def advance(self) -> None:
-        write_atomically(self.workspace.folder / STATE, json.dumps(asdict(self.state)))
-
-    def finish(self, labels: int) -> None:
+    def finish(self) -> None:
         """The output appears."""
-        folder, state = self.workspace.folder, self.state
-        made = folder / f"answers{self.output.suffix}"
-        if not state.finished:
-            if (there := _there(self.output)) and not state.replaces:
-                raise NotSaved(f"{there}: has appeared meanwhile and is left alone; {folder} has the answers")
-            if made.suffix == ".npz":
-                write_csr(made, (state.rows, labels), *map(self._mapped, MATRIX))
-            else:
-                made.touch()  # there may have been bad rows only
-            state.finished = True
-            self.advance()
-        if (folder / BAD).exists():
-            _move(folder / BAD, bad_rows_of(self.output))
-        elif state.replaces and state.bad == 0:
-            bad_rows_of(self.output).unlink(missing_ok=True)  # of the output that is replaced now
-        if made.exists():
-            _move(made, self.output)
-        elif not self.output.exists():
-            raise NotSaved(f"{self.output}: was finished, and is gone since; --overwrite makes it again")
+        if (there := _there(self.output)) and not self.replaces:
+            folder = self.workspace.folder
+            raise NotSaved(f"{there}: has appeared meanwhile and is left alone; {folder} has the answers")
+        self._write(BEGUN, self._begun | {"replaces": True})  # from here on, what stands there is its own
+        for part, path in (("bad", bad_rows_of(self.output)), ("answers", self.output)):
+            if part == "bad" and self.state.bad == 0:
+                path.unlink(missing_ok=True)  # of the output that is replaced now
+                continue
+            with atomic_file(path) as file:
+                for name in map(_chunk, range(1, self.state.chunks + 1)):
+                    file.write(self._read(name)[part].encode())
         self.workspace.remove()
 
-    def _mapped(self, name: str) -> NDArray[Any]:
-        """An array of the matrix, as it was written chunk by chunk; an empty file cannot be mapped."""
-        kind, size = np.dtype(MATRIX[name]), self.state.sizes.get(name, 0)
-        shape = (size // kind.itemsize,)  # what a kill left behind it does not count
-        return np.memmap(self.workspace.folder / name, kind, "r", shape=shape) if size else np.empty(0, kind)
+    def _write(self, name: str, content: dict[str, Any]) -> None:
+        write_atomically(self.workspace.folder / name, json.dumps(content, ensure_ascii=False))
+
+    def _read(self, name: str) -> dict[str, Any]:
+        path = self.workspace.folder / name
+        try:
+            content: dict[str, Any] = json.loads(path.read_bytes())
+        except (OSError, ValueError) as error:
+            raise BadInput(f"{path}: is lost or damaged ({error}); --overwrite begins {self.output} again") from error
+        return content
 
 
-def _move(source: Path, target: Path) -> None:
-    try:
-        source.replace(target)
-        flush_to_disk(target.parent)
-    except OSError as error:
-        raise NotSaved(f"{target}: could not be written: {error.strerror or error}; it lies in {source}") from error
+def _chunk(number: int) -> str:
+    """The name of its file."""
+    return f"{number:010}.chunk"

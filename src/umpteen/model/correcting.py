@@ -19,7 +19,7 @@ from scipy.sparse import csr_array
 
 from umpteen.calibration.calibration import Calibration
 from umpteen.data.dataset import Dataset, write_native
-from umpteen.data.formats.columns import columns_of, guessed_separator, parting
+from umpteen.data.formats.columns import columns_of
 from umpteen.data.formats.reading import ENDINGS, BadRow, InputRows, Row, list_of, read_records, string
 from umpteen.data.labels import LabelCatalogue, Relevance, Split
 from umpteen.errors import BadFile, BadInput
@@ -45,15 +45,11 @@ def read_corrections(path: Path, known: Container[str], notice: Notice) -> list[
     rows = list(read_records(path))
     first = [row for _, row in rows[:LOOKED_AT]]
     try:
-        columns = columns_of(path, first, {})
+        columns = columns_of(path, first, {}, known)
     except BadFile:
         if not any(row.get(WRONG) for row in first):
             raise
-        first = [{"labels": [], **row} for row in first]
-        columns = columns_of(path, first, {})
-    cells = [cell for _, row in rows for name in (columns.labels, WRONG) if isinstance(cell := row.get(name), str)]
-    if mark := parting(cells, known) or guessed_separator(cells):
-        columns = columns_of(path, first, {"separator": mark})
+        columns = columns_of(path, [{"labels": [], **row} for row in first], {}, known)
     if columns.told:
         notice(columns.told)
     found = []

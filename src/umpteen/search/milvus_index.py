@@ -1,11 +1,10 @@
 """Milvus as an index: it finds candidates, which get exact scores from the labels' own vectors.
 
-In its collection each row is an entity with its key, its vector, whether it is retired, and since which version. Row −1
-says which version of the labels the collection holds. It is written last; writing rows again changes nothing, so
-whatever was interrupted is done again from there.
+In its collection each row is an entity with its key, its vector, whether it is retired, and since which version.
+Writing rows again changes nothing, so whatever was interrupted is done again.
 
-What has changed since the index was opened is searched exactly beside it, whether Milvus has heard of it or not; so a
-change waits for nobody, and `catch_up` writes it there when Milvus can be reached. While it is away, search is exact.
+What has changed since the index was built, or last brought up to date, is searched exactly beside it, so a change waits
+for nobody. While Milvus is away, search is exact.
 
 Milvus compares by inner product. Where all vectors have length 1 it keeps a graph (HNSW); where lengths differ such a
 graph would not reach all labels (milvus#51821), and it keeps lists (IVF_FLAT).
@@ -18,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from threading import Event, Lock, Thread
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import ref
 
 import numpy as np
@@ -48,7 +47,6 @@ ADDRESS = "UMPTEEN_MILVUS_URI"  # where the operator says that Milvus is
 LIVING = "milvus"  # the embedded engine's folder in an index, which changes in use
 INSIDE = f"{LIVING}/labels.db"  # the address of an engine that lies in the index folder and moves with it
 HNSW, IVF_FLAT = "HNSW", "IVF_FLAT"
-_MARKER = -1
 _FIRST_KEYS = 16
 _MOST_RESULTS = 16_384  # of a query: Milvus' own limit
 _WIDEST = 32_768  # search effort of its graph: its own limit, too
@@ -59,22 +57,14 @@ _ROWS_AT_A_TIME = 16_384
 _LISTS_EMBEDDED = 128  # nlist of milvus-lite
 _STEPS = 2  # of a graph's search effort that are tried in a doubling
 _FIRST_WAIT, _LONGEST_WAIT = 1.0, 60.0  # seconds between attempts, doubling
-_PATIENCE = 10.0  # seconds that closing waits for a write to end
-
-
-class State(NamedTuple):
-    """What one search sees, whatever is told meanwhile."""
-
-    now: Indexed
-    overlay: Overlay  # what has changed since the index was made is fresh
-    waiting: Rows  # rows that Milvus has not heard of yet, sorted
+_PATIENCE = 10.0  # seconds that closing waits for an attempt to end
 
 
 class MilvusIndex(LabelIndex):
     """A collection in the embedded engine, which lies in the index folder or beside it, or in a cluster.
 
-    Answers even when Milvus does not: by exact search, and `away` says why. From the first search on a thread of its
-    own waits for Milvus with growing patience and tells it of changed labels. Who never searches never touches Milvus.
+    Answers even when Milvus does not: by exact search, and `away` says why, while a thread of its own waits for Milvus
+    with growing patience. Who never searches never touches Milvus.
     """
 
     kind = "milvus"
@@ -90,11 +80,11 @@ class MilvusIndex(LabelIndex):
         self.name = name
         self.structure = structure  # the kind of index that Milvus keeps over the vectors
         self.effort = effort
-        self.labels = now.vectors
-        self._state = State(now, Overlay.of(now.vectors, changed), changed)
+        self.labels, self._keys = now.vectors, now.keys
+        self._overlay = Overlay.of(now.vectors, changed)  # what one search sees, whatever is told meanwhile
         self._loaded: Any = None  # the client that knows that the collection is in Milvus' memory
-        self._changing = Lock()  # around the state, the start of the thread and its end
-        self._keeper: Thread | None = None
+        self._leaving = Lock()  # around going away and coming back
+        self._keeper: Thread | None = None  # while it is away
         self._ending = Event()
 
     @classmethod
@@ -104,27 +94,34 @@ class MilvusIndex(LabelIndex):
         connection.call(lambda client: _create(client, name, now.vectors, structure))
         made = cls(connection, name, structure, now, Effort(1, 1, 1), np.empty(0, dtype=np.int64))
         made.write(np.arange(len(now.vectors)), now, progress)
-        made.mark(now)
         return made
 
     def search(self, queries: Tensor, k: int) -> Ranking:
-        overlay, found = self._state.overlay, None
+        overlay = self._overlay
         queries = checked_queries(queries, overlay.labels.dimension, k)
         if self.away is None:
             try:
-                found = overlay.best(queries, self.candidates(queries, self.effort.for_k(k), overlay.labels), k)
+                return overlay.best(queries, self.candidates(queries, self.effort.for_k(k), overlay.labels), k)
             except MilvusAway as away:
-                self.away = self.stood_in = str(away)
-        with self._changing:
+                self._wait_for_it(str(away))
+        return exact_search(queries, overlay.labels, k)
+
+    def _wait_for_it(self, why: str) -> None:
+        with self._leaving:
+            self.away = self.stood_in = why
             if self._keeper is None and not self._ending.is_set():
-                self._keeper = Thread(target=_look_after, args=(ref(self), self._ending), name="milvus", daemon=True)
+                self._keeper = Thread(target=_until_back, args=(ref(self), self._ending), name="milvus", daemon=True)
                 self._keeper.start()
-        return exact_search(queries, overlay.labels, k) if found is None else found
+
+    def is_back(self) -> None:
+        """Milvus has answered: it is searched again."""
+        with self._leaving:
+            self.away = self._keeper = None
 
     def candidates(self, queries: Tensor, effort: Effort, labels: LiveVectors | None = None) -> Rows:
         """The rows that Milvus finds for each query with this effort, best first; −1 where none is left."""
         labels = self.labels if labels is None else labels
-        count = min(effort.rescored + 1, _MOST_RESULTS)  # the marker may be among them
+        count = min(effort.rescored, _MOST_RESULTS)
         graph = {"ef": min(max(effort.breadth, count), _WIDEST)}
         asked = graph if self.structure == HNSW else {"nprobe": effort.breadth}
         rows = np.full((len(queries), count), NO_LABEL, dtype=np.int64)
@@ -154,33 +151,8 @@ class MilvusIndex(LabelIndex):
         return [Effort(k, lists, few) for lists in doubling(1, most)]
 
     def tell(self, now: Indexed, changed: Rows) -> None:
-        with self._changing:
-            _, overlay, waiting = self._state
-            overlay = Overlay.of(now.vectors, np.union1d(overlay.changed, changed))
-            self.labels = now.vectors
-            self._state = State(now, overlay, np.union1d(waiting, changed))
-
-    def waiting(self) -> int:
-        """How many rows Milvus has not heard of yet."""
-        return len(self._state.waiting)
-
-    def catch_up(self, *, anyway: bool = False) -> None:
-        """Tells Milvus of everything that has changed; what it could not be told goes on waiting.
-
-        Another process may have told it; that is taken on trust, unless it is to be told `anyway`.
-        """
-        with self._changing:
-            now, _, waiting = self._state
-            self._state = self._state._replace(waiting=waiting[:0])
-        try:
-            held = self.version()
-            if anyway or held is None or held < now.version:
-                self.write(np.arange(len(now.vectors)) if held is None else waiting, now)
-                self.mark(now)
-        except BaseException:
-            with self._changing:  # more may have changed meanwhile
-                self._state = self._state._replace(waiting=np.union1d(self._state.waiting, waiting))
-            raise
+        self.labels = now.vectors
+        self._overlay = Overlay.of(now.vectors, np.union1d(self._overlay.changed, changed))
 
     def write(self, rows: Rows, now: Indexed, progress: Advance = lambda done, total: None) -> None:
         """These rows as they are now; those that are there already are replaced."""
@@ -200,24 +172,13 @@ class MilvusIndex(LabelIndex):
                 ]
             )
             progress(start + len(some), len(rows))
-
-    def mark(self, now: Indexed) -> None:
-        """The collection holds this version of the labels."""
         self.connection.call(lambda client: client.flush(self.name))
-        vector = np.zeros(now.vectors.dimension, dtype=np.float32)
-        self._upsert([{"row": _MARKER, "key": "", "version": now.version, "retired": True, "vector": vector}])
 
-    def version(self) -> int | None:
-        """The version of the labels that the collection holds; None if it never was complete.
-
-        Refuses one whose first keys, which never change, are others: it is another model's, and nothing is written.
-        """
-        keys = self._state.now.keys
-        looked_at = [_MARKER, *range(min(_FIRST_KEYS, len(keys)))]
-        found = {one["row"]: one for one in self.query(f"row in {looked_at}", ["row", "key", "version"])}
-        if any(row != _MARKER and one["key"] != keys[row] for row, one in found.items()):
+    def require_own(self) -> None:
+        """Refuses a collection whose first keys, which never change, are others: it is another model's."""
+        rows = list(range(min(_FIRST_KEYS, len(self._keys))))
+        if any(one["key"] != self._keys[one["row"]] for one in self.query(f"row in {rows}", ["row", "key"])):
             raise BadInput(f"the collection {self.name} holds another model's labels; build the index again")
-        return int(found[_MARKER]["version"]) if _MARKER in found else None
 
     def query(self, expression: str, fields: list[str]) -> Any:
         """These fields of the entities for which the expression holds, as they are after the last write."""
@@ -241,7 +202,7 @@ class MilvusIndex(LabelIndex):
 
     def close(self) -> None:
         self._ending.set()
-        with self._changing:
+        with self._leaving:
             keeper = self._keeper
         if keeper is not None:
             keeper.join(timeout=_PATIENCE)
@@ -298,7 +259,8 @@ class MilvusIndex(LabelIndex):
                     f"{folder}: some labels now have vectors of other lengths than 1, for which the graph in "
                     "Milvus is not made; nothing was changed, build the index again"
                 )
-            index.catch_up(anyway=True)
+            index.require_own()
+            index.write(changed, now)
 
     @classmethod
     def forget(cls, folder: Path, about: dict[str, Any]) -> str | None:
@@ -368,15 +330,15 @@ def _is_ours(name: str) -> bool:
     return re.fullmatch(_collection("[0-9a-f]{8}", "[0-9a-f]{8}"), name) is not None
 
 
-def _look_after(held: "ref[MilvusIndex]", ending: Event) -> None:
-    """Until the index is closed, or nobody has it any more."""
-    wait = _FIRST_WAIT  # the first time, too: changes come in bursts, and some processes end soon
+def _until_back(held: "ref[MilvusIndex]", ending: Event) -> None:
+    """Asks whether Milvus is back until it is, or the index is closed, or nobody has it any more."""
+    wait = _FIRST_WAIT
     while not ending.wait(wait) and (index := held()) is not None:
         try:
-            if index.away is not None or index.waiting():
-                index.catch_up()
-                index.away, wait = None, _FIRST_WAIT
-        except Exception as error:  # whatever it is: answers stay exact, and Milvus gets another chance
-            index.away = index.away or str(error)
+            index.require_own()
+        except Exception:  # whatever it is: answers stay exact, and Milvus gets another chance
             wait = min(2 * wait, _LONGEST_WAIT)
+        else:
+            index.is_back()
+            break
         del index

@@ -5,11 +5,9 @@ beats the k-th best, so a tile costs one product and one comparison; the few tha
 never held. On a CPU each thread searches for queries of its own.
 """
 
-import zipfile
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import scipy.sparse
@@ -90,8 +88,8 @@ class Ranking:
 
     def save(self, path: Path) -> None:
         """Written as scipy CSR (.npz), which `scipy.sparse.load_npz` reads."""
-        matrix = self.to_csr()
-        write_csr(path, matrix.shape, matrix.data, matrix.indices, matrix.indptr)
+        with atomic_file(path) as file:
+            scipy.sparse.save_npz(file, self.to_csr())
 
     @classmethod
     def load(cls, path: Path, k: int) -> "Ranking":
@@ -156,26 +154,6 @@ def values_at(matrix: csr_array, rows: NDArray[np.int32]) -> NDArray[np.float32]
     return np.where(found, matrix.data[place], 0).astype(np.float32)
 
 
-def write_csr(
-    path: Path, shape: tuple[int, int], data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any]
-) -> None:
-    """A CSR matrix as `scipy.sparse.load_npz` reads it, whole or not at all; mapped arrays are never in memory whole.
-
-    The same numbers give the same bytes, whenever it is.
-    """
-    arrays = {"indices": indices, "indptr": indptr, "format": b"csr", "shape": shape, "_is_array": True, "data": data}
-    with atomic_file(path) as file, zipfile.ZipFile(file, "w") as archive:
-        for name, values in arrays.items():
-            about = zipfile.ZipInfo(f"{name}.npy")  # without the time of day
-            about.compress_type = zipfile.ZIP_DEFLATED
-            array = np.asarray(values)
-            with archive.open(about, "w", force_zip64=True) as member:
-                np.lib.format.write_array_header_1_0(member, np.lib.format.header_data_from_array_1_0(array))
-                for start in range(0, array.size, _NUMBERS_AT_A_TIME):
-                    member.write(array.reshape(-1)[start : start + _NUMBERS_AT_A_TIME].tobytes())
-
-
-_NUMBERS_AT_A_TIME = 2**14  # numpy's own writer takes 16 MiB
 _MERGED_AT_ONCE = 8192  # queries whose best the processes tell each other together
 # A score and its label row as one int64, ordered by score and then by smaller row: no tie is left to chance.
 _NOTHING = torch.iinfo(torch.int64).min

@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save, save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim import AdamW
 
 from umpteen.encoders.rows import row_tables
 from umpteen.errors import DamagedCheckpoint
-from umpteen.files.storage import atomic_folder, put_back, sha256_of, write_atomically
+from umpteen.files.storage import atomic_folder, put_back, sha256_of
 from umpteen.parallel.world import World
 
-FORMAT = 2
+FORMAT = 3
 NAME = "checkpoint"
+WEIGHTS, BEST = "weights.safetensors", "best.safetensors"  # as they are, and as they were best on validation
 POOL = "pool.safetensors"  # what the pool of competing labels remembers: a shortlist, cached vectors
 
 
@@ -36,7 +36,6 @@ class TrainState:
     processor_seconds: float = 0.0
     best_value: float | None = None
     best_step: int | None = None
-    best_sha256: str | None = None  # of the best weights on validation, which `best_file` names
     evaluations_since_best: int = 0
     stopped_early: bool = False
     evaluations: list[dict[str, Any]] = field(default_factory=list)
@@ -54,7 +53,10 @@ class Checkpoints:
     world: World = field(default_factory=World)
 
     def save(self, state: TrainState, pool: dict[str, Tensor] | None = None) -> None:
-        """Replaces the run's checkpoint; the previous one survives until this one is complete."""
+        """Replaces the run's checkpoint; the previous one survives until this one is complete.
+
+        The first one after a better evaluation must be of the same step: its weights are then the best, too.
+        """
         moments = {
             f"{name}:{key}": value
             for name, weight in self.model.named_parameters()
@@ -64,7 +66,10 @@ class Checkpoints:
         if self.run is None:
             return
         with atomic_folder(self.run / NAME) as folder:
-            save_file(weights, folder / "weights.safetensors")
+            save_file(weights, folder / WEIGHTS)
+            if state.best_step is not None:
+                best = folder / WEIGHTS if state.best_step == state.step else self.run / NAME / BEST
+                shutil.copyfile(best, folder / BEST)
             save_file(moments, folder / "optimizer.safetensors")
             save_file(pool or {}, folder / POOL)
             files = {path.name: sha256_of(path) for path in sorted(folder.iterdir())}
@@ -72,9 +77,6 @@ class Checkpoints:
             record = {"format": FORMAT, "state": asdict(state), "files": files, **known}
             record["checksum"] = _checksum(record)
             (folder / "state.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
-        for best in self.run.glob("best-*"):  # only now, because the checkpoint before this one may have needed another
-            if best != best_file(self.run, state.best_sha256 or ""):
-                best.unlink()
 
     def load(self) -> TrainState | None:
         """Restores weights and optimizer and returns the state; None where the run has no checkpoint yet.
@@ -97,40 +99,26 @@ class Checkpoints:
         state = self.world.gather_objects(record and record["state"])[0]
         if state is None:
             return None
-        self._load_weights(self.run and self.run / NAME / "weights.safetensors")
+        self._load_weights(WEIGHTS)
         self._restore_optimizer(self.shared("optimizer.safetensors"))
         return TrainState(**state)
 
-    def save_best(self) -> str | None:
-        """Keeps the weights until a checkpoint has better ones; their SHA-256."""
-        weights = weights_of(self.model)
-        if self.run is None:
-            return None
-        content = save(weights)
-        sha256 = hashlib.sha256(content).hexdigest()
-        write_atomically(best_file(self.run, sha256), content)
-        return sha256
+    def load_best(self) -> None:
+        """Sets the model's weights to the best on validation, if they were kept."""
+        if self.run is not None and self.world.is_first:
+            _verified_record(self.run / NAME)
+        if self.world.gather_objects(self.run is not None)[0]:
+            self._load_weights(BEST)
 
-    def load_best(self, sha256: str) -> None:
-        """Sets the model's weights to those that were kept."""
-        path = self.run and best_file(self.run, sha256)
-        if path and (not path.is_file() or sha256_of(path) != sha256):
-            raise DamagedCheckpoint(f"{path} is missing, cut short or altered; {_AFRESH}")
-        self._load_weights(path)
-
-    def _load_weights(self, path: Path | None) -> None:
-        """In place, from a file made of `weights_of`, which the first process reads for all."""
-        try:
-            stored = load_file(path) if self.world.is_first and path else None
-        except (OSError, SafetensorError) as problem:
-            raise DamagedCheckpoint(f"{path} is missing or cut short ({problem}); {_AFRESH}") from None
-        stored, tables = self.world.share(stored), row_tables(self.model)
+    def _load_weights(self, file: str) -> None:
+        """In place, from a file of the checkpoint that was made of `weights_of`."""
+        stored, tables = self.shared(file), row_tables(self.model)
         with torch.no_grad():
             for name, own in self.model.named_parameters():
                 if name in stored and name in tables and len(stored[name]) == tables[name].count:
                     stored[name] = stored[name][tables[name].shard.rows]
                 if name not in stored or stored[name].shape != own.shape:
-                    raise DamagedCheckpoint(f"{path} does not fit this model: {name} is missing or has another shape")
+                    raise DamagedCheckpoint(f"{file} does not fit this model: {name} is missing or has another shape")
                 own.copy_(stored[name])
 
     def _restore_optimizer(self, stored: dict[str, Tensor]) -> None:

@@ -68,8 +68,8 @@ class Loop:
                 if signal and not self._finished():
                     self._save()
                     raise Stopped(f"stopped and saved after step {state.step:,}; --resume goes on", signal=int(signal))
-        if state.best_sha256 is not None:
-            self.checkpoints.load_best(state.best_sha256)
+        if state.best_step is not None:
+            self.checkpoints.load_best()
         return state
 
     def _notice(self, message: str) -> None:
@@ -120,7 +120,6 @@ class Loop:
         value = metrics[settings.metric]
         better = state.best_value is None or value > state.best_value
         if better:
-            state.best_sha256 = self._world.gather_objects(self.checkpoints.save_best())[0]
             state.best_value, state.best_step, state.evaluations_since_best = value, state.step, 0
         else:
             state.evaluations_since_best += 1

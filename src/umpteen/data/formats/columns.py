@@ -5,10 +5,10 @@ What is not said is guessed from the names of the columns and the first rows, an
 
 import ast
 import json
-import re
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,8 @@ TEXTS = ("text", "texts", "body", "content", "abstract", "description", "documen
 TITLES = ("title", "headline", "name")  # come before such a text, or stand in for it
 LABELS = ("labels", "label", "tags", "tag", "categories", "category", "topics", "topic", "keywords", "subjects")
 MORE_LABELS = ("subject", "classes", "class", "targets", "target", "codes", "code")
-SEPARATORS = "|;,"
+CLEAR = "|;"  # marks that hardly stand in a label's name
+SEPARATORS = f"{CLEAR},"
 
 
 @dataclass(frozen=True)
@@ -68,11 +69,11 @@ def listed(cell: str) -> list[str]:
 
 
 def columns_of(
-    path: Path, rows: Sequence[Mapping[str, Any]], asked: Mapping[str, str], *, separates: str | None = None
+    path: Path, rows: Sequence[Mapping[str, Any]], asked: Mapping[str, str], known: Container[str] | None = None
 ) -> Columns:
     """The columns of a file from its first rows; `asked` says some of text, labels and separator.
 
-    `separates` are the marks that may stand between keys, where labels are known; else what does is guessed.
+    Where labels are known by their keys, these say how a cell falls apart; else what separates labels is guessed.
     """
     header = list(dict.fromkeys(name for row in rows for name in row))
     by_name = {name.strip().lower(): name for name in reversed(header)}
@@ -99,16 +100,14 @@ def columns_of(
     text = given("text", "+") or _text_columns(first, rows, labels)
     if not text:
         raise BadFile(path, f"has no column of texts; it has {_written(header)}: say which, with --text COLUMN", line=1)
-    marks, told = separates, ""
+    mark, told = asked.get("separator"), ""
     if (text, labels) != (("text",), "labels") and not {"text", "labels"} <= set(asked):
         told = f"texts are in {' and '.join(map(repr, text))}, labels in {labels!r}"
-    if asked.get("separator"):
-        marks = None
-    elif separates is None:
-        marks = guessed_separator([row[labels] for row in rows if isinstance(row.get(labels), str)])
-        if marks:
-            told = f"{told}, separated by {marks!r}" if told else f"labels are separated by {marks!r}"
-    return Columns(text, labels, splitter(asked.get("separator"), marks or ""), told)
+    if not mark and known is not None:
+        return Columns(text, labels, partial(divided, known=known), told)
+    if not mark and (mark := guessed_separator([row[labels] for row in rows if isinstance(row.get(labels), str)])):
+        told = f"{told}, separated by {mark!r}" if told else f"labels are separated by {mark!r}"
+    return Columns(text, labels, partial(split_at, mark), told)
 
 
 def _text_columns(
@@ -132,7 +131,7 @@ def guessed_separator(cells: Sequence[str]) -> str | None:
     A comma may belong to a label's name: it separates if most of what it would part stands in other cells, too.
     """
     cells = [cell for cell in cells if not cell.lstrip().startswith("[")]
-    for mark in SEPARATORS[:2]:
+    for mark in CLEAR:
         if any(mark in cell for cell in cells):
             return mark
     parts = Counter(part.strip() for cell in cells for part in cell.split(",") if part.strip())
@@ -144,19 +143,26 @@ def guessed_separator(cells: Sequence[str]) -> str | None:
 
 def parting(cells: Iterable[str], known: Container[str]) -> str | None:
     """The mark at which some cell that is no key falls apart into keys that are known, if there is one."""
-    for mark in SEPARATORS:
-        split = splitter(mark, "")
-        if any(all(part in known for part in split(cell)) for cell in cells if mark in cell and cell not in known):
-            return mark
-    return None
+    marks = (_parting(cell, known) for cell in cells if cell not in known)
+    return next((mark for mark in marks if mark), None)
 
 
-def splitter(separator: str | None, marks: str) -> Callable[[str], list[str]]:
-    """Cuts a cell at the separator, or else at each of the marks."""
-    if not separator and not marks:
-        return lambda cell: [cell.strip()] if cell.strip() else []
-    pattern = re.compile(re.escape(separator) if separator else f"[{re.escape(marks)}]")
-    return lambda cell: [part for part in map(str.strip, pattern.split(cell)) if part]
+def divided(cell: str, known: Container[str]) -> list[str]:
+    """The keys in a cell: itself, or what it falls apart into; if that is not known, what a clear mark parts."""
+    if cell.strip() in known:
+        return [cell.strip()]
+    return split_at(_parting(cell, known) or next((mark for mark in CLEAR if mark in cell), None), cell)
+
+
+def split_at(mark: str | None, cell: str) -> list[str]:
+    """What stands between the marks of a cell; all of it if there is no mark."""
+    return [part for part in map(str.strip, cell.split(mark) if mark else [cell]) if part]
+
+
+def _parting(cell: str, known: Container[str]) -> str | None:
+    """The mark at which a cell falls apart into keys that are known."""
+    marks = (mark for mark in SEPARATORS if mark in cell)
+    return next((mark for mark in marks if all(part in known for part in split_at(mark, cell))), None)
 
 
 def _written(header: Sequence[str]) -> str:

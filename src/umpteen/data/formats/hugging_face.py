@@ -30,7 +30,7 @@ def sources(folder: Path) -> list[Path]:
 
 
 def read(folder: Path, into: Builder) -> None:
-    read_queries(_splits(folder), into.asked, into, records=_rows)
+    read_queries(_splits(folder), into, records=_rows)
 
 
 def _splits(folder: Path) -> dict[str, Path]:

@@ -3,7 +3,7 @@
 labels.jsonl {key, text}; train.jsonl {text, labels: [key…], optional weights: […], ignore: [key…]}; or .csv, .tsv and
 .parquet with the same columns, or others that columns.py makes out, and several keys in one cell; text files may be
 packed (.gz). Without a file of labels, they are those that the queries have, and their names are their texts. An
-optional dataset.toml gives `name` and `label_separator`.
+optional dataset.toml gives a `name`.
 """
 
 import tomllib
@@ -21,11 +21,9 @@ from umpteen.data.prepared import SPLITS, Builder, Place
 from umpteen.errors import BadFile
 
 SETTINGS = "dataset.toml"
-SEPARATORS = "|;"
 LOOKED_AT = 1000  # rows, to make out columns
 OPTIONAL = ("weights", "ignore")
 Records = Callable[[Path, Callable[[int], None]], Iterator[tuple[Place, Record]]]  # hears of bytes read
-KNOWN = ("name", "label_separator")
 
 
 def recognises(folder: Path) -> bool:
@@ -42,10 +40,10 @@ def sources(folder: Path) -> list[Path]:
 def read(folder: Path, into: Builder) -> None:
     if folder.is_file():
         into.name = folder.name.partition(".")[0]
-        read_queries({"train": folder}, into.asked, into)
+        read_queries({"train": folder}, into)
         return
-    settings = _settings(folder / SETTINGS)
-    into.name = settings.get("name", into.name)
+    if (folder / SETTINGS).is_file():
+        into.name = _name(folder / SETTINGS)
     splits = {split: _file(folder, split) for split in SPLITS if split == "train" or _candidates(folder, split)}
     if _candidates(folder, "labels"):
         path = _file(folder, "labels")
@@ -53,33 +51,27 @@ def read(folder: Path, into: Builder) -> None:
         for at, record in read_records(path, into.advance):
             key = string(record, "key", at)
             into.add_label(key.strip() if is_table(path) else key, string(record, "text", at), at)
-    separator = settings.get("label_separator")
-    read_queries(splits, {"separator": separator} if separator else {}, into)
+    read_queries(splits, into)
 
 
-def read_queries(
-    splits: Mapping[str, Path], asked: Mapping[str, str], into: Builder, records: Records = read_records
-) -> None:
-    """The queries of all splits; `records` gives the rows of a split's path, `asked` is as columns_of has it.
+def read_queries(splits: Mapping[str, Path], into: Builder, records: Records = read_records) -> None:
+    """The queries of all splits; `records` gives the rows of a split's path.
 
-    Where labels have no file of their own, they are known by name alone: those that some query has, in the order in
-    which they come.
+    Where labels have no file of their own, they are known by name alone: those that some query has, or ignores, in the
+    order in which they come.
     """
     named, cut = into.labels_are_named, None
-    later: list[tuple[str, int, str, Place]] = []  # ignored labels that nobody has had so far
     for split, path in splits.items():
         into.begin(split, path)
         rows = records(path, into.advance)
         if not (first := list(islice(rows, LOOKED_AT))):
             continue  # which is an error of the Builder's
-        marks = None if named or asked else _marks(path, into)
-        columns = columns_of(path, [row for _, row in first], asked, separates=marks)
+        columns = columns_of(path, [row for _, row in first], into.asked, None if named else into.row_of)
         cut = cut or columns.split  # a small file of another split may not show what separates labels
         columns = replace(columns, split=cut)
         into.tell(columns.told)
         as_it_is = not named and (columns.text, columns.labels) == (("text",), "labels")
-        hint = f'; if these are several keys, give what separates them in {SETTINGS}: label_separator = ","'
-        hint = hint if is_table(path) and not named else ""
+        hint = "; if these are several keys, say what separates them: DATA?separator=…" if is_table(path) else ""
         for at, row in chain(first, rows):
             record = dict(row) if as_it_is else columns.record(row, at)
             if is_table(path):
@@ -87,38 +79,29 @@ def read_queries(
             for field in () if named else record:  # a table of somebody else's may have any column
                 if meant := _meant(field):
                     raise at.error(f"field {field!r} is unknown; did you mean {meant!r}?")
-            keys = list_of("strings", record, "labels", at)
-            for key in keys if named else ():
+            keys, ignored = list_of("strings", record, "labels", at), _optional("strings", record, "ignore", at) or []
+            for key in (*keys, *ignored) if named else ():
                 if key not in into.row_of:
                     into.add_label(key, key.replace("_", " "), at)
             labels = [into.label_row(key, at, hint) for key in keys]
             query = into.add_query(string(record, "text", at), labels, _optional("numbers", record, "weights", at), at)
-            for key in _optional("strings", record, "ignore", at) or ():
-                if named and key not in into.row_of:
-                    later.append((split, query, key, at))
-                else:
-                    into.ignore(query, into.label_row(key, at, hint), at)
-    for split, query, key, at in later:
-        into.ignore(query, into.label_row(key, at), at, split)
+            for key in ignored:
+                into.ignore(query, into.label_row(key, at, hint), at)
 
 
 def _optional(kind: str, record: Record, field: str, at: Place) -> list[Any] | None:
     return None if record.get(field) is None else list_of(kind, record, field, at)
 
 
-def _settings(path: Path) -> dict[str, str]:
-    if not path.is_file():
-        return {}
+def _name(path: Path) -> str:
     try:
         given = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise BadFile(path, f"cannot be read as TOML: {error}") from None
-    for field, value in given.items():
-        if field not in KNOWN:
-            raise BadFile(path, f"unknown setting {field!r}; known are {' and '.join(KNOWN)}")
-        if not isinstance(value, str) or not value:
-            raise BadFile(path, f"{field} = {value!r} must be a string that is not empty")
-    return given
+    name = given.pop("name", None)
+    if given or not isinstance(name, str) or not name:
+        raise BadFile(path, "may hold the dataset's name, a string that is not empty, and nothing else")
+    return name
 
 
 def _candidates(folder: Path, stem: str) -> list[Path]:
@@ -132,18 +115,6 @@ def _file(folder: Path, stem: str) -> Path:
     if len(paths) > 1:
         raise BadFile(paths[1], f"stands beside {paths[0].name}; keep the one that is meant and remove the other")
     return paths[0]
-
-
-def _marks(path: Path, into: Builder) -> str:
-    """What may separate keys in a cell: those of | and ; that stand in no label key."""
-    usable = "".join(mark for mark in SEPARATORS if not any(mark in key for key in into.row_of))
-    if not usable and is_table(path):
-        raise BadFile(
-            path,
-            "label keys hold both | and ;, so neither can separate them; "
-            f'separate them with something else and say so in {SETTINGS}: label_separator = "…"',
-        )
-    return usable
 
 
 def _divide_cells(record: Record, cut: Callable[[str], list[str]], at: Place) -> None:
