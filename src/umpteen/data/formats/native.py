@@ -88,9 +88,11 @@ def read_queries(
                 if meant := _meant(field):
                     raise at.error(f"field {field!r} is unknown; did you mean {meant!r}?")
             keys = list_of("strings", record, "labels", at)
+            is_told = isinstance(record.get("label_texts"), list)
+            texts = dict(zip(keys, list_of("strings", record, "label_texts", at) if is_told else (), strict=False))
             for key in keys if named else ():
                 if key not in into.row_of:
-                    into.add_label(key, key.replace("_", " "), at)
+                    into.add_label(key, texts.get(key) or key.replace("_", " "), at)
             labels = [into.label_row(key, at, hint) for key in keys]
             query = into.add_query(string(record, "text", at), labels, _optional("numbers", record, "weights", at), at)
             for key in _optional("strings", record, "ignore", at) or ():
