@@ -18,6 +18,7 @@ from lab.cutting import cut
 from lab.training import TINY
 
 import umpteen
+from hub_stand_in import THEIR_WARNING, hub_stand_in
 from quick_command import quick_umpteen
 from test_docs import ROOT, SHELL, blocks_of
 from umpteen.config.recipes import resolve
@@ -114,3 +115,21 @@ def test_a_page_works_as_written(page: str, start: Path, command: Path, tmp_path
             assert terminal.answers[-1]["version"] == 4  # an addition, a renaming, a retirement, and its undoing
     finally:
         terminal.close()
+
+
+@pytest.mark.filterwarnings(THEIR_WARNING)
+def test_the_page_on_the_hub_works_with_a_stand_in(
+    start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(start, tmp_path / "here")
+    monkeypatch.chdir(tmp_path / "here")
+    (tmp_path / "command").mkdir()
+    with hub_stand_in(tmp_path / "hugging-face") as hub, quick_umpteen(tmp_path / "command") as command:
+        terminal = Terminal(tmp_path / "here", command)
+        for block in blocks_of(ROOT / "docs" / "how-to" / "hub.md"):
+            if block.language in SHELL:
+                terminal.run(block.text)
+            else:
+                exec(compile(block.text, str(block), "exec"), {})
+    (there,) = hub.repositories.values()
+    assert there.private and set(there.branches) == {"main", "with-beagles"}

@@ -1,12 +1,18 @@
-"""Datasets as Hugging Face saves them, written here as it writes them."""
+"""Datasets as Hugging Face saves them, written here as it writes them, and its own objects in memory."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.data.folders import write_json_lines, write_native_folder
 
-from umpteen.data.dataset import open_dataset
+import umpteen
+from miniature import command, refused
+from umpteen.data.dataset import given_dataset, open_dataset
+from umpteen.data.prepared import cache_folder
+from umpteen.data.texts import class_names
 from umpteen.errors import BadFile, BadInput
 
 pa = pytest.importorskip("pyarrow")
@@ -80,3 +86,61 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "dataset_dict.json").write_text(json.dumps({"splits": ["one"]}))
     with pytest.raises(BadInput, match="has no split called train; it has 'one'"):
         open_dataset(tmp_path)
+
+
+TABLE = {"body": ["a", "b", "a"], "topic": [0, 1, 2], "tags": [[0, 2], [], [1]]}
+
+
+def in_memory(**features: Any) -> Any:
+    datasets = pytest.importorskip("datasets")
+    names = datasets.ClassLabel(names=NAMED["names"])
+    kinds = {"body": datasets.Value("string"), "topic": names, "tags": [names], **features}
+    return datasets.Dataset.from_dict(TABLE, features=datasets.Features(kinds))
+
+
+@pytest.mark.parametrize("form", [None, "numpy", "torch"])
+def test_classes_in_a_column_are_keys_by_their_names(form: str | None) -> None:
+    rows = in_memory().with_format(form)
+    if not hasattr(rows["topic"], "features"):
+        pytest.skip("columns know what they hold since datasets 4.0")
+    named = given_dataset(TABLE["body"], rows["topic"])
+    assert named.labels.keys == ["fish", "tax", "law"] and list(named.train.texts) == ["a", "b"]
+    listed = given_dataset(rows["body"], rows["tags"])
+    assert [listed.labels.keys[row] for row in listed.train.relevance.of(0)] == ["fish", "law", "tax"]
+
+
+def test_a_dataset_in_memory_is_read_as_if_it_had_been_saved(tmp_path: Path) -> None:
+    rows = in_memory()
+    splits = pytest.importorskip("datasets").DatasetDict({"train": rows, "dev": rows.select([2, 1])})
+    splits.save_to_disk(tmp_path / "saved")
+    opened = open_dataset(splits)
+    assert replace(opened, name="saved") == open_dataset(tmp_path / "saved")
+    assert opened.validation is not None and list(opened.validation.texts) == ["a", "b"]
+    assert open_dataset(rows).is_one_file and open_dataset(rows).train == opened.train
+    assert not any((cache_folder() / "datasets").glob("dataset-*"))  # which nobody could find again
+
+
+def test_what_is_written_for_hugging_face_reads_back_and_has_names(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    folder = write_native_folder(tmp_path / "set")
+    records: list[dict[str, object]] = [
+        {"text": "plain", "labels": ["10"], "ignore": ["税"]},  # which is known as a label only from the next row on
+        {"text": "graded", "labels": ["10", "税"], "weights": [0.1, 1]},
+    ]
+    write_json_lines(folder / "train.jsonl", records)
+    assert command("data", "convert", folder, tmp_path / "out", "--to", "hugging-face").code == 0
+    found = datasets.load_from_disk(str(tmp_path / "out"))["train"]
+    dataset, again = open_dataset(folder), open_dataset(tmp_path / "out")
+    assert class_names(found.features["labels"]) == dataset.labels.keys
+    assert list(found["label_texts"]) == 2 * [[dataset.labels.texts[dataset.labels.row(key)] for key in ("10", "税")]]
+    assert [again.labels.texts[again.labels.row(key)] for key in ("10", "税")] == found["label_texts"][1]
+    assert list(again.train.texts) == ["plain", "graded"] and again.test is not None
+    assert again.train.relevance.weights_of(1).tolist() == dataset.train.relevance.weights_of(1).tolist()
+    assert [again.labels.keys[row] for row in again.train.filtered.of(0)] == ["税"]
+    refused(command("data", "convert", folder, tmp_path / "out", "--to", "hugging-face"), "exists and is not empty")
+
+
+def test_labels_are_asked_for_unless_a_dataset_has_them() -> None:
+    for texts, meaning in ((["a text"], None), (in_memory(), {"fish": "a fish"})):
+        with pytest.raises(BadInput, match="labels are missing; give each text its own"):
+            umpteen.fit(texts, label_texts=meaning)

@@ -7,12 +7,15 @@ import shutil
 import signal
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import umpteen
 from miniature import LABELS, TOPICS, command, refused, write_recipe
+from test_docs import ROOT, blocks_of
 from tiny import tiny_default_model
 from umpteen.data.dataset import given_dataset, open_dataset
 from umpteen.errors import BadInput, Stopped
@@ -224,6 +227,22 @@ def test_columns_of_a_frame_are_fitted_and_labels_may_have_texts_of_their_own(tm
     known = dict(zip(model.labels.keys, model.labels.texts, strict=True))
     assert known == {"a": "fishing law", "b": "b", "c_d": "c d", "later": "a label that no text has yet"}
     assert model.predict(["law of fish"], k=1)[0][0].key == "a" and (tmp_path / "model").exists()
+
+
+def test_a_dataset_of_hugging_face_is_fitted_as_its_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    for name in ("tickets.csv", "later.csv"):
+        rows = [f"{text} {number},{text[:3]}" for number in range(10) for text in ("law of fish", "tax of trade")]
+        Path(name).write_text("\n".join(["body,tag", *rows]))
+    (block,) = (one for one in blocks_of(ROOT / "docs" / "how-to" / "data-formats.md") if one.language == "python")
+    monkeypatch.setattr(umpteen, "fit", partial(fit, trials=1, quiet=True), raising=False)
+    exec(compile(block.text, str(block), "exec"), found := {})
+    best = [labels[0].key for labels in found["classifier"].predict(found["tickets"]["test"]["body"], k=1)]
+    assert best == ["law", "tax"] * 10
+    with pytest.raises(BadInput, match=r"texts\[0\] is a dict, not a string; of a table, give its column of texts"):
+        found["classifier"].predict(found["tickets"]["test"])
 
 
 class Column:

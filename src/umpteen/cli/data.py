@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from umpteen.cli.main import DATA, JSON, PATH, Watch, cli, say, settings, tell
+from umpteen.cli.main import DATA, JSON, PATH, Watch, cli, option, say, settings, tell
 
 
 @cli.group()
@@ -35,17 +35,25 @@ def describe(source: str, as_json: bool) -> None:
 @data.command()
 @DATA
 @click.argument("folder", type=PATH)
-def convert(source: str, folder: Path) -> None:
-    """Write DATA, of any known format, into FOLDER as jsonl files that people can read and edit."""
+@option("--to", "form", type=click.Choice(["jsonl", "hugging-face"]), default="jsonl", help="What to write.")
+def convert(source: str, folder: Path, form: str) -> None:
+    """Write DATA, of any known format, into FOLDER as jsonl files that people can read and edit.
+
+    Or as a DatasetDict of Hugging Face's `datasets`, for its load_from_disk.
+    """
     from umpteen.data.dataset import write_native
     from umpteen.errors import BadInput
-    from umpteen.files.storage import can_hold
+    from umpteen.files.storage import atomic_folder, can_hold
 
     if not can_hold(folder):
         raise BadInput(f"{folder} exists and is not empty; give another folder")
     with Watch() as watch:
         dataset = watch.open_dataset(source)
-        write_native(dataset, folder, progress=partial(watch, "writing"))
+        if form == "jsonl":
+            write_native(dataset, folder, progress=partial(watch, "writing"))
+        else:
+            with atomic_folder(folder, replace=False) as partly:
+                dataset.to_hugging_face().save_to_disk(partly)
     say(f"wrote {folder}: {len(dataset.labels):,} labels, {len(dataset.train):,} training queries")
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -107,11 +109,38 @@ class Dataset:
         joined = self.train.join(self.validation)
         return replace(self, train=joined, validation=None, validation_was_taken=False)
 
+    def to_hugging_face(self) -> Any:
+        """A DatasetDict of Hugging Face's `datasets`, in memory: a text, its labels, classes named by their keys, and
+        their texts; weights and labels to ignore where there are some. A label that no query has is a name only."""
+        try:
+            from datasets import ClassLabel, DatasetDict, Features, Value
+            from datasets import Dataset as Rows
+        except ModuleNotFoundError:
+            raise BadInput("this needs Hugging Face's datasets: pip install datasets") from None
+        keys, texts = self.labels.keys, dict(zip(self.labels.keys, self.labels.texts, strict=True))
+        splits = {name: list(_queries(keys, split)) for name, split in self.splits().items()}
+        rows = list(chain(*splits.values()))
+        known = {key for row in rows for key in row["labels"]}
+        for row in rows:
+            row["ignore"] = [key for key in row.get("ignore", ()) if key in known] or None
+            row["label_texts"] = [texts[key] for key in (*row["labels"], *(row["ignore"] or ()))]
+        classes, strings = [ClassLabel(names=keys)], [Value("string")]
+        kinds = {"text": strings[0], "labels": classes, "label_texts": strings, "weights": [Value("float32")]}
+        there = {field for row in rows for field, value in row.items() if value is not None}
+        features = Features({field: kind for field, kind in {**kinds, "ignore": classes}.items() if field in there})
+        return DatasetDict(
+            {
+                name: Rows.from_dict({field: [row.get(field) for row in own] for field in features}, features)
+                for name, own in splits.items()
+            }
+        )
 
-def open_dataset(source: str | Path, *, cache: Path | None = None, progress: Advance | None = None) -> Dataset:
+
+def open_dataset(source: str | Path | Any, *, cache: Path | None = None, progress: Advance | None = None) -> Dataset:
     """A folder in any known format, a file of texts and labels, or a bundled dataset by name.
 
     It is read once, and memory-mapped ever after. It may be said which columns count: FILE?text=body&labels=tags.
+    A Dataset or DatasetDict of Hugging Face's `datasets` is read as if it had been saved.
 
     `cache` is where the binary copy goes: by default $UMPTEEN_CACHE, else $XDG_CACHE_HOME/umpteen, else
     ~/.cache/umpteen. `progress` hears of bytes read and bytes in all.
@@ -121,6 +150,10 @@ def open_dataset(source: str | Path, *, cache: Path | None = None, progress: Adv
     >>> dataset.name, len(dataset.labels) > 1000
     ('wordnet-nouns', True)
     """
+    if hasattr(source, "save_to_disk"):
+        with TemporaryDirectory(prefix="umpteen-") as home:  # what is mapped stays when the names of the files go
+            source.save_to_disk(f"{home}/dataset")
+            return open_dataset(f"{home}/dataset", cache=Path(home), progress=progress)
     place, asked = asked_of(str(source))
     folder = _locate(place)
     form = next((form for form in formats.FORMATS if form.recognises(folder)), None)  # told by the names of the files

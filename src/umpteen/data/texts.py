@@ -169,8 +169,28 @@ def _sealed(digest: Any, lengths: NDArray[np.int64]) -> str:
 
 
 def values_of(column: Any) -> list[Any]:
-    """The values of a list, array or column as Python's own; numpy, pandas, polars, pyarrow name it differently."""
+    """The values of a list, array or column as Python's own; numpy, pandas, polars, pyarrow name it differently.
+
+    Classes in a column of `datasets` are their names.
+    """
     for name in ("to_pylist", "to_list", "tolist"):
         if hasattr(column, name):
             return list(getattr(column, name)())
-    return list(column)
+    names = class_names(getattr(column, "features", None))
+    return [class_called(value, names) for value in column] if names else list(column)
+
+
+def class_names(feature: Any) -> list[str]:
+    """What `datasets`, or a JSON file of theirs, calls the classes of a column, or of the lists in it."""
+    while isinstance(feature, list) and feature:
+        feature = feature[0]
+    about = feature if isinstance(feature, dict) else getattr(feature, "__dict__", {})
+    return list(about.get("names") or []) or (class_names(about["feature"]) if "feature" in about else [])
+
+
+def class_called(cell: Any, names: list[str]) -> Any:
+    """A class's name; none for what stands for an unknown one."""
+    cell = cell.tolist() if hasattr(cell, "tolist") else cell
+    if isinstance(cell, list):
+        return [name for one in cell if (name := class_called(one, names)) is not None]
+    return names[cell] if isinstance(cell, int) and 0 <= cell < len(names) else None

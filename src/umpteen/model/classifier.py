@@ -1,11 +1,13 @@
 """The product: texts in, the right few labels out, of a model whose labels may change while it is in use."""
 
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from html import escape
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import monotonic, time_ns
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar, Unpack
@@ -36,6 +38,8 @@ from umpteen.search.index import exact_scores
 from umpteen.search.ranking import NO_LABEL, SPARE, Ranking, top_k
 
 if TYPE_CHECKING:
+    from huggingface_hub import CommitInfo
+
     from umpteen.model.evaluate import How
     from umpteen.model.explain import Explainer, Explanation
 
@@ -105,6 +109,44 @@ class Classifier:
         loaded = cls.__new__(cls)
         loaded._live = LiveModel.load(path, ranker=ranker, index=index)
         return loaded
+
+    @classmethod
+    def from_pretrained(
+        cls, name: Path | str, *, revision: str | None = None, token: str | bool | None = None, **how: bool
+    ) -> Self:
+        """The classifier of a model folder, or of a model on the Hugging Face hub, "user/model"; `how` as for `load`.
+
+        One of the hub is fetched into the hub's cache, once, and copied: what is changed is the copy, whose folder goes
+        when the classifier does; `save` keeps it. `revision` is a branch, a tag or a commit.
+        """
+        if (folder := Path(name).expanduser()).is_dir():
+            return cls.load(folder, **how)
+        from umpteen.model.hub import fetch
+
+        with ExitStack() as held:
+            place = held.enter_context(TemporaryDirectory(prefix="umpteen-", ignore_cleanup_errors=True))
+            fetch(str(name), Path(place), revision, token)
+            loaded = cls.load(place, **how)
+            weakref.finalize(loaded, held.pop_all().close)
+        return loaded
+
+    def push_to_hub(
+        self,
+        name: str,
+        *,
+        private: bool | None = None,
+        token: str | bool | None = None,
+        revision: str | None = None,
+        commit_message: str | None = None,
+    ) -> "CommitInfo":
+        """Sends the model as it is now to the Hugging Face hub, in one commit that replaces what model is there.
+
+        The repository is made if it is not there, `private` or as the hub's default is, and so is a branch called
+        `revision`. Gives what the hub's client does: `oid`, `commit_url`.
+        """
+        from umpteen.model.hub import push
+
+        return push(self._live, name, private, token, revision, commit_message)
 
     @classmethod
     def build(cls, towers: Towers, labels: LabelCatalogue, rows: NDArray[np.int64] | None = None) -> Self:
@@ -530,7 +572,8 @@ def _checked(texts: Any) -> list[str]:
     found: list[str] = texts if isinstance(texts, list) else values_of(texts)
     for position, text in enumerate(found):
         if not isinstance(text, str):
-            raise BadInput(f"texts[{position}] is a {type(text).__name__}, not a string")
+            column = "; of a table, give its column of texts" if isinstance(text, dict) else ""
+            raise BadInput(f"texts[{position}] is a {type(text).__name__}, not a string{column}")
         if not text.strip():
             raise BadInput(f"texts[{position}] is empty; leave it out or give it words")
     return found

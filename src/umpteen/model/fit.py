@@ -144,7 +144,7 @@ def _foreign(dataset: Dataset, recipe: str) -> str | None:
 
 def fit(
     texts: Any,
-    labels: Any,
+    labels: Any = None,
     label_texts: Mapping[str, str] | None = None,
     *,
     minutes: float = MINUTES,
@@ -158,9 +158,10 @@ def fit(
     """The best classifier for texts and their labels that about so many minutes allow.
 
     Takes texts and, for each, the key of its label or several of them: lists, or columns of pandas, polars, pyarrow and
-    datasets. Rows of the same text become one, with all their labels. `label_texts` says what keys mean; without it,
-    names are their own texts. Gives the fitted classifier, with a ranker and probabilities; without an `output` its
-    folder goes when it does, and `save` keeps it.
+    datasets; or a whole Dataset or DatasetDict of datasets, whose columns are made out, and told. Rows of the same text
+    become one, with all their labels. `label_texts` says what keys mean; without it, names are their own texts. Gives
+    the fitted classifier, with a ranker and probabilities; without an `output` its folder goes when it does, and `save`
+    keeps it.
 
     >>> import umpteen
     >>> texts = [f"{animal} number {n}" for n in range(9) for animal in ("a barking dog", "a purring cat")]
@@ -168,7 +169,9 @@ def fit(
     >>> classifier.predict(["my dog is barking"], k=1)[0][0].key
     'dog'
     """
-    dataset = given_dataset(texts, labels, label_texts)
+    if labels is None and (label_texts or not hasattr(texts, "save_to_disk")):
+        raise BadInput("labels are missing; give each text its own, or a Dataset of Hugging Face's `datasets` alone")
+    dataset = open_dataset(texts) if labels is None else given_dataset(texts, labels, label_texts)
     place = Path(tempfile.mkdtemp(prefix="umpteen-"))
     try:
         write_native(dataset, place / "data")

@@ -33,7 +33,7 @@ RANKER, INDEX, CALIBRATION = "ranker", "index", "calibration"
 _REMOVED_BY = {RANKER: "umpteen rerank remove", INDEX: "umpteen index remove"}
 ALWAYS_HASHED = 8 * 2**20  # bytes; larger files are hashed once after a change, else judged by size and header
 _ID = re.compile(r"[0-9a-f]{8}")
-_OURS = re.compile(rf"(model|{RANKER}|{INDEX}|{CALIBRATION})-({_ID.pattern})(\.db)?")
+OURS = re.compile(rf"(model|{RANKER}|{INDEX}|{CALIBRATION})-({_ID.pattern})(\.db)?")
 
 # What code may raise that reads files which are whole, but of a stranger's making.
 _UNREADABLE: tuple[type[Exception], ...] = (UmpteenError, OSError, ValueError, LookupError, ArithmeticError)
@@ -53,7 +53,8 @@ class ModelFolder:
         self.manifest = read_manifest(self.path)
         self.model: str = self.manifest["model"]
         self.trained = self.path / f"model-{self.model}"
-        self.store = Store(self.path / f"model-{self.model}.db", self.model, self.is_current)
+        self.database = self.path / f"model-{self.model}.db"
+        self.store = Store(self.database, self.model, self.is_current)
         self._hashed: list[Hashed] = []  # large files that were found to be whole, and are not known as such yet
 
     def is_current(self) -> bool:
@@ -131,6 +132,13 @@ class ModelFolder:
     def _names(self, connection: Connection) -> set[str]:
         parts = (part.folder for part in read_parts(connection).values())
         return {self.trained.name, f"{self.trained.name}.db", *parts}
+
+    def members(self, connection: Connection) -> list[str]:
+        """The manifest, the card, the database, and all that is listed: what a copy of the model needs."""
+        groups = [(self.trained.name, self.manifest["files"])]
+        groups += [(part.folder, part.files) for part in checked_parts(connection).values()]
+        listed = [f"{folder}/{file}" for folder, files in groups for file in files]
+        return [MANIFEST, CARD, self.database.name, *listed]
 
     def require_whole(self, connection: Connection, parts: Iterable[Part] = (), only: tuple[str, ...] = ("",)) -> None:
         """Refuses damaged files, as far as `problems` sees without reading every byte."""
@@ -241,7 +249,7 @@ def checked_parts(connection: Connection) -> dict[str, Part]:
     """The current parts, none of whose names leads outside."""
     parts = read_parts(connection)
     for part in parts.values():
-        ours = _OURS.fullmatch(part.folder)
+        ours = OURS.fullmatch(part.folder)
         if ours is None or ours[1] != part.name or ours[3]:
             raise DamagedModel(f"the model's {part.name} is said to be in {part.folder!r}; do not use this model")
         if not has_version(connection, part.labels_version):
@@ -332,7 +340,7 @@ def _digest_of(about: dict[str, Any]) -> str:
 def remove_if_ours(path: Path) -> None:
     """Removes a model, a part, or what a killed process left of one: by its name, its mark, and unless it is in use."""
     target = unfinished_target(path)
-    ours = _OURS.fullmatch(path.name if target is None else target)
+    ours = OURS.fullmatch(path.name if target is None else target)
     if ours is None or path.is_symlink():
         return
     if ours[3] and target is not None:

@@ -83,11 +83,12 @@ def save_model(
     *,
     extra_files: Iterable[Path] = (),
     unless_changed: Standing | EllipsisType | None = ...,
+    card: str | None = None,
 ) -> Path | None:
     """Writes the model with what is told of it; one that stood there is replaced, and readers go on with it.
 
     `unless_changed` says what stood there, None for nothing: if something else does by now, or something damaged, it is
-    kept aside, and the folder that it is in is returned.
+    kept aside, and the folder that it is in is returned. A new folder gets this `card`, brought up to date.
     """
     if live.folder is not None and path.resolve() == live.folder.path.resolve():
         _rewrite(live, told)
@@ -110,7 +111,7 @@ def save_model(
     try:
         with atomic_folder(path, replace=False) as folder:
             new.write(folder)
-            new.write_card(folder)
+            new.write_card(folder, card)
     except BaseException:
         if kept is not None and not path.exists():
             kept.rename(path)

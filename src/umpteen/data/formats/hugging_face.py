@@ -8,6 +8,7 @@ from typing import Any
 from umpteen.data.formats.native import read_queries
 from umpteen.data.formats.reading import Record, rows_of_arrow
 from umpteen.data.prepared import Builder, Place
+from umpteen.data.texts import class_called, class_names
 from umpteen.errors import BadFile
 
 STATE, INFO, SPLITS = "state.json", "dataset_info.json", "dataset_dict.json"
@@ -66,23 +67,7 @@ def _files(split: Path) -> list[Path]:
 
 def _rows(split: Path, advance: Callable[[int], None]) -> Iterator[tuple[Place, Record]]:
     """The rows of a split; numbers of classes that have names become their names."""
-    names = {column: _names(feature) for column, feature in _content(split / INFO).get("features", {}).items()}
+    names = {column: class_names(feature) for column, feature in _content(split / INFO).get("features", {}).items()}
     for path in _files(split):
         for at, row in rows_of_arrow(path, advance):
-            yield at, row | {column: _called(row.get(column), own) for column, own in names.items() if own}
-
-
-def _names(feature: Any) -> list[str]:
-    """Of the classes of a column, or of the lists in it."""
-    while isinstance(feature, list) and feature:
-        feature = feature[0]
-    if not isinstance(feature, dict):
-        return []
-    return list(feature.get("names") or []) or _names(feature.get("feature"))
-
-
-def _called(cell: Any, names: list[str]) -> Any:
-    """A class's name; none for what stands for an unknown one."""
-    if isinstance(cell, list):
-        return [name for one in cell if (name := _called(one, names)) is not None]
-    return names[cell] if isinstance(cell, int) and 0 <= cell < len(names) else None
+            yield at, row | {column: class_called(row.get(column), own) for column, own in names.items() if own}

@@ -80,9 +80,12 @@ def read_queries(splits: Mapping[str, Path], into: Builder, records: Records = r
                 if meant := _meant(field):
                     raise at.error(f"field {field!r} is unknown; did you mean {meant!r}?")
             keys, ignored = list_of("strings", record, "labels", at), _optional("strings", record, "ignore", at) or []
+            is_told = isinstance(record.get("label_texts"), list)  # of its labels, then of those it ignores
+            told = list_of("strings", record, "label_texts", at) if is_told else []
+            texts = dict(zip((*keys, *ignored), told, strict=False))
             for key in (*keys, *ignored) if named else ():
                 if key not in into.row_of:
-                    into.add_label(key, key.replace("_", " "), at)
+                    into.add_label(key, texts.get(key) or key.replace("_", " "), at)
             labels = [into.label_row(key, at, hint) for key in keys]
             query = into.add_query(string(record, "text", at), labels, _optional("numbers", record, "weights", at), at)
             for key in ignored:
