@@ -93,15 +93,6 @@ def test_an_import_is_one_version(model: Path, tmp_path: Path) -> None:
     ]
 
 
-def test_files_of_labels_are_added_renamed_and_retired(model: Path, tmp_path: Path) -> None:
-    file = tmp_path / "labels.jsonl"
-    file.write_text('{"key": "n", "text": "new"}\n{"key": "m", "text": "more"}\n')
-    assert people("add", model, "--from", file) == "version 1: 2 added; 7 labels\n"
-    file.write_text('{"key": "n", "text": "newer"}\n{"key": "m", "text": "more"}\n')
-    assert people("rename", model, "--from", file) == "version 2: 1 renamed; 7 labels\n"
-    assert people("retire", model, "--from", file) == "version 3: 2 retired; 5 labels\n"
-
-
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
@@ -122,10 +113,9 @@ def test_what_cannot_be_is_refused_and_nothing_changes(arguments: tuple[str, ...
     assert Classifier.load(model).version == 0 and verify(model) == []
 
 
-def test_half_a_label_is_misuse(model: Path, tmp_path: Path) -> None:
+def test_half_a_label_is_misuse(model: Path) -> None:
     for arguments in (("add", model), ("add", model, "n"), ("rename", model, "n"), ("retire", model)):
         assert command("labels", *arguments).code == 2
-    assert command("labels", "add", model, "n", "x", "--from", tmp_path).code == 2
 
 
 def test_damage_is_refused_by_name_before_anything_is_changed(model: Path) -> None:

@@ -1,7 +1,6 @@
 """`umpteen labels`, `learn`, `examples` and `review`: labels and corrections of a model, looked at and changed."""
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,10 +11,11 @@ from umpteen.cli.main import JSON, MODEL, PATH, Watch, cli, option, say, say_jso
 
 if TYPE_CHECKING:
     from umpteen.model.catalogue import LiveCatalogue
-    from umpteen.model.changes import Change, Step
+    from umpteen.model.changes import Step
     from umpteen.model.labels import LiveLabels
 
 FILE = click.argument("file", type=PATH)
+KEY, TEXT = click.argument("key"), click.argument("text")
 NOTE = click.option("--note", default="", help="A line for the history.")
 _SIGNS = {"add": "+", "revive": "+", "rename": "~", "retire": "-"}
 _COUNTED = ("added", "renamed", "retired")
@@ -115,42 +115,44 @@ def export(model: Path, file: Path, retired: bool) -> None:
     say(f"{count:,} labels in {file}")
 
 
-def _of_labels(arguments: str, columns: str) -> Callable[[Callable[..., None]], click.Command]:
-    """A verb for labels that the command line names, or for all labels of a file."""
-    named = click.argument("named", nargs=-1, metavar=arguments)
-    file = click.option("--from", "file", type=PATH, help=f"A .jsonl, .csv or .tsv file with {columns}.")
-    return lambda verb: labels.command()(MODEL(named(file(NOTE(JSON(verb))))))
+@labels.command()
+@MODEL
+@KEY
+@TEXT
+@NOTE
+@JSON
+def add(key: str, text: str, **asked: Any) -> None:
+    """Add the label KEY with this TEXT; a retired label comes back. Many labels are for `import`."""
+    _change("Add", [(key, text)], **asked)
 
 
-@_of_labels("[KEY TEXT]", "`key` and `text`")
-def add(**given: Any) -> None:
-    """Add a label by KEY and TEXT, or all labels of a file; a retired label comes back."""
-    _change_named("Add", **given)
+@labels.command()
+@MODEL
+@KEY
+@TEXT
+@NOTE
+@JSON
+def rename(key: str, text: str, **asked: Any) -> None:
+    """Give the label KEY another TEXT; the key stays."""
+    _change("Rename", [(key, text)], **asked)
 
 
-@_of_labels("[KEY TEXT]", "`key` and `text`")
-def rename(**given: Any) -> None:
-    """Give the label KEY another TEXT, or all labels of a file theirs; keys stay."""
-    _change_named("Rename", **given)
-
-
-@_of_labels("[KEY]...", "`key`")
-def retire(**given: Any) -> None:
+@labels.command()
+@MODEL
+@click.argument("keys", nargs=-1, required=True, metavar="KEY...")
+@NOTE
+@JSON
+def retire(keys: tuple[str, ...], **asked: Any) -> None:
     """Retire labels: nothing finds them any more, until they are added again."""
-    _change_named("Retire", **given)
+    _change("Retire", [(key,) for key in keys], **asked)
 
 
-def _change_named(kind: str, named: tuple[str, ...], file: Path | None, **asked: Any) -> None:
+def _change(kind: str, each: Sequence[tuple[str, ...]], model: Path, note: str, as_json: bool) -> None:
     from umpteen.model import changes
-    from umpteen.model.label_files import changes_of
+    from umpteen.model.catalogue import change_labels
 
-    change = getattr(changes, kind)
-    each = [(key,) for key in named] if kind == "Retire" else [named] if len(named) == 2 else []
-    if bool(named) == (file is not None) or (named and not each):
-        raise click.UsageError(f"give {'keys' if kind == 'Retire' else 'KEY and TEXT'}, or --from a file of them")
-    given = [change(*one) for one in each]
-    made = partial(changes_of, file, kind=change) if file else lambda _: given
-    _change(changes=made, many=file is not None, **asked)
+    given = [getattr(changes, kind)(*one) for one in each]
+    _tell_change(model, change_labels(model, lambda _: given, note=note), as_json)
 
 
 @labels.command(name="import")
@@ -165,7 +167,7 @@ def import_(model: Path, file: Path, retire_missing: bool, dry_run: bool, note: 
 
     FILE is .jsonl, .csv or .tsv with `key` and `text`; lines with a true `retired` are retired.
     """
-    from umpteen.model.catalogue import open_labels
+    from umpteen.model.catalogue import change_labels, open_labels
     from umpteen.model.label_files import changes_of
 
     changes = partial(changes_of, file, retire_missing=retire_missing)
@@ -173,8 +175,11 @@ def import_(model: Path, file: Path, retire_missing: bool, dry_run: bool, note: 
         labels = open_labels(model).labels
         about = {"from_version": labels.version, "file": str(file)}
         _show(labels, labels.steps_of(changes(labels)), about, as_json)
-    else:
-        _change(model, changes, note or f"import {file.name}", as_json, many=True)
+        return
+    with Watch(quiet=as_json) as watch:
+        progress = partial(watch, "encoding labels")
+        changed = change_labels(model, changes, note=note or f"import {file.name}", progress=progress)
+    _tell_change(model, changed, as_json)
 
 
 @labels.command()
@@ -204,18 +209,6 @@ def compact(model: Path, drop_index: bool, as_json: bool) -> None:
     if found.dropped_index:
         lines.append(f"its index was of older labels and is gone; search is exact until `umpteen index build {model}`")
     tell(as_json, {"model": str(model), **found._asdict()}, *lines)
-
-
-def _change(
-    model: Path, changes: "Callable[[LiveLabels], Sequence[Change]]", note: str, as_json: bool, *, many: bool = False
-) -> None:
-    """Only many labels take long enough to be watched."""
-    from umpteen.model.catalogue import change_labels
-
-    with Watch(quiet=as_json) if many else nullcontext() as watch:
-        progress = None if watch is None else partial(watch, "encoding labels")
-        changed = change_labels(model, changes, note=note, progress=progress)
-    _tell_change(model, changed, as_json)
 
 
 def _tell_change(model: Path, catalogue: "LiveCatalogue", as_json: bool, *, steps: bool = False) -> None:

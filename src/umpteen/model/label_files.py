@@ -13,17 +13,10 @@ from umpteen.model.changes import Add, Change, Rename, Retire
 from umpteen.model.labels import LiveLabels
 
 
-def changes_of(
-    path: Path,
-    labels: LiveLabels,
-    *,
-    kind: type[Add] | type[Rename] | type[Retire] | None = None,
-    retire_missing: bool = False,
-) -> list[Change]:
-    """A change of this kind for each line of the file; one that cannot be made is refused by its number.
+def changes_of(path: Path, labels: LiveLabels, *, retire_missing: bool = False) -> list[Change]:
+    """What makes the labels those of the file: new ones added, other texts renamed, lines marked as retired retired.
 
-    Without a kind, what makes the labels those of the file: new ones added, other texts renamed, lines marked as
-    retired retired. Labels that are not in the file stay, unless they are to be retired.
+    Labels that are not in the file stay, unless they are to be retired. A line that cannot be is refused by its number.
     """
     if not path.is_file():
         raise BadFile(path, "there is no such file")
@@ -37,16 +30,13 @@ def changes_of(
         if key in first:
             raise at.error(f"label key {key!r} stands twice, first in line {first[key]:,}; keys must be unique")
         first[key] = at.line
-        make = kind or (Rename if key in labels else Add)
-        if record.get("retired") in (True, "true", "True", "1") and kind is not Retire:
-            if kind is not None:
-                raise at.error(f"label {key!r} is marked as retired; `umpteen labels import` takes it so")
-            if key not in labels:
-                continue
-            make = Retire
-        change = Retire(key) if issubclass(make, Retire) else make(key, string(record, "text", at))
-        if isinstance(change, Rename) and labels.text_of(key) == change.text:
+        if record.get("retired") in (True, "true", "True", "1"):
+            changes += [Retire(key)] if key in labels else []
+            continue
+        text = string(record, "text", at)
+        if labels.text_of(key) == text:
             continue  # whatever it is, it is not new
+        change = Rename(key, text) if key in labels else Add(key, text)
         try:
             changes += [change] if labels.step_of(change) is not None else []
         except BadInput as problem:
