@@ -207,7 +207,7 @@ class Ranker:
         (folder / "ranker.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         self.features.save(folder)
         arrays: dict[str, NDArray[Any]] = {
-            "idf": self.features.idf(),
+            "idf": self.features.idf,
             "starts": self.weights.indptr.astype(np.int64),
             "columns": self.weights.indices.astype(np.int32),
             "values": self.weights.data.astype(np.float32),
