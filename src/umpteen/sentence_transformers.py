@@ -28,7 +28,7 @@ from umpteen import functional
 from umpteen.errors import BadInput
 from umpteen.evaluation.report import evaluate
 from umpteen.functional import Positives, as_pairs
-from umpteen.search.ranking import top_k
+from umpteen.search.exact import top_k
 
 Features = dict[str, Any]  # of one column, as the model takes them
 

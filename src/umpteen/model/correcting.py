@@ -35,7 +35,8 @@ from umpteen.model.classifier import USUAL_K, Classifier
 from umpteen.model.evaluate import in_rows_of, split_of
 from umpteen.model.examples import LiveExamples, open_examples
 from umpteen.parallel.world import Shard, World
-from umpteen.search.ranking import NO_LABEL, best_known, top_k
+from umpteen.search.exact import best_known, top_k
+from umpteen.search.ranking import NO_LABEL
 
 WRONG = "wrong"  # the column of labels that are
 LOOKED_AT = 1000  # rows, to make out columns

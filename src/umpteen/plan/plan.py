@@ -29,7 +29,8 @@ from umpteen.parallel.allocator import keep_freed_memory
 from umpteen.parallel.children import run_in_world
 from umpteen.parallel.meter import Meter, Seconds, timed
 from umpteen.parallel.world import Shard, World, cores
-from umpteen.search.ranking import Ranking, top_k
+from umpteen.search.exact import top_k
+from umpteen.search.ranking import Ranking
 from umpteen.training.build import Run, build_run, pick_device
 from umpteen.training.negatives.mined import Bank
 from umpteen.training.observer import Silence
