@@ -44,7 +44,7 @@ def prepare(documents: int, words: int, as_json: bool) -> None:
 @click.option("--repeats", default=5, show_default=True, help="Runs in turns; the median counts.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def start(repeats: int, as_json: bool) -> None:
-    """How long `umpteen --help` takes, beside an empty Python."""
+    """How long `umpteen --help` takes, beside an empty Python; and `umpteen predict`, beside one that loads torch."""
     from benchmarks.start import run
 
     _print(run(repeats), as_json)

@@ -19,9 +19,10 @@ from torch.nn.functional import normalize
 from benchmarks.sides import Measure, Side
 from umpteen.rerank.memory import Memory
 from umpteen.search.certificate import recalls, tune
+from umpteen.search.exact import top_k
 from umpteen.search.faiss import FaissIndex
 from umpteen.search.index import Effort, LiveVectors, exact_search
-from umpteen.search.ranking import Ranking, top_k
+from umpteen.search.ranking import Ranking
 
 NEIGHBOURS, MANY, FEW, AT_A_TIME, A_CENTRE = 20, 100, 25, 50_000, 50
 RECALL = 0.95
@@ -36,7 +37,7 @@ def write(folder: Path, texts: int, dimension: int) -> None:
         own = centres[torch.randint(len(centres), (len(some),), generator=chance)]
         some.copy_(normalize(own + 0.9 * normalize(torch.randn(len(some), dimension, generator=chance))))
     labels = csr_array((np.ones(texts, np.float32), np.zeros(texts, np.int32), np.arange(texts + 1)), (texts, 1))
-    Memory(vectors, labels).save(folder)
+    Memory(vectors.numpy(), labels).save(folder)
 
 
 def mapped(folder: Path) -> Measure:
@@ -46,7 +47,7 @@ def mapped(folder: Path) -> Measure:
 
 def copied(folder: Path) -> Measure:
     memory = Memory.load(folder, 1)
-    vectors = memory.vectors.float()
+    vectors = torch.from_numpy(memory.vectors).float()
     return _measuring(memory, lambda queries: top_k(queries, vectors, NEIGHBOURS))
 
 
@@ -65,7 +66,7 @@ def indexed(folder: Path, kind: str) -> Measure:
 def _queries(memory: Memory, count: int, seed: int) -> torch.Tensor:
     """Near remembered texts, none of which they are."""
     chance = torch.Generator().manual_seed(seed)
-    near = memory.vectors[torch.randint(len(memory.vectors), (count,), generator=chance)].float()
+    near = torch.from_numpy(memory.vectors)[torch.randint(len(memory.vectors), (count,), generator=chance)].float()
     return normalize(near + 0.5 * normalize(torch.randn(near.shape, generator=chance)))
 
 

@@ -27,7 +27,7 @@ from umpteen.encoders.transformer import TransformerEncoder
 from umpteen.errors import BadInput
 from umpteen.evaluation.report import Evaluator
 from umpteen.files.progress import Progress
-from umpteen.search.ranking import top_k
+from umpteen.search.exact import top_k
 
 MODEL = "all-MiniLM-L6-v2"
 DATASET = "wordnet-nouns"

@@ -19,7 +19,7 @@ from umpteen.data.dataset import write_native
 from umpteen.encoders.encoder import encode_texts
 from umpteen.files.progress import Progress
 from umpteen.files.storage import write_atomically
-from umpteen.search.ranking import top_k
+from umpteen.search.exact import top_k
 
 Labels = list[list[int]]  # of each noun, best first
 

@@ -28,7 +28,8 @@ from umpteen.encoders.towers import Towers
 from umpteen.encoders.transformer import TransformerEncoder
 from umpteen.errors import BadInput
 from umpteen.model.live import TEMPERATURES
-from umpteen.search.ranking import SPARE, HeadStart, Ranking, contains, top_k
+from umpteen.search.exact import top_k
+from umpteen.search.ranking import SPARE, HeadStart, Ranking, contains
 
 SHARE = 0.1  # of the labels that have a query in test
 AT = 10

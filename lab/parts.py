@@ -23,7 +23,7 @@ from umpteen.model.classifier import Classifier
 from umpteen.model.rerank import fit_ranker
 from umpteen.rerank.features import RankerSettings
 from umpteen.rerank.ranker import Ranker
-from umpteen.search.ranking import top_k
+from umpteen.search.exact import top_k
 
 BAG, FROZEN, MIX, APART = "bag", "frozen", "bag + frozen", "bag, frozen, scores added"
 TABLE, QUERIES = "bag + frozen + label table", "bag + frozen, label queries"

@@ -16,7 +16,8 @@ from lab.training import TINY, Trained, Workbench, percents
 from umpteen.data.dataset import Split
 from umpteen.encoders.encoder import encode_tokens, tokens_for
 from umpteen.evaluation.report import Evaluator, inverse_propensities
-from umpteen.search.ranking import HeadStart, Ranking, top_k
+from umpteen.search.exact import top_k
+from umpteen.search.ranking import HeadStart, Ranking
 from umpteen.training.build import build_evaluator
 
 DIALS = (-0.5, -0.25, 0.0, 0.25, 0.5, 1.0, 2.0, 4.0)  # temperatures a unit of −log(propensity)

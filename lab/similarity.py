@@ -17,7 +17,8 @@ from lab.estimate import Estimate, verdict
 from lab.experiment import Claim, Conclusion, Job, Setup
 from lab.losses import DECOUPLED, LOSSES
 from lab.training import Trained, Workbench
-from umpteen.search.ranking import contains, top_k
+from umpteen.search.exact import top_k
+from umpteen.search.ranking import contains
 
 ENCODER = "dual encoder"
 BINS = ("most dissimilar", "middle", "most similar")

@@ -33,7 +33,7 @@ from umpteen.data.labels import Split
 from umpteen.encoders.folder import DEFAULT_MODEL, locate
 from umpteen.errors import BadInput
 from umpteen.evaluation.report import Evaluator
-from umpteen.search.ranking import top_k
+from umpteen.search.exact import top_k
 from umpteen.sentence_transformers import DecoupledSoftmaxLoss, QueryBatchSampler
 
 MNRL, CACHED_MNRL = "MultipleNegativesRanking", "CachedMultipleNegativesRanking"

@@ -16,8 +16,9 @@ from umpteen.encoders.encoder import encode_tokens
 from umpteen.encoders.frozen import FrozenEncoder
 from umpteen.evaluation.baselines import LinearOneVsRest
 from umpteen.rerank.memory import Memory
+from umpteen.search.exact import top_k
 from umpteen.search.index import best_of_each
-from umpteen.search.ranking import Ranking, top_k
+from umpteen.search.ranking import Ranking
 
 MINILM, LONGEST = "all-MiniLM-L6-v2", 256  # tokens
 _TEXTS_AT_A_TIME = 512
@@ -38,7 +39,7 @@ def minilm_neighbours(train: Split, asked: Split, settings: dict[str, Any], k: i
     """The labels of the nearest training texts by untrained MiniLM."""
     began = time.monotonic()
     known = _frozen(train.texts)
-    memory = Memory(known, _positives(train))
+    memory = Memory(known.numpy(), _positives(train))
     fitted = time.monotonic()
     queries = _frozen(asked.texts)
     parts = []

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.special import expit
 
 from umpteen.calibration.curves import KINDS, Isotonic, Kind, Platt, read_curve
 from umpteen.errors import BadInput
@@ -29,6 +30,11 @@ def test_the_logistic_curve_is_the_one_that_made_the_pairs() -> None:
     scores, right, _ = pairs(50_000)
     curve = Platt.fit(scores, right)
     assert curve.slope == pytest.approx(9, rel=0.05) and curve.intercept == pytest.approx(-4, rel=0.05)
+
+
+def test_a_logistic_curve_is_one_however_far_out() -> None:
+    scores = np.array([-1e300, -800, -30, -1.5, 0, 1e-9, 2, 40, 1e300])
+    np.testing.assert_allclose(Platt(2.0, 1.0)(scores), expit(2 * scores + 1), atol=1e-15)
 
 
 @given(

@@ -4,6 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.sparse import hstack
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.preprocessing import normalize
 
 from umpteen.errors import BadConfig, BadInput
 from umpteen.rerank.features import RankerSettings, TextFeatures
@@ -16,10 +19,26 @@ BOTH = RankerSettings(words=(1, 2), characters=(2, 3))
 def test_saved_features_give_the_same_numbers(tmp_path: Path, settings: RankerSettings) -> None:
     features = TextFeatures.fit(TEXTS, settings)
     features.save(tmp_path)
-    loaded = TextFeatures.load(tmp_path, features.idf())
+    loaded = TextFeatures.load(tmp_path, features.idf)
     texts = [*TEXTS, "another dog", "unheard-of words: qqq"]
     assert len(loaded) == len(features)
     assert (loaded.transform(texts) != features.transform(texts)).nnz == 0
+
+
+@pytest.mark.parametrize(("words", "characters"), [((1, 2), None), ((1, 1), (2, 4)), ((2, 3), (1, 1))])
+def test_features_are_those_of_scikit_learn(words: tuple[int, int], characters: tuple[int, int] | None) -> None:
+    odd = ["", "x", "?!", "Ab  c\tdef\u3000 G", "ÄÖ-ß İstanbul", "a a a b b a", "a_b 12 3.4"]
+    known, asked = [*TEXTS, *odd], [*odd, *TEXTS, "another DOG, unheard of"]
+    how = [(words, {"analyzer": "word", "token_pattern": r"(?u)\b\w+\b"}), (characters, {"analyzer": "char_wb"})]
+    parts = [
+        TfidfVectorizer(ngram_range=lengths, sublinear_tf=True, dtype=np.float32, **own).fit(known).transform(asked)
+        for lengths, own in how
+        if lengths
+    ]
+    expected = normalize(hstack(parts, format="csr"))
+    found = TextFeatures.fit(known, RankerSettings(words=words, characters=characters)).transform(asked)
+    assert found.has_sorted_indices and found.dtype == np.float32
+    np.testing.assert_allclose(found.toarray(), expected.toarray(), atol=1e-7)
 
 
 def test_a_text_has_length_1_or_no_known_word() -> None:

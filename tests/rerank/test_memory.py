@@ -34,7 +34,7 @@ def by_loops(memory: Memory, queries: torch.Tensor, rows: NDArray[np.int32]) -> 
     votes = np.zeros(rows.shape)
     labels = memory.labels.toarray()
     for query, vector in enumerate(queries.double()):
-        scores = (memory.vectors.double() @ vector).numpy()
+        scores = memory.vectors.astype(np.float64) @ vector.numpy()
         best = np.argsort(-scores)[:5]
         weights = np.exp(scores[best] / 0.2)
         weights /= weights.sum()
@@ -58,7 +58,7 @@ def test_a_remembered_text_gets_the_votes_of_a_memory_without_it(memory: Memory)
     texts[7] = texts[3]  # which is remembered twice
     whole = replace(memory, texts=Texts.of(texts))
     rows = np.tile(np.arange(LABELS, dtype=np.int32), (TEXTS + 1, 1))
-    asked, queries = [*texts, "a new one"], torch.cat([memory.vectors.float(), unit(1, 5)])
+    asked, queries = [*texts, "a new one"], torch.cat([torch.from_numpy(memory.vectors).float(), unit(1, 5)])
     votes = whole.votes(whole.nearest(queries, 5, whole.same(asked)), rows, 0.2)
     for query, text in enumerate(asked):
         others = [row for row, other in enumerate(texts) if other != text]
@@ -75,7 +75,7 @@ def test_a_memory_survives_its_folder_and_knows_nothing_of_later_labels(memory: 
     queries, rows = unit(QUERIES, 2), np.tile(np.arange(LABELS, dtype=np.int32), (QUERIES, 1))
     expected = memory.votes(memory.nearest(queries, 5), rows, 0.2)
     np.testing.assert_array_equal(loaded.votes(loaded.nearest(queries, 5), rows, 0.2), expected)
-    assert loaded.vectors.dtype == torch.float16  # as they lie there: no copy is made
+    assert loaded.vectors.dtype == np.float16  # as they lie there: no copy is made
     more = loaded.with_labels(LABELS + 2)
     wider = np.concatenate([rows, np.full((QUERIES, 1), LABELS + 1, dtype=np.int32)], axis=1)
     found = more.votes(more.nearest(queries, 5), wider, 0.2)

@@ -76,7 +76,7 @@ def changed(labels: LiveVectors, rows: NDArray[np.int64], vectors: Tensor) -> Li
     active[rows] = True
     now = dict(zip(labels.changed.tolist(), labels.vectors, strict=True))
     now |= dict(zip(rows.tolist(), vectors, strict=True))
-    return LiveVectors(labels.base, active, np.array(sorted(now)), torch.stack([now[row] for row in sorted(now)]))
+    return LiveVectors(labels.base, active, np.array(sorted(now)), np.stack([now[row] for row in sorted(now)]))
 
 
 def add(

@@ -9,7 +9,8 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from umpteen.errors import BadInput
-from umpteen.search.ranking import NO_LABEL, top_k
+from umpteen.search.exact import top_k
+from umpteen.search.ranking import NO_LABEL
 
 
 def whole_numbers(rows: int, dimension: int, seed: int) -> Tensor:

@@ -5,7 +5,7 @@ import pytest
 from test_exact import by_full_sort, pairs_matrix, whole_numbers
 
 from umpteen.parallel.world import Shard, World
-from umpteen.search.ranking import top_k
+from umpteen.search.exact import top_k
 from worlds import run_world
 
 QUERIES, LABELS, K = 9, 23, 10

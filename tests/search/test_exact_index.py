@@ -1,5 +1,7 @@
 """Exact search over labels that change finds what a full sort of the current labels finds, for one query or many."""
 
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -47,6 +49,12 @@ def test_any_course_of_changes_leaves_what_a_full_sort_finds(
     assert found.rows.tolist() == truth.search(asked, k)
     assert found.labels == truth.rows
     scores_are_inner_products(found, asked, truth)
+    if queries < 33:  # a few are numpy's where nobody has loaded torch
+        with pytest.MonkeyPatch.context() as patch:
+            patch.delitem(sys.modules, "torch")
+            by_numpy = index.search(asked.numpy(), k)
+        np.testing.assert_array_equal(by_numpy.rows, found.rows)
+        np.testing.assert_array_equal(by_numpy.scores, found.scores)
 
 
 def test_stretched_and_twin_vectors_are_no_special_case() -> None:

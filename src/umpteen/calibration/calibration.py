@@ -11,13 +11,11 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
-from scipy.special import expit, ndtr
 
 from umpteen.calibration.curves import BINS, CROSS_FOLDS, HeldOut, TextCurves, choose, cross_fitted, reliability_of
 from umpteen.errors import BadInput, DamagedModel
-from umpteen.evaluation.report import F1, f1_of
 from umpteen.search.ranking import Ranking
 
 FILE = "calibration.json"
@@ -184,7 +182,7 @@ def figures_of(held_out: HeldOut, probabilities: NDArray[np.float32], raw: Readi
     for depth in sorted({min(depth, width) for depth in DEPTHS}):
         there = held_out.real[:, :depth]
         right, scores = held_out.right[:, :depth][there], held_out.scores[:, :depth][there].astype(np.float64)
-        read = np.clip(scores, 0, 1) if raw == "clipped" else expit(scores)
+        read = np.clip(scores, 0, 1) if raw == "clipped" else scipy.special.expit(scores)
         sides: dict[str, NDArray[Any]] = {"calibrated": probabilities[:, :depth][there], "raw": read}
         by_depth[str(depth)] = {side: reliability_of(values, right) for side, values in sides.items()}
     headline = by_depth[str(min(HEADLINE, width))]
@@ -197,11 +195,13 @@ def figures_of(held_out: HeldOut, probabilities: NDArray[np.float32], raw: Readi
     }
 
 
-def evaluate_calibration(calibration: Calibration, ranking: Ranking, truth: csr_array) -> dict[str, Any]:
+def evaluate_calibration(calibration: Calibration, ranking: Ranking, truth: scipy.sparse.csr_array) -> dict[str, Any]:
     """The calibration of a model on a split, from its ranking and the truth; pairs to ignore are in neither.
 
     All texts count, those without right labels, too.
     """
+    from umpteen.evaluation.report import F1, f1_of
+
     probabilities = calibration.probabilities(ranking.scores)
 
     def worth(line: Line) -> F1:
@@ -286,7 +286,7 @@ def _doubts(held_out: HeldOut, reached: NDArray[np.bool_], precisions: NDArray[n
     wrong = precisions * (given @ given) / given.sum()  # of one more text, as large as that of the usual label
     surplus = hits.sum() - precisions * given.sum() - wrong
     squares = hits @ hits - 2 * precisions * (given @ hits) + precisions**2 * (given @ given) + wrong**2
-    return np.asarray(ndtr(-surplus / np.sqrt(squares)))
+    return np.asarray(scipy.special.ndtr(-surplus / np.sqrt(squares)))
 
 
 def rule_for_f1(held_out: HeldOut, probabilities: NDArray[np.float32]) -> Rule:

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
-from scipy.special import expit
 
 from umpteen.errors import BadInput
 from umpteen.files.storage import atomic_file
@@ -29,7 +28,7 @@ class HeldOut:
     positives: NDArray[np.int64]  # [N], right labels, found or not
 
     @classmethod
-    def of(cls, ranking: Ranking, truth: csr_array) -> HeldOut:
+    def of(cls, ranking: Ranking, truth: scipy.sparse.csr_array) -> HeldOut:
         """A ranking against the truth; pairs to ignore must be in neither."""
         return cls(ranking.scores, contains(truth, ranking.rows), np.diff(truth.indptr).astype(np.int64))
 
@@ -152,7 +151,7 @@ class Platt:
         return cls(0.0, logistic(np.zeros((len(right), 1)), right)[1])
 
     def __call__(self, scores: NDArray[np.floating]) -> NDArray[np.float64]:
-        return np.asarray(expit(self.slope * scores.astype(np.float64) + self.intercept))
+        return np.asarray(0.5 + 0.5 * np.tanh((self.slope * scores.astype(np.float64) + self.intercept) / 2))
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": "platt", "slope": self.slope, "intercept": self.intercept}

@@ -83,7 +83,7 @@ def _answer(
     from umpteen.model.classifier import LIMITS, Classifier, answer
 
     limits = {name: asked[name] for name in LIMITS}
-    classifier = Classifier.load(model, ranker=not no_ranker)
+    classifier = Classifier.load(model, ranker=not no_ranker, light=True)
     for text, found in zip(texts, classifier.predict(texts, **limits), strict=True):
         explainer = classifier.explainer(text) if explain else None
         if as_json:

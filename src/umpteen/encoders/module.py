@@ -11,7 +11,8 @@ from sentence_transformers.base.modules.input_module import InputModule
 from torch import Tensor
 
 from umpteen.encoders.encoder import Encoder
-from umpteen.encoders.towers import LABEL_FOLDER, Towers
+from umpteen.encoders.folder import LABEL_FOLDER
+from umpteen.encoders.towers import Towers
 
 
 class EncoderModule(InputModule):

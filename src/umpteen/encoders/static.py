@@ -18,7 +18,7 @@ from umpteen.config.settings import StaticTower
 from umpteen.data.tokens import TokenTable
 from umpteen.encoders import folder as layout
 from umpteen.encoders.encoder import Encoder, Leaf, Place
-from umpteen.encoders.folder import TextTokenizer, locate
+from umpteen.encoders.folder import WORDS, TextTokenizer, buckets_of, locate
 from umpteen.errors import BadConfig, BadInput, DamagedModel
 
 _CHUNK = 50_000  # texts counted at once
@@ -42,25 +42,14 @@ def inverse_document_frequencies(tables: Iterable[TokenTable], vocabulary_size: 
 
 
 def bigram_buckets(ids: Tensor, offsets: Tensor, buckets: int) -> tuple[Tensor, Tensor]:
-    """The buckets of each text's adjacent pairs, ragged like its tokens; a pair never spans two texts.
-
-    The bucket is a part of the saved format: the 64 bits (left << 32 | right) through the finaliser of splitmix64,
-    then the lowest 63 of them modulo `buckets`.
-    """
+    """The buckets of each text's adjacent pairs, ragged like its tokens; a pair never spans two texts."""
     starts = torch.zeros(len(ids) + 1, dtype=torch.bool, device=ids.device)
     starts[offsets] = True
     inside = ~starts[1:-1]  # [T-1]: token i+1 stands in the same text as token i
-    bits = ids[:-1][inside] << 32 | ids[1:][inside]  # products wrap around at 64 bits: int64 does as well as uint64
-    bits = (bits ^ _shifted(bits, 30)) * (0xBF58_476D_1CE4_E5B9 - 2**64)
-    bits = (bits ^ _shifted(bits, 27)) * (0x94D0_49BB_1331_11EB - 2**64)
-    mixed = bits ^ _shifted(bits, 31)
+    left, right = (side[inside].cpu().numpy().astype(np.uint64) for side in (ids[:-1], ids[1:]))
+    found = torch.from_numpy(buckets_of(left, right, buckets).astype(np.int64)).to(ids.device)
     lengths = (offsets.diff() - 1).clamp_min(0)
-    return (mixed & 0x7FFF_FFFF_FFFF_FFFF) % buckets, pad(lengths.cumsum(0), (1, 0))
-
-
-def _shifted(bits: Tensor, by: int) -> Tensor:
-    """A logical shift to the right: int64's own would draw the sign in."""
-    return bits >> by & ((1 << 64 - by) - 1)
+    return found, pad(lengths.cumsum(0), (1, 0))
 
 
 # The mean of weighted table rows over each text, with a backward pass that never leaves the fast kernel.
@@ -108,9 +97,6 @@ class _WeightedMean(torch.autograd.Function):
 
 # How the families call the table that turns token ids into the first layer's input.
 TOKEN_TABLE_NAMES = ("word_embeddings.weight", "embed_tokens.weight", "tok_embeddings.weight", "wte.weight")
-
-
-WORDS = "0_StaticEmbedding"
 
 
 class StaticEncoder(Encoder):

@@ -14,7 +14,7 @@ from umpteen.data.texts import Texts
 from umpteen.data.tokens import TokenTable
 from umpteen.encoders import folder as layout
 from umpteen.encoders.encoder import Encoder, Place, class_of, read_encoder, tokens_now
-from umpteen.encoders.folder import TextTokenizer, positions_of
+from umpteen.encoders.folder import LABEL_FOLDER, QUERY_FOLDER, TextTokenizer, positions_of
 from umpteen.encoders.rows import row_tables
 from umpteen.encoders.table import LabelTable
 from umpteen.errors import BadConfig
@@ -70,9 +70,6 @@ def _beyond(lengths: Sequence[int], most: int) -> float:
 def sample_of(texts: Texts) -> list[str]:
     """Texts from all over, the same each time."""
     return [texts[row] for row in range(0, len(texts), -(-len(texts) // _SAMPLE) if len(texts) else 1)]
-
-
-QUERY_FOLDER, LABEL_FOLDER = "query", "label"
 
 
 class Towers(nn.Module):

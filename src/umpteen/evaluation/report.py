@@ -23,7 +23,8 @@ from umpteen.data.tokens import TokenTable
 from umpteen.encoders.encoder import Encoder, encode_tokens, tokens_for
 from umpteen.errors import BadConfig, BadInput
 from umpteen.parallel.world import Shard, World
-from umpteen.search.ranking import NO_LABEL, Ranking, contains, top_k
+from umpteen.search.exact import top_k
+from umpteen.search.ranking import NO_LABEL, Ranking, contains
 
 USUAL_KS = (1, 3, 5, 10, 100)
 # A and B as the field uses them; a figure is only comparable with others that used the same two.

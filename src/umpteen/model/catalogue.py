@@ -1,18 +1,19 @@
 """Labels, their vectors and their versions together: every change is in the store before it counts."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from sqlite3 import Connection
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from safetensors import safe_open
-from torch import Tensor
+from numpy.typing import NDArray
 
-from umpteen.encoders.encoder import Encoder, encode_texts
-from umpteen.encoders.towers import Towers
+from umpteen.data.texts import Texts
+from umpteen.encoders.folder import map_arrays
 from umpteen.errors import BadInput, DamagedModel
 from umpteen.files.progress import Advance
 from umpteen.model.changes import (
@@ -30,18 +31,25 @@ from umpteen.model.changes import (
 from umpteen.model.folder import ModelFolder, at_one_moment
 from umpteen.model.labels import LABELS, LiveLabels, read_labels
 from umpteen.search.index import Indexed, LiveVectors, Rows
+from umpteen.search.ranking import Vectors
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from umpteen.encoders.encoder import Encoder
+    from umpteen.encoders.towers import Towers
 
 VECTORS = "vectors.safetensors"
 _FEW = 64  # texts
-Encode = Callable[[list[str]], Tensor]
-Encoded = dict[tuple[object, str], Tensor]  # of whose text; kept by who may have to try again
+Encode = Callable[[list[str]], NDArray[np.float32]]
+Encoded = dict[tuple[object, str], NDArray[np.float32]]  # of whose text; kept by who may have to try again
 
 
 def encode_once(whose: object, texts: Iterable[str], encode: Encode, known: Encoded) -> None:
     """Sees to it that the vectors of all texts are known, and of use."""
     new = list(dict.fromkeys(text for text in texts if (whose, text) not in known))
     for text, vector in zip(new, encode(new) if new else (), strict=True):
-        if not vector.isfinite().all():
+        if not np.isfinite(vector).all():
             raise BadInput(
                 f"the vector of {text[:40]!r} holds NaN or infinity, so the model's weights are no use; train it "
                 "again, with a lower optimizer.learning_rate"
@@ -52,18 +60,18 @@ def encode_once(whose: object, texts: Iterable[str], encode: Encode, known: Enco
 class LiveCatalogue:
     """The labels of one model; without a store of its own they change in memory only."""
 
-    def __init__(self, labels: LiveLabels, base: Tensor, store: Store | None = None) -> None:
+    def __init__(self, labels: LiveLabels, base: Vectors, store: Store | None = None) -> None:
         self.start = labels  # what the model was written with
         self.labels = labels
         self.base = base  # [L, d], the vectors that the model was written with
         self.store = Store.create(None, "", labels.version) if store is None else store
         self.versions = versions_of(self.store, labels.version)
         self.last_change: VersionSummary | None = None  # of those made here, not by other processes
-        self._changed: dict[int, Tensor] = {}  # the vectors of rows that have another one than at first
+        self._changed: dict[int, NDArray[np.float32]] = {}  # the vectors of rows that have another one than at first
         self._vectors: tuple[LiveLabels, LiveVectors] | None = None  # of these labels
 
     @classmethod
-    def read(cls, folder: ModelFolder, connection: Connection) -> "LiveCatalogue":
+    def read(cls, folder: ModelFolder, connection: Connection) -> LiveCatalogue:
         """The labels of a model folder as they are now."""
         vectors = read_vectors(folder.trained)
         labels = read_labels(folder.trained, int(folder.manifest["settings"]["labels_version"]), len(vectors))
@@ -77,7 +85,7 @@ class LiveCatalogue:
         if self._vectors is None or self._vectors[0] is not self.labels:
             rows, vectors = sorted(self._changed), None
             if rows:
-                vectors = torch.stack([self._changed[row] for row in rows])
+                vectors = np.stack([self._changed[row] for row in rows])
                 self._changed = dict(zip(rows, vectors, strict=True))  # so that they are held once
             changed = LiveVectors(self.base, self.labels.active, np.array(rows, dtype=np.int64), vectors)
             self._vectors = self.labels, changed
@@ -117,7 +125,7 @@ class LiveCatalogue:
         def vectors_of(steps: Sequence[Step]) -> list[bytes | None]:
             texts = [step.text if self._brings_vector(step) else None for step in steps]
             encode_once(self, (text for text in texts if text is not None), encode, known)
-            return [None if text is None else known[self, text].float().numpy().tobytes() for text in texts]
+            return [None if text is None else known[self, text].tobytes() for text in texts]
 
         vectors_of(self.labels.steps_of(changes))  # before anybody has to wait for this change
         with self.store.changing(patience) as connection:
@@ -202,20 +210,18 @@ class LiveCatalogue:
         self.versions += [version._replace(vectors=()) for version in read]  # the vectors are held once
         self.labels = labels
 
-    def _vector(self, key: str, stored: bytes) -> Tensor:
+    def _vector(self, key: str, stored: bytes) -> NDArray[np.float32]:
         if len(stored) != 4 * self.base.shape[1]:
             raise ValueError(f"the vector of {key!r} has {len(stored)} bytes")
-        vector = torch.tensor(np.frombuffer(stored, dtype=np.float32))
-        if not vector.isfinite().all():
+        vector = np.frombuffer(stored, dtype=np.float32)
+        if not np.isfinite(vector).all():
             raise ValueError(f"the vector of {key!r} holds NaN or infinity")
         return vector
 
 
-def read_vectors(folder: Path) -> Tensor:
+def read_vectors(folder: Path) -> NDArray[Any]:
     """Mapped, not read: a label's vector comes into memory when it is first scored."""
-    with safe_open(folder / VECTORS, framework="pt") as file:
-        vectors: Tensor = file.get_tensor("vectors")
-    return vectors
+    return map_arrays(folder / VECTORS)["vectors"]
 
 
 def open_labels(path: Path) -> LiveCatalogue:
@@ -230,7 +236,14 @@ def open_labels(path: Path) -> LiveCatalogue:
 
 
 def encode_new(tower: Encoder, texts: Sequence[str], progress: Advance | None = None) -> Tensor:
-    """The vectors of texts that the tower was not trained with; a few need no table of tokens and no threads."""
+    """The vectors of texts that the tower was not trained with; a few need no table of tokens and no threads.
+
+    Texts of a dataset are tokenised once, into the cache.
+    """
+    from umpteen.encoders.encoder import encode_texts, encode_tokens, tokens_for
+
+    if isinstance(texts, Texts):
+        return encode_tokens(tower, tokens_for(tower, texts), progress=progress)
     few = 1 if tower.pads else _FEW
     if len(texts) <= few and tower.rows is None and not tower.training:
         return tower.encode(texts)
@@ -246,12 +259,14 @@ def change_labels(
 ) -> LiveCatalogue:
     """Makes the changes that follow from the labels there are, as one version; the encoder is loaded only if needed."""
 
-    def encode(texts: list[str]) -> Tensor:
+    def encode(texts: list[str]) -> NDArray[np.float32]:
+        from umpteen.encoders.towers import Towers
+
         def read(folder: ModelFolder, connection: Connection) -> Towers:
             folder.require_whole(connection, only=(f"{folder.trained.name}/encoder/",))
             return Towers.load(folder.trained / "encoder")
 
-        return encode_new(at_one_moment(path, read).label, texts, progress).float().cpu()
+        return encode_new(at_one_moment(path, read).label, texts, progress).float().cpu().numpy()
 
     return with_labels(path, lambda labels: labels.change(changes(labels.labels), encode, note))
 

@@ -1,4 +1,9 @@
-"""The product: texts in, the right few labels out, of a model whose labels may change while it is in use."""
+"""The product: texts in, the right few labels out, of a model whose labels may change while it is in use.
+
+Heavy modules load inside the functions: a static model has answered before torch would be there.
+"""
+
+from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,17 +19,11 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar, Unpac
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
-from torch import Tensor
 
 from umpteen.calibration.calibration import CONFIDENCE, Calibration, fit_calibration
 from umpteen.calibration.curves import DEPTH, HeldOut
-from umpteen.data.labels import LabelCatalogue, Split
 from umpteen.data.texts import Texts, values_of
-from umpteen.encoders.encoder import encode_texts, encode_tokens, tokens_for
-from umpteen.encoders.towers import Towers
 from umpteen.errors import BadInput, UmpteenError
-from umpteen.evaluation.report import Report
 from umpteen.model.catalogue import Encoded, LiveCatalogue, encode_new
 from umpteen.model.changes import PATIENCE, Add, Change, Example, Rename, Replaced, Retire, VersionSummary
 from umpteen.model.folder import CALIBRATION, INDEX, Stamp, read_plainly
@@ -32,16 +31,21 @@ from umpteen.model.folder import RANKER as RANKER
 from umpteen.model.folder import verify as verify
 from umpteen.model.labels import LiveLabels
 from umpteen.model.live import LiveModel
-from umpteen.model.writing import Standing, describe_parts, save_model
-from umpteen.rerank.memory import Corrections, corrected
-from umpteen.search.index import exact_scores
-from umpteen.search.ranking import NO_LABEL, SPARE, Ranking, top_k
+from umpteen.search.index import exact_scores, search_many
+from umpteen.search.ranking import NO_LABEL, SPARE, Ranking, Vectors
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitInfo
+    from scipy.sparse import csr_array
+    from torch import Tensor
 
+    from umpteen.data.labels import LabelCatalogue, Split
+    from umpteen.encoders.towers import Towers
+    from umpteen.evaluation.report import Report
     from umpteen.model.evaluate import How
     from umpteen.model.explain import Explainer, Explanation
+    from umpteen.model.writing import Standing
+    from umpteen.rerank.memory import Corrections
 
 USUAL_K = 5  # labels a text
 SHOWN = ("P@1", "P@5", "nDCG@5")  # metrics that tell what a model is worth
@@ -73,7 +77,7 @@ class _OfModel(Generic[Value]):
     def __init__(self, read: Callable[[LiveModel], Value]) -> None:
         self._read = read
 
-    def __get__(self, classifier: "Classifier | None", _: type | None = None) -> Value:
+    def __get__(self, classifier: Classifier | None, _: type | None = None) -> Value:
         if classifier is None:
             return self  # type: ignore[return-value]  # asked of the class, as a property answers
         return self._read(classifier._live)
@@ -101,13 +105,15 @@ class Classifier:
         self._live = LiveModel(towers, LiveCatalogue(LiveLabels(labels), vectors), **about)
 
     @classmethod
-    def load(cls, path: Path | str, *, ranker: bool = True, index: bool = True) -> Self:
+    def load(cls, path: Path | str, *, ranker: bool = True, index: bool = True, light: bool = False) -> Self:
         """The classifier of a model folder, its labels as they are now; large files are hashed once after a change.
 
-        Without its ranker, if it has one, the dual encoder ranks alone; without its index it searches exactly.
+        Without its ranker, if it has one, the dual encoder ranks alone; without its index it searches exactly. `light`
+        is for who has few texts and no time to load torch: a static model predicts with numpy, and its encoders are
+        read when something else needs them.
         """
         loaded = cls.__new__(cls)
-        loaded._live = LiveModel.load(path, ranker=ranker, index=index)
+        loaded._live = LiveModel.load(path, ranker=ranker, index=index, light=light)
         return loaded
 
     @classmethod
@@ -138,7 +144,7 @@ class Classifier:
         token: str | bool | None = None,
         revision: str | None = None,
         commit_message: str | None = None,
-    ) -> "CommitInfo":
+    ) -> CommitInfo:
         """Sends the model as it is now to the Hugging Face hub, in one commit that replaces what model is there.
 
         The repository is made if it is not there, `private` or as the hub's default is, and so is a branch called
@@ -151,6 +157,8 @@ class Classifier:
     @classmethod
     def build(cls, towers: Towers, labels: LabelCatalogue, rows: NDArray[np.int64] | None = None) -> Self:
         """A classifier over these labels, whose texts are encoded now; `rows` are theirs in a table, −1 if new."""
+        from umpteen.encoders.encoder import encode_texts
+
         return cls(towers, labels, encode_texts(towers.label, labels.texts, rows=rows).float())
 
     towers = _OfModel(lambda model: model.towers)
@@ -294,19 +302,15 @@ class Classifier:
         count = self.labels.count()
         if not 1 <= k <= count:
             raise BadInput(f"k is {k:,}, but the model has {count:,} labels; ask for 1 to {count}")
-        tower = self.towers.query
-        if isinstance(texts, Texts):
-            vectors = encode_tokens(tower, tokens_for(tower, texts))
-        else:
-            texts = _checked(texts)
-            vectors = encode_new(tower, texts)
+        texts, light = texts if isinstance(texts, Texts) else _checked(texts), self._live.light
+        vectors: Vectors = encode_new(self.towers.query, texts) if light is None else light.encode(texts)
         corrections = self.corrections if examples else None
         return self._answer(texts, vectors, k, excluding, corrections, trained)[-1].head(k)
 
     def _answer(
         self,
         texts: Sequence[str],
-        vectors: Tensor,
+        vectors: Vectors,
         k: int,
         excluding: csr_array | None = None,
         corrections: Corrections | None = None,
@@ -329,7 +333,7 @@ class Classifier:
     def _search(
         self,
         texts: Sequence[str],
-        vectors: Tensor,
+        vectors: Vectors,
         excluding: csr_array | None,
         votes: csr_array | None = None,
         *,
@@ -344,24 +348,26 @@ class Classifier:
         if excluding is None:
             dense = replace(self.index.search(vectors, wider), labels=len(self.labels))
         else:
-            dense = top_k(vectors, self.vectors, wider, excluding=excluding, hidden=self.hidden)
+            dense = search_many(vectors, self.vectors, wider, excluding=excluding, hidden=self.hidden)
         dense = dense if head_start is None else head_start.lift(dense, width)
         answered = dense if ranker is None else ranker.rerank(texts, vectors, dense, trained=trained)
         if votes is not None:
+            from umpteen.rerank.memory import corrected
+
             answered = corrected(answered, votes, lambda rows: self._scores(vectors, rows))
         return dense, answered
 
-    def _scores(self, vectors: Tensor, rows: NDArray[np.int32]) -> NDArray[np.float32]:
+    def _scores(self, vectors: Vectors, rows: NDArray[np.int32]) -> NDArray[np.float32]:
         """What labels outside the ranker's candidates have: the dual encoder's scores, for rows of each text."""
-        scores = exact_scores(vectors.float().cpu(), rows.astype(np.int64), self._live.catalogue.vectors)
+        scores = exact_scores(vectors, rows.astype(np.int64), self._live.catalogue.vectors)
         scores += 0 if self.head_start is None else self.head_start.bonus[rows]
         return scores if self.ranker is None else np.float32(1 - self.ranker.weight) * scores
 
-    def explain(self, text: str, key: str) -> "Explanation":
+    def explain(self, text: str, key: str) -> Explanation:
         """Why a text gets this label, or does not: its score in terms that add up, and what is behind each of them."""
         return self.explainer(text).explain(key)
 
-    def explainer(self, text: str) -> "Explainer":
+    def explainer(self, text: str) -> Explainer:
         """Explains labels of one text, several for little more than the price of one."""
         from umpteen.model.explain import Explainer
 
@@ -370,7 +376,7 @@ class Classifier:
         k = min(USUAL_K, self.labels.count())
         return Explainer(self._live, text, vectors, *self._answer([text], vectors, k, corrections=self.corrections))
 
-    def evaluate(self, texts: Any, labels: Any, **how: "Unpack[How]") -> Report:
+    def evaluate(self, texts: Any, labels: Any, **how: Unpack[How]) -> Report:
         """P, nDCG, R, PSP and PSnDCG on texts and labels as `umpteen.fit` takes them, by what `umpteen evaluate` uses.
 
         Labels that the model lacks are left out of the truth, and propensities count the texts that are given.
@@ -403,6 +409,8 @@ class Classifier:
 
     def keep_calibration(self, calibration: Calibration) -> None:
         """Puts it into the folder, and uses it from now on."""
+        from umpteen.model.writing import describe_parts
+
         assert self.folder is not None
         with self.folder.adding(CALIBRATION) as part:
             calibration.save(part.folder)
@@ -441,8 +449,8 @@ class Classifier:
         `patience` seconds at most; who may try again gives `encoded`, so that no text is encoded twice.
         """
 
-        def encode(texts: list[str]) -> Tensor:
-            return encode_new(self.towers.label, texts).float().cpu()
+        def encode(texts: list[str]) -> NDArray[np.float32]:
+            return encode_new(self.towers.label, texts).float().cpu().numpy()
 
         self._changed(lambda model: model.catalogue.change(changes, encode, note, patience=patience, encoded=encoded))
         return self.version
@@ -477,8 +485,8 @@ class Classifier:
         keys = [[(one,) if isinstance(one, str) else tuple(one) for one in column] for column in (right, wrong)]
         given = [Example(*row) for row in zip(texts, *keys, strict=True)]
 
-        def encode(new: list[str]) -> Tensor:
-            return encode_new(self.towers.query, new).float().cpu()
+        def encode(new: list[str]) -> NDArray[np.float32]:
+            return encode_new(self.towers.query, new).float().cpu().numpy()
 
         def learn(model: LiveModel) -> int:
             return model.examples.learn(given, model.catalogue, encode, note, patience=patience, encoded=encoded)
@@ -548,6 +556,8 @@ class Classifier:
         behind. Over its own folder it is refused if that folder's index would be lost. `unless_changed`: see
         `save_model`.
         """
+        from umpteen.model.writing import save_model
+
         reported = None if report is None else report.to_dict()
         given: dict[str, Any] = {"report": reported, "recipe": recipe, "data": data, "training": training}
         told = replace(self._live.told, **{name: value for name, value in given.items() if value})

@@ -19,7 +19,8 @@ from umpteen.encoders.towers import Towers
 from umpteen.errors import BadInput
 from umpteen.evaluation.report import USUAL, USUAL_KS, Difference, Evaluator, Report, paired_differences
 from umpteen.model.labels import TRAINED, LiveLabels
-from umpteen.search.ranking import Ranking, top_k
+from umpteen.search.exact import top_k
+from umpteen.search.ranking import Ranking
 
 
 class Judged(Protocol):

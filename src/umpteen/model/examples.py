@@ -3,23 +3,27 @@
 A lesson is what one call taught, or that it undoes an earlier one; it is one transaction, and nothing is ever altered.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from sqlite3 import Connection
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from scipy.sparse import csr_array
-from torch.nn.functional import normalize
+import scipy
 
 from umpteen.errors import BadInput, DamagedModel
 from umpteen.model.catalogue import Encode, Encoded, LiveCatalogue, encode_once
 from umpteen.model.changes import MOST_KEYS, PATIENCE, Example, Lesson, Store, check_characters, lessons_of
 from umpteen.model.folder import ModelFolder, at_one_moment
 from umpteen.model.labels import LiveLabels
-from umpteen.rerank.memory import Corrections
+from umpteen.search.ranking import of_length_1
+
+if TYPE_CHECKING:
+    from umpteen.rerank.memory import Corrections
 
 MOST_EXAMPLES = 100_000  # of one model: all of them are compared with every text
 _STANDING = "SELECT count(*) FROM examples WHERE lesson NOT IN (SELECT undoes FROM lessons WHERE undoes IS NOT NULL)"
@@ -76,10 +80,12 @@ class LiveExamples:
         ]
         if not said:
             return None
+        from umpteen.rerank.memory import Corrections
+
         text, row, vote = np.array(said, dtype=np.int64).T
         vectors = np.frombuffer(b"".join(vector for _, vector in texts), dtype=np.float16)
-        matrix = csr_array((vote.astype(np.float32), (text, row)), shape=(len(texts), len(labels)))
-        return Corrections.of(torch.from_numpy(vectors.astype(np.float32)).view(len(texts), -1), matrix)
+        matrix = scipy.sparse.csr_array((vote.astype(np.float32), (text, row)), shape=(len(texts), len(labels)))
+        return Corrections.of(vectors.reshape(len(texts), -1), matrix)
 
     def take_in(self, connection: Connection) -> bool:
         """What other processes have recorded; `Replaced` if these lessons are not its beginning."""
@@ -123,7 +129,7 @@ class LiveExamples:
                     "that was trained with those that are there"
                 )
             encode_once(self, texts, encode, known)
-            vectors = [normalize(known[self, text].float(), dim=0).half().numpy().tobytes() for text in texts]
+            vectors = [of_length_1(known[self, text][None]).astype(np.float16).tobytes() for text in texts]
             made = [self.lessons.record(connection, _rows(given), vectors, note, None)] if given else []
         self.lessons += made
         return len(given)

@@ -21,7 +21,7 @@ from umpteen.encoders.static import StaticEncoder, bigram_buckets
 from umpteen.model.live import LiveModel
 from umpteen.rerank.memory import weigh
 from umpteen.rerank.ranker import NGRAMS, Ranker, head_start, squash
-from umpteen.search.ranking import Ranking, values_at
+from umpteen.search.ranking import Ranking, as_floats, values_at
 
 # The terms, beside the ranker's.
 ENCODER, BIAS, HEAD_START, INTERCEPT = "dual encoder", "bias", "head start", "intercept"
@@ -103,13 +103,13 @@ class Explainer:
         row = model.labels.row(key)
         vector = model.catalogue.vectors.of(np.array([row]))[0]
         weight = 0.0 if ranker is None else ranker.weight
-        terms, words, method = self._of_encoder((1 - weight) * vector.double())
+        terms, words, method = self._of_encoder((1 - weight) * torch.from_numpy(vector).double())
         bonus = 0.0 if model.head_start is None else float(model.head_start.bonus[row])
         if bonus:
             terms.append(Term(HEAD_START, (1 - weight) * bonus))
         dense, is_candidate = self._dense, True
         if ranker is not None and row not in dense.rows[0]:
-            is_candidate, score = False, float(self._vectors[0].float().cpu() @ vector) + bonus
+            is_candidate, score = False, float(as_floats(self._vectors)[0] @ vector) + bonus
             further = np.array([[row]], dtype=np.int32), np.array([[score]], dtype=np.float32)
             dense = Ranking(np.hstack([dense.rows, further[0]]), np.hstack([dense.scores, further[1]]), dense.labels)
         ngrams: list[NGram] = []

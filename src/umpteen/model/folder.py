@@ -187,7 +187,7 @@ class ModelFolder:
         is_large, hashed = size > ALWAYS_HASHED, (name, str(stamp), expected["sha256"])
         if is_large and path.suffix == ".safetensors":
             try:
-                with safe_open(path, framework="pt"):
+                with safe_open(path, framework="numpy"):
                     pass
             except SafetensorError as error:
                 return f"has a damaged header ({error})"

@@ -3,6 +3,8 @@
 A label keeps its row for ever. Adding appends a row, renaming changes a row's text, retiring leaves the row unused.
 """
 
+from __future__ import annotations
+
 import sqlite3
 import threading
 import unicodedata
@@ -13,16 +15,17 @@ from difflib import get_close_matches
 from heapq import merge
 from itertools import chain, takewhile
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 from urllib.parse import quote
 
 import numpy as np
 from numpy.typing import NDArray
 
-from umpteen.data.labels import LabelCatalogue
-from umpteen.data.prepared import KEYS_CHEAP_TO_COMPARE
 from umpteen.errors import BadInput, DamagedModel
 from umpteen.model.changes import Add, Change, Retire, Step, Version, check_key, check_text, check_type
+
+if TYPE_CHECKING:
+    from umpteen.data.labels import LabelCatalogue
 
 LABELS = "labels.db"
 Origin = Literal["trained", "added", "renamed"]
@@ -145,7 +148,7 @@ class _Connection:
             yield from some
 
 
-FirstLabels = StoredLabels | LabelCatalogue  # those a model was written with, which never change
+FirstLabels: TypeAlias = "StoredLabels | LabelCatalogue"  # those a model was written with, which never change
 
 
 class LabelEntry(NamedTuple):
@@ -182,7 +185,7 @@ class LiveLabels:
         self._texts: dict[int, str] = {}  # of those rows, and of first ones with another text than at first
         self._count = int(self.active.sum())
 
-    def after(self, versions: Sequence[Version]) -> "LiveLabels":
+    def after(self, versions: Sequence[Version]) -> LiveLabels:
         """The labels once these versions, the next ones, have happened too."""
         new = copy(self)
         new._keys, new._rows, new._texts = self._keys.copy(), self._rows.copy(), self._texts.copy()
@@ -249,6 +252,8 @@ class LiveLabels:
         """Names the nearest key, if there are not too many to compare with."""
         if self.is_retired(key):
             return BadInput(f"the label {key!r} is retired; add it again to bring it back", code="unknown_key")
+        from umpteen.data.prepared import KEYS_CHEAP_TO_COMPARE
+
         there: Iterable[str] = ()
         if len(self) <= KEYS_CHEAP_TO_COMPARE:
             there = (known for known, is_active in zip(self.keys, self.active, strict=True) if is_active)
@@ -329,7 +334,7 @@ class LiveLabels:
         rows: Iterable[int] = range(len(self))
         if search:
             wanted, keys, texts = search.casefold(), self.keys, self.texts
-            in_memory = range(len(self)) if isinstance(self.first, LabelCatalogue) else sorted(self._texts)
+            in_memory = sorted(self._texts) if isinstance(self.first, StoredLabels) else range(len(self))
             rows = (
                 row
                 for row in takewhile(lambda _: stop is None or not stop(), in_memory)
@@ -341,6 +346,8 @@ class LiveLabels:
 
     def catalogue(self) -> LabelCatalogue:
         """Keys and texts of all rows for code that reads them all, retired ones included."""
+        from umpteen.data.labels import LabelCatalogue
+
         if isinstance(self.first, LabelCatalogue) and not self._texts:
             return self.first
         return LabelCatalogue(self.keys, self.texts)

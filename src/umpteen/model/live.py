@@ -1,21 +1,23 @@
 """One model in use: its labels as they are now, and the parts that count; whatever others change is taken in."""
 
+from __future__ import annotations
+
 import json
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from sqlite3 import Connection
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from safetensors import SafetensorError
 
 from umpteen.calibration.calibration import Calibration
-from umpteen.encoders.towers import Towers
+from umpteen.encoders.light import LightEncoder
 from umpteen.errors import BadInput, DamagedModel
-from umpteen.evaluation.report import Report
 from umpteen.model.catalogue import LiveCatalogue
 from umpteen.model.changes import Part, Replaced
 from umpteen.model.examples import LiveExamples
@@ -31,9 +33,13 @@ from umpteen.model.folder import (
     refuse_links,
 )
 from umpteen.model.labels import ADDED, LiveLabels
-from umpteen.rerank.ranker import Ranker
 from umpteen.search.index import ExactIndex, LabelIndex, class_of, try_out
 from umpteen.search.ranking import HeadStart
+
+if TYPE_CHECKING:
+    from umpteen.encoders.towers import Towers
+    from umpteen.evaluation.report import Report
+    from umpteen.rerank.ranker import Ranker
 
 TEMPERATURES = 2.0  # by how many of them labels that came after training are lifted (docs/how-to/manage-labels.md)
 _UNTIL_NEXT_PART = 5.0  # seconds, to use a part that could not be used: it may be somebody else's for now
@@ -64,7 +70,7 @@ class LiveModel:
 
     def __init__(
         self,
-        towers: Towers,
+        towers: Towers | LightEncoder,
         catalogue: LiveCatalogue,
         *,
         told: Told | None = None,
@@ -83,7 +89,12 @@ class LiveModel:
             raise BadInput(f"the ranker knows {ranker.labels:,} labels, the model {count:,}; fit it again")
         self.catalogue = catalogue
         self.examples = LiveExamples(catalogue.store, towers.dimension)
-        self.towers = towers
+        self.dimension = towers.dimension
+        self.light: LightEncoder | None = None  # encodes queries, so that nobody waits for the towers
+        if isinstance(towers, LightEncoder):
+            self.light = towers
+        else:
+            self.towers = towers
         self.told = told or Told()
         self.calibration = calibration
         self.folder = folder
@@ -98,7 +109,7 @@ class LiveModel:
         self.troubles: dict[str, tuple[str, Exception, float]] = {}
 
     @classmethod
-    def load(cls, path: Path | str, *, ranker: bool = True, index: bool = True) -> "LiveModel":
+    def load(cls, path: Path | str, *, ranker: bool = True, index: bool = True, light: bool = False) -> LiveModel:
         """What `Classifier.load` opens."""
         follows = [*([RANKER] if ranker else []), CALIBRATION, *([INDEX] if index else [])]
 
@@ -112,7 +123,8 @@ class LiveModel:
                 settings["data"],
                 settings["training"],
             )
-            towers, catalogue = Towers.load(folder.trained / "encoder"), LiveCatalogue.read(folder, connection)
+            towers = (LightEncoder.read(folder.trained / "encoder") if light else None) or _towers(folder)
+            catalogue = LiveCatalogue.read(folder, connection)
             loaded = cls(towers, catalogue, told=told, folder=folder, follows=follows)
             loaded.examples.take_in(connection)
             for name in loaded._wanted(parts):
@@ -123,9 +135,17 @@ class LiveModel:
         folder.keep_hashes()
         return loaded
 
+    @cached_property
+    def towers(self) -> Towers:
+        """Loaded here if a light encoder stood in for them until now."""
+        assert self.folder is not None
+        return _towers(self.folder)
+
     @property
     def report(self) -> Report | None:
         """On validation: as it answers, with its ranker if it has one; None if nobody has judged it so."""
+        from umpteen.evaluation.report import Report
+
         found = self.told.report if self.fitted_ranker is None else self.fitted_ranker.report
         return None if found is None else Report.from_dict(found)
 
@@ -218,9 +238,13 @@ class LiveModel:
         assert self.folder is not None
         where = None if part is None else self.folder.part_path(part)
         if name == RANKER:
-            ranker = None if where is None else Ranker.load(where)
-            if ranker is not None and ranker.memory is not None:
-                ranker.memory.require(self.towers.query.dimension)
+            ranker = None
+            if where is not None:
+                from umpteen.rerank.ranker import Ranker
+
+                ranker = Ranker.load(where)
+                if ranker.memory is not None:
+                    ranker.memory.require(self.dimension)
             self.fitted_ranker = ranker
             self._current_ranker = None
         elif name == CALIBRATION:
@@ -254,6 +278,12 @@ class LiveModel:
                 raise
         self.index, self._index_version = new, self.version
         old.close()
+
+
+def _towers(folder: ModelFolder) -> Towers:
+    from umpteen.encoders.towers import Towers
+
+    return Towers.load(folder.trained / "encoder")
 
 
 def _place(part: Part | None) -> str:

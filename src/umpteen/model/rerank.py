@@ -26,7 +26,7 @@ from umpteen.rerank.features import RankerSettings, TextFeatures
 from umpteen.rerank.fit import TEXTS_AT_A_TIME, Samples, fit_weights
 from umpteen.rerank.memory import Memory
 from umpteen.rerank.ranker import LATER, Ranker, fuse
-from umpteen.search.ranking import top_k
+from umpteen.search.exact import top_k
 from umpteen.version import __version__
 
 RULE = ("P@1", "P@5", "PSP@5")  # what has the greatest mean of these on validation is taken

@@ -27,7 +27,8 @@ from umpteen.objectives.losses import build_objective
 from umpteen.objectives.scores import even_tile
 from umpteen.parallel.meter import Meter, Seconds, timed
 from umpteen.parallel.world import Shard, World, cores
-from umpteen.search.ranking import Ranking, top_k
+from umpteen.search.exact import top_k
+from umpteen.search.ranking import Ranking
 from umpteen.training.build import Run, build_run, pick_device
 from umpteen.training.negatives.mined import Bank
 from umpteen.training.optimizer import set_learning_rate

@@ -1,21 +1,23 @@
 """Texts as tf-idf of n-grams: learned from training texts, kept as plain lists and numbers, so loading runs no code.
 
 Each kind of n-gram, of words and of characters, has a vocabulary of its own; a text's features have length 1.
-scikit-learn is imported where it is used, and a stored vocabulary parsed with the first text: many who open a model
-never get there.
+A stored vocabulary is parsed with the first text: many who open a model never get there.
 """
 
 import difflib
 import json
+import re
+from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array, hstack
+from scipy.sparse import csr_array
 
 from umpteen.errors import BadConfig, BadInput, DamagedModel
 
@@ -83,19 +85,50 @@ def _is_count(value: Any) -> bool:
 
 
 VOCABULARY = "vocabulary.json"
-_WORD = r"(?u)\b\w+\b"
+_WORD = re.compile(r"(?u)\b\w+\b")
+
+
+# scikit-learn learns the n-grams; what a text has of them is found as its analyzers "word" and "char_wb" would, without
+# the second and a half that importing it takes.
+def _of_words(lengths: NGrams, text: str) -> list[str]:
+    words, sizes = _WORD.findall(text.lower()), range(lengths[0], lengths[1] + 1)
+    return [" ".join(words[at : at + size]) for size in sizes for at in range(len(words) - size + 1)]
+
+
+def _of_characters(lengths: NGrams, text: str) -> list[str]:
+    found: list[str] = []
+    for word in map(" {} ".format, text.lower().split()):
+        for size in range(lengths[0], lengths[1] + 1):
+            found += [word[at : at + size] for at in range(max(1, len(word) - size + 1))]
+            if size >= len(word):  # it counts once, whatever else it is too short for
+                break
+    return found
+
+
+_KINDS: dict[str, Callable[[NGrams, str], list[str]]] = {"words": _of_words, "characters": _of_characters}
+
+
+class Vocabulary(NamedTuple):
+    """The known n-grams of one kind."""
+
+    kind: str
+    lengths: NGrams
+    columns: dict[str, int]  # rising
+
+    def of(self, text: str) -> list[str]:
+        """All n-grams of a text, known or not, each as often as it stands there."""
+        return _KINDS[self.kind](self.lengths, text)
 
 
 class TextFeatures:
     """Turns texts into rows of a sparse matrix."""
 
-    def __init__(self, count: int, vectorizers: Callable[[], dict[str, Any]]) -> None:
-        self._count = count
-        self._make: Callable[[], dict[str, Any]] | None = vectorizers
+    def __init__(self, idf: NDArray[np.float32], vocabularies: Callable[[], list[Vocabulary]]) -> None:
+        self.idf = idf  # of all n-grams, in the order of the columns
+        self._make: Callable[[], list[Vocabulary]] | None = vocabularies
 
     @cached_property
-    def _vectorizers(self) -> dict[str, Any]:
-        """scikit-learn's TfidfVectorizers by kind: words, characters."""
+    def _vocabularies(self) -> list[Vocabulary]:
         assert self._make is not None
         made = self._make()
         self._make = None  # it holds the stored vocabulary
@@ -104,54 +137,63 @@ class TextFeatures:
     @classmethod
     def fit(cls, texts: Iterable[str], settings: RankerSettings) -> "TextFeatures":
         """The most frequent n-grams of these texts, with their inverse document frequencies."""
-        vectorizers = {}
+        from sklearn.feature_extraction.text import TfidfVectorizer
+
+        found: list[Vocabulary] = []
+        idf = np.empty(0, np.float32)
         kinds = {"words": settings.words, "characters": settings.characters} if settings.sparse else {}
         for kind, lengths in kinds.items():
             if lengths is None:
                 continue
-            vectorizer = _vectorizer(kind, lengths, min_df=settings.min_texts, max_features=settings.max_features)
+            limits = {"min_df": settings.min_texts, "max_features": settings.max_features}
+            analyzer = partial(_KINDS[kind], lengths)
             try:
-                vectorizers[kind] = vectorizer.fit(texts)
+                learnt = TfidfVectorizer(analyzer=analyzer, dtype=np.float32, **limits).fit(texts)
             except ValueError as problem:
                 raise BadInput(
                     f"no n-gram of {kind} is left of the training texts ({problem}); lower min_texts, "
                     f"which is {settings.min_texts:,}, or look at the texts with `umpteen data describe`"
                 ) from None
-        return cls(sum(len(vectorizer.vocabulary_) for vectorizer in vectorizers.values()), lambda: vectorizers)
+            ngrams = learnt.get_feature_names_out().tolist()
+            found.append(Vocabulary(kind, lengths, {ngram: at for at, ngram in enumerate(ngrams, len(idf))}))
+            idf = np.concatenate([idf, learnt.idf_.astype(np.float32)])
+        return cls(idf, lambda: found)
 
     def __len__(self) -> int:
-        return self._count
+        return len(self.idf)
 
     def transform(self, texts: Sequence[str]) -> csr_array:
-        """One row a text; a text without a known n-gram is a row of zeros."""
-        parts = [csr_array(vectorizer.transform(texts)) for vectorizer in self._vectorizers.values()]
-        if len(parts) == 1:
-            return parts[0]
-        from sklearn.preprocessing import normalize
-
-        both: csr_array = normalize(csr_array(hstack(parts, format="csr")), copy=False)
-        return both
+        """One row a text, of length 1: (1 + log count) · idf, the kinds alike; of zeros if it has no known n-gram."""
+        columns, counts, starts = array("i"), array("i"), array("i", [0])
+        for text in texts:
+            for vocabulary in self._vocabularies:
+                found: Counter[Any] = Counter(map(vocabulary.columns.get, vocabulary.of(text)))
+                del found[None]
+                columns.extend(found)
+                counts.extend(found.values())
+                starts.append(len(columns))
+        kinds = len(self._vocabularies)
+        values = (1 + np.log(np.array(counts, np.float32))) * self.idf[np.array(columns, np.int32)]
+        for step in sorted({1, kinds}):
+            owner = np.repeat(np.arange(len(starts[::step]) - 1), np.diff(starts[::step]))
+            values = (values / np.sqrt(np.bincount(owner, np.square(values)))[owner]).astype(np.float32)
+        stored = values, np.array(columns, np.int32), np.array(starts[::kinds], np.int32)
+        rows = csr_array(stored, shape=(len(texts), len(self)))
+        rows.sort_indices()
+        return rows
 
     def ngrams(self, text: str) -> dict[int, str]:
         """The n-grams of a text that are known, by their columns."""
-        found: dict[int, str] = {}
-        start = 0
-        for vectorizer in self._vectorizers.values():
-            known = vectorizer.vocabulary_
-            found |= {start + known[ngram]: ngram for ngram in vectorizer.build_analyzer()(text) if ngram in known}
-            start += len(known)
-        return found
-
-    def idf(self) -> NDArray[np.float32]:
-        """Of all n-grams, in the order of the columns."""
-        return np.concatenate([np.empty(0), *(found.idf_ for found in self._vectorizers.values())]).astype(np.float32)
+        return {
+            vocabulary.columns[ngram]: ngram
+            for vocabulary in self._vocabularies
+            for ngram in vocabulary.of(text)
+            if ngram in vocabulary.columns
+        }
 
     def save(self, folder: Path) -> None:
         """Writes the n-grams in the order of their columns; `idf` is kept by whoever keeps arrays."""
-        content = {
-            kind: {"lengths": vectorizer.ngram_range, "ngrams": vectorizer.get_feature_names_out().tolist()}
-            for kind, vectorizer in self._vectorizers.items()
-        }
+        content = {one.kind: {"lengths": one.lengths, "ngrams": list(one.columns)} for one in self._vocabularies}
         (folder / VOCABULARY).write_text(json.dumps(content, ensure_ascii=False) + "\n", encoding="utf-8")
 
     @classmethod
@@ -159,30 +201,21 @@ class TextFeatures:
         """What `save` wrote."""
         path = folder / VOCABULARY
         stored = path.read_bytes()  # now: another model may stand in the folder's place when the first text comes
-        return cls(len(idf), lambda: _stored_vectorizers(path, stored, idf))
+        return cls(idf, lambda: _stored_vocabularies(path, stored, len(idf)))
 
 
-def _stored_vectorizers(path: Path, stored: bytes, idf: NDArray[np.float32]) -> dict[str, Any]:
-    vectorizers, start = {}, 0
+def _stored_vocabularies(path: Path, stored: bytes, count: int) -> list[Vocabulary]:
+    found, start = [], 0
     try:
         for kind, part in json.loads(stored).items():
             ngrams, (shortest, longest) = part["ngrams"], part["lengths"]
-            columns = {ngram: column for column, ngram in enumerate(ngrams)}
-            if len(columns) != len(ngrams) or not 1 <= shortest <= longest:
-                raise ValueError(f"an n-gram stands twice, or the lengths {shortest} to {longest} are none")
-            vectorizer = _vectorizer(kind, (int(shortest), int(longest)), vocabulary=columns)
-            vectorizer.idf_ = idf[start : start + len(ngrams)]
-            vectorizers[kind] = vectorizer
+            columns = {ngram: column for column, ngram in enumerate(ngrams, start)}
+            if len(columns) != len(ngrams) or not 1 <= shortest <= longest or kind not in _KINDS:
+                raise ValueError(f"an n-gram stands twice, or the lengths {shortest} to {longest} of {kind} are none")
+            found.append(Vocabulary(kind, (int(shortest), int(longest)), columns))
             start += len(ngrams)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedModel(f"{path}: is no list of n-grams ({error!r}); copy the model again") from error
-    if start != len(idf):
-        raise DamagedModel(f"{path}: has {start:,} n-grams, but {len(idf):,} have a frequency; copy the model again")
-    return vectorizers
-
-
-def _vectorizer(kind: str, lengths: NGrams, **settings: Any) -> Any:
-    from sklearn.feature_extraction.text import TfidfVectorizer
-
-    how = {"words": {"analyzer": "word", "token_pattern": _WORD}, "characters": {"analyzer": "char_wb"}}[kind]
-    return TfidfVectorizer(ngram_range=lengths, sublinear_tf=True, dtype=np.float32, **how, **settings)
+    if start != count:
+        raise DamagedModel(f"{path}: has {start:,} n-grams, but {count:,} have a frequency; copy the model again")
+    return found

@@ -8,20 +8,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.numpy import save_file
 from scipy.sparse import csr_array, vstack
-from torch import Tensor
-from torch.nn.functional import normalize
 
 from umpteen.data.texts import Texts, TextsWriter
+from umpteen.encoders.folder import map_arrays
 from umpteen.errors import BadInput, DamagedModel
-from umpteen.search.index import LiveVectors, exact_search
-from umpteen.search.ranking import NO_LABEL, Ranking, top_k, values_at
+from umpteen.search.index import LiveVectors, exact_search, product, search_many
+from umpteen.search.ranking import NO_LABEL, Ranking, Vectors, as_floats, of_length_1, values_at
 
 MEMORY_FILE, TEXTS = "memory.safetensors", "texts"
 
@@ -38,23 +36,23 @@ def weigh(nearest: Ranking, temperature: float) -> NDArray[np.float32]:
 class Memory:
     """Vectors of texts, and which labels each of them has."""
 
-    vectors: Tensor  # [N, d], of the query tower, in half precision: mapped, if they were read from a folder
+    vectors: NDArray[np.float16]  # [N, d], of the query tower: mapped, if they were read from a folder
     labels: csr_array  # [N, L], 1 where a text has a label
     texts: Texts | None = None  # [N], if they may be shown
 
     @classmethod
-    def of(cls, vectors: Tensor, relevant: csr_array, texts: Texts | None = None) -> "Memory":
+    def of(cls, vectors: Vectors, relevant: csr_array, texts: Texts | None = None) -> "Memory":
         """The memory of these texts."""
         stored = relevant.copy()  # the dataset's own is not ours to change
         stored.data = (stored.data > 0).astype(np.float32)
         stored.eliminate_zeros()
-        return cls(vectors.half(), stored, texts)
+        return cls(as_floats(vectors).astype(np.float16), stored, texts)
 
-    def nearest(self, queries: Tensor, count: int, excluding: csr_array | None = None) -> Ranking:
+    def nearest(self, queries: Vectors, count: int, excluding: csr_array | None = None) -> Ranking:
         """The nearest texts of each query; pairs of a query and a text that are stored in `excluding` are left out."""
         count = min(count, len(self.vectors))
         if excluding is not None:
-            return top_k(queries, self.vectors, count, excluding=excluding)
+            return search_many(queries, self.vectors, count, excluding=excluding)
         return exact_search(queries, LiveVectors(self.vectors), count)
 
     def same(self, texts: Sequence[str]) -> csr_array:
@@ -103,12 +101,12 @@ class Memory:
             )
 
     def save(self, folder: Path) -> None:
-        tensors = {
-            "vectors": self.vectors.contiguous(),
-            "starts": torch.from_numpy(self.labels.indptr.astype(np.int64)),
-            "labels": torch.from_numpy(self.labels.indices.astype(np.int32)),
+        arrays: dict[str, NDArray[Any]] = {
+            "vectors": np.ascontiguousarray(self.vectors),
+            "starts": self.labels.indptr.astype(np.int64),
+            "labels": self.labels.indices.astype(np.int32),
         }
-        save_file(tensors, folder / MEMORY_FILE)
+        save_file(arrays, folder / MEMORY_FILE)
         if self.texts is not None:
             with TextsWriter(folder, TEXTS) as kept:
                 for text in self.texts:
@@ -117,11 +115,11 @@ class Memory:
     @classmethod
     def load(cls, folder: Path, labels: int) -> "Memory":
         """What `save` wrote, for so many labels."""
-        with safe_open(folder / MEMORY_FILE, framework="pt") as file:
-            vectors, starts, rows = (file.get_tensor(name) for name in ("vectors", "starts", "labels"))
+        arrays = map_arrays(folder / MEMORY_FILE)
+        vectors, starts, rows = (arrays[name] for name in ("vectors", "starts", "labels"))
         if vectors.ndim != 2 or len(starts) != len(vectors) + 1:
             raise ValueError(f"{tuple(vectors.shape)} vectors do not fit {len(starts):,} places")
-        known = csr_array((np.ones(len(rows), np.float32), rows.numpy(), starts.numpy()), shape=(len(vectors), labels))
+        known = csr_array((np.ones(len(rows), np.float32), rows, starts), shape=(len(vectors), labels))
         known.check_format()
         texts = Texts.open(folder, TEXTS) if (folder / f"{TEXTS}.sha256").exists() else None
         if texts is not None and (len(texts) != len(vectors) or (texts.byte_lengths() < 0).any()):
@@ -138,19 +136,20 @@ PAIRS_AT_A_TIME = 2**24  # of queries and examples
 class Corrections:
     """Vectors of corrected texts, and what was said of their labels."""
 
-    vectors: Tensor  # [E, d], of the query tower, of length 1
+    vectors: NDArray[np.float32]  # [E, d], of the query tower, of length 1
     said: csr_array  # [E, L], 1 where a label is right, −1 where it is wrong
     temperature: float = TEMPERATURE
     weight: float = WEIGHT
 
     @classmethod
-    def of(cls, vectors: Tensor, said: csr_array) -> "Corrections":
-        return cls(normalize(vectors.float(), dim=1), said)
+    def of(cls, vectors: Vectors, said: csr_array) -> "Corrections":
+        return cls(of_length_1(as_floats(vectors)), said)
 
-    def votes(self, queries: Tensor, excluding: csr_array | None = None) -> csr_array:
+    def votes(self, queries: Vectors, excluding: csr_array | None = None) -> csr_array:
         """weight · Σ exp((cosine − 1) / temperature) · said over the examples, cut to [−1, 1]; nothing for pairs stored
         in `excluding`."""  # [n, L]
-        blocks = torch.split(queries, max(1, PAIRS_AT_A_TIME // len(self.vectors)))
+        step, queries = max(1, PAIRS_AT_A_TIME // len(self.vectors)), as_floats(queries)
+        blocks = (queries[start : start + step] for start in range(0, max(1, len(queries)), step))
         found = csr_array(vstack([self._near(block) @ self.said for block in blocks]))
         found.data = np.clip(self.weight * found.data, -1, 1).astype(np.float32)
         if excluding is not None:
@@ -159,10 +158,8 @@ class Corrections:
         found.eliminate_zeros()
         return found
 
-    def _near(self, queries: Tensor) -> csr_array:
-        with torch.no_grad():
-            cosines = normalize(queries.float().cpu(), dim=1) @ self.vectors.T
-            near = torch.exp((cosines - 1) / self.temperature).numpy()
+    def _near(self, queries: NDArray[np.float32]) -> csr_array:
+        near = np.exp((product(of_length_1(queries), self.vectors.T) - 1) / np.float32(self.temperature))
         return csr_array(np.where(near >= LEAST, near, 0))  # [n, E]
 
 

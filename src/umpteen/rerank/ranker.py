@@ -14,15 +14,15 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.numpy import save_file
 from scipy.sparse import csr_array
-from torch import Tensor
 
+from umpteen.encoders.folder import map_arrays
 from umpteen.errors import BadInput, DamagedModel
 from umpteen.rerank.features import RankerSettings, TextFeatures
 from umpteen.rerank.memory import Memory
-from umpteen.search.ranking import NO_LABEL, Ranking, values_at
+from umpteen.search.ranking import NO_LABEL, Ranking, Vectors, values_at
 
 _NEIGHBOURS = 5  # on either side
 
@@ -169,7 +169,7 @@ class Ranker:
         memory = None if self.memory is None else self.memory.with_labels(count)
         return replace(self, weights=weights, memory=memory, intercepts=np.pad(self.intercepts, (0, more)), texts=texts)
 
-    def rerank(self, texts: Sequence[str], vectors: Tensor, dense: Ranking, *, trained: bool = False) -> Ranking:
+    def rerank(self, texts: Sequence[str], vectors: Vectors, dense: Ranking, *, trained: bool = False) -> Ranking:
         """The dense ranking with its first labels put in the order of all scores; `vectors` are the texts'.
 
         Texts that it may have been `trained` on have no vote for themselves.
@@ -207,7 +207,7 @@ class Ranker:
         (folder / "ranker.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         self.features.save(folder)
         arrays: dict[str, NDArray[Any]] = {
-            "idf": self.features.idf(),
+            "idf": self.features.idf,
             "starts": self.weights.indptr.astype(np.int64),
             "columns": self.weights.indices.astype(np.int32),
             "values": self.weights.data.astype(np.float32),
@@ -223,7 +223,10 @@ class Ranker:
         """What `save` wrote; the weights are mapped, and of them only the columns read: scipy trusts them blindly."""
         try:
             content = json.loads((folder / "ranker.json").read_text(encoding="utf-8"))
-            arrays = _mapped(folder / "weights.safetensors")
+            arrays = map_arrays(folder / "weights.safetensors")
+            for name, kind in _KINDS.items():
+                if arrays[name].dtype != kind or arrays[name].ndim != 1:
+                    raise ValueError(f"{name} is {arrays[name].dtype} {arrays[name].shape}, not a list of {kind}")
             settings = RankerSettings.of(content["settings"])
             features, labels = TextFeatures.load(folder, arrays["idf"]), len(arrays["intercepts"])
             starts = arrays["starts"]
@@ -240,13 +243,3 @@ class Ranker:
             return cls(features, weights, arrays["intercepts"], arrays["texts"], settings, memory, **chosen)
         except _UNREADABLE as error:
             raise DamagedModel(f"{folder}: is no ranker ({error}); copy the model again, or fit it again") from error
-
-
-def _mapped(path: Path) -> dict[str, NDArray[Any]]:
-    """The arrays of a file, which come into memory where they are looked at; torch maps them, numpy would read them."""
-    with safe_open(path, framework="pt") as file:
-        arrays = {name: file.get_tensor(name).numpy() for name in file.keys()}  # noqa: SIM118 - no dictionary
-    for name, kind in _KINDS.items():
-        if arrays[name].dtype != kind or arrays[name].ndim != 1:
-            raise ValueError(f"{name} is {arrays[name].dtype} {arrays[name].shape}, not a list of {kind}")
-    return arrays

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from umpteen.errors import BadInput, DamagedModel, NotSaved
 from umpteen.files.progress import Advance
@@ -28,7 +27,7 @@ from umpteen.search.index import (
     lists_of,
     with_spare,
 )
-from umpteen.search.ranking import NO_LABEL, Ranking
+from umpteen.search.ranking import NO_LABEL, Ranking, Vectors, as_floats
 
 FLAT, HNSW, IVFPQ, SQ = "faiss-flat", "faiss-hnsw", "faiss-ivfpq", "faiss-sq"
 KINDS = (FLAT, HNSW, IVFPQ, SQ)
@@ -45,8 +44,6 @@ _WIDTH = 16  # FAISS is several times faster where halves come in such groups
 
 STRUCTURE = "index.faiss"
 _AT_A_TIME = 65_536
-
-Vectors = NDArray[np.float32]
 
 
 # FAISS's structures, each built, searched and stored alike; positions count the vectors in the order they came.
@@ -112,14 +109,14 @@ class FaissIndex(LabelIndex):
         made = cls(kind, empty, effort, held, labels, np.empty(0, dtype=np.int64))
         made._threads(count)
 
-        def parts() -> Iterator[Vectors]:
+        def parts() -> Iterator[NDArray[np.float32]]:
             for start in range(0, count, _AT_A_TIME):
-                yield labels.of(held[start : start + _AT_A_TIME]).numpy()
+                yield labels.of(held[start : start + _AT_A_TIME])
 
         if not made._index.is_trained:
             wanted = max(20_000, _TRAINING_VECTORS_A_LIST * lists_of(count)) if kind == IVFPQ else 100_000
             some = held[:: max(1, count // wanted)]  # spread evenly over all
-            made._index.train(made._padded(labels.of(some).numpy()))
+            made._index.train(made._padded(labels.of(some)))
         done, longest = 0, np.float32(1e-30)
         for part in parts():
             if kind == HNSW:
@@ -136,12 +133,12 @@ class FaissIndex(LabelIndex):
                 storage.add(made._padded(part / longest))  # halves hold no numbers beyond 65,504
         return made
 
-    def search(self, queries: Tensor, k: int) -> Ranking:
+    def search(self, queries: Vectors, k: int) -> Ranking:
         overlay, visible = self._state
         queries = checked_queries(queries, overlay.labels.dimension, k)
         return overlay.best(queries, self.candidates(queries, self.effort.for_k(k), visible), k)
 
-    def candidates(self, queries: Tensor, effort: Effort, visible: NDArray[np.uint8] | None = None) -> Rows:
+    def candidates(self, queries: Vectors, effort: Effort, visible: NDArray[np.uint8] | None = None) -> Rows:
         """The rows that FAISS finds for each query with this effort, best first; −1 where none is left."""
         faiss = self._faiss
         self._threads(len(queries))
@@ -155,7 +152,7 @@ class FaissIndex(LabelIndex):
         else:
             parameters = faiss.SearchParameters(**asked) if asked else None
         count = min(effort.rescored, len(self._rows))
-        _, positions = self._index.search(self._padded(queries.numpy()), count, params=parameters)
+        _, positions = self._index.search(self._padded(as_floats(queries)), count, params=parameters)
         return np.where(positions == NO_LABEL, NO_LABEL, self._rows[positions])
 
     def efforts(self, k: int) -> list[Effort]:
@@ -206,7 +203,7 @@ class FaissIndex(LabelIndex):
             )
         return cls(kind, index, Effort(**about["effort"]), held, now.vectors, changed)
 
-    def _padded(self, vectors: Vectors) -> Vectors:
+    def _padded(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
         missing = self._index.d - vectors.shape[1]
         return np.ascontiguousarray(np.pad(vectors, ((0, 0), (0, missing))) if missing else vectors, dtype=np.float32)
 

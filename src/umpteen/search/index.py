@@ -1,28 +1,32 @@
 """Labels that change, the seam to what finds the k best of them, and exact search, which builds nothing, misses none.
 
 B queries, k wanted, C candidates. One query, or a few, are one product with all labels and one look at its largest
-scores; many are searched tile by tile (ranking.py). A new kind is a module with a subclass of `LabelIndex`, and a row
+scores; many are searched tile by tile (exact.py). A new kind is a module with a subclass of `LabelIndex`, and a row
 of `KINDS` in search/__init__.py.
 """
 
+from __future__ import annotations
+
 import math
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from umpteen.errors import BadInput
 from umpteen.files.progress import Advance
 from umpteen.search import KINDS
-from umpteen.search.ranking import NO_LABEL, Ranking, require_searchable, top_k
+from umpteen.search.ranking import NO_LABEL, Ranking, Vectors, as_floats, require_searchable
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _FEW_QUERIES = 32
 _SCORES_AT_ONCE = 2**24  # 64 MB
@@ -40,15 +44,15 @@ class LiveVectors:
 
     def __init__(
         self,
-        base: Tensor,
+        base: Vectors,
         active: NDArray[np.bool_] | None = None,
         changed: Rows | None = None,
-        vectors: Tensor | None = None,
+        vectors: Vectors | None = None,
     ) -> None:
-        self.base = base  # [L, d]
+        self.base: NDArray[Any] = base if isinstance(base, np.ndarray) else base.detach().cpu().numpy()  # [L, d]
         self.active = np.ones(len(base), dtype=np.bool_) if active is None else active  # [rows], rows ≥ L
         self.changed = _NONE if changed is None else changed  # [C], sorted
-        self.vectors = torch.empty(0, base.shape[1]) if vectors is None else vectors  # [C, d]
+        self.vectors = np.empty((0, base.shape[1]), np.float32) if vectors is None else as_floats(vectors)  # [C, d]
         out = ~self.active[: len(base)]
         out[self.changed[: np.searchsorted(self.changed, len(base))]] = True
         self.hidden: Rows = np.flatnonzero(out)  # base rows whose base vector counts for nobody
@@ -65,21 +69,22 @@ class LiveVectors:
         """How many rows can be found."""
         return int(np.count_nonzero(self.active))
 
-    def of(self, rows: Rows) -> Tensor:
-        """The current vectors of these rows, in their order, as float32."""  # [n, d]
+    def of(self, rows: Rows) -> NDArray[np.float32]:
+        """The current vectors of these rows, in their order."""  # [n, d]
         if len(self.changed) == 0:
-            return self.base[torch.from_numpy(rows)].float()
+            return as_floats(self.base[rows])
         place = np.minimum(np.searchsorted(self.changed, rows), len(self.changed) - 1)
         new = self.changed[place] == rows
-        found = torch.empty(len(rows), self.dimension)
-        found[torch.from_numpy(~new)] = self.base[torch.from_numpy(rows[~new])].float()
-        found[torch.from_numpy(new)] = self.vectors[torch.from_numpy(place[new])]
+        found = np.empty((len(rows), self.dimension), np.float32)
+        found[~new], found[new] = self.base[rows[~new]], self.vectors[place[new]]
         return found
 
     @cached_property
     def everything(self) -> Tensor:
         """The vectors of all rows, removed ones included: the base itself while none has changed."""  # [rows, d]
-        return self.of(np.arange(len(self))) if len(self.changed) else self.base
+        import torch
+
+        return torch.from_numpy(self.of(np.arange(len(self))) if len(self.changed) else self.base)
 
 
 class Indexed(NamedTuple):
@@ -94,19 +99,27 @@ class Indexed(NamedTuple):
 _NUMBERS_AT_A_TIME = 2**23
 
 
-def exact_scores(queries: Tensor, rows: Rows, labels: LiveVectors) -> NDArray[np.float32]:
+def product(left: NDArray[Any], right: NDArray[Any]) -> NDArray[np.float32]:
+    """left @ right in float32, by torch where it is loaded: it is quick with halves, and keeps to its threads."""
+    torch: Any = sys.modules.get("torch")
+    if not hasattr(torch, "matmul"):  # another thread may be about to load it
+        return np.asarray(as_floats(left) @ as_floats(right))
+    found: NDArray[np.float32] = torch.matmul(*(torch.from_numpy(side).float() for side in (left, right))).numpy()
+    return found
+
+
+def exact_scores(queries: Vectors, rows: Rows, labels: LiveVectors) -> NDArray[np.float32]:
     """Each query's inner products with its candidates; −∞ where there is none (−1)."""  # [B, C]
-    scores = np.full(rows.shape, -np.inf, dtype=np.float32)
+    queries, scores = as_floats(queries), np.full(rows.shape, -np.inf, dtype=np.float32)
     if rows.size == 0:
         return scores
     step = max(1, _NUMBERS_AT_A_TIME // (rows.shape[1] * labels.dimension))
-    with torch.no_grad():
-        for start in range(0, len(rows), step):
-            some = rows[start : start + step]
-            there = some != NO_LABEL
-            vectors = labels.of(np.where(there, some, 0).ravel()).view(*some.shape, labels.dimension)
-            found = torch.bmm(vectors, queries[start : start + step, :, None]).squeeze(2).numpy()
-            scores[start : start + step] = np.where(there, found, np.float32(-np.inf))
+    for start in range(0, len(rows), step):
+        some = rows[start : start + step]
+        there = some != NO_LABEL
+        vectors = labels.of(np.where(there, some, 0).ravel()).reshape(*some.shape, labels.dimension)
+        found = product(vectors, queries[start : start + step, :, None])[:, :, 0]
+        scores[start : start + step] = np.where(there, found, np.float32(-np.inf))
     return scores
 
 
@@ -120,7 +133,7 @@ class Effort(NamedTuple):
     breadth: int  # efSearch of a graph, nprobe of lists, 0 where everything is looked at anyway
     rescored: int  # candidates that get exact scores
 
-    def for_k(self, k: int) -> "Effort":
+    def for_k(self, k: int) -> Effort:
         if k <= self.k:
             return self
         more = k / self.k
@@ -171,11 +184,11 @@ class LabelIndex(ABC):
         """The labels as they are now, and which rows have come, gone or changed since it was told last or built."""
 
     @abstractmethod
-    def search(self, queries: Tensor, k: int) -> Ranking:
+    def search(self, queries: Vectors, k: int) -> Ranking:
         """The k best rows of each query, of equal scores the smaller first; ends in −1 when there are fewer."""
 
     @abstractmethod
-    def candidates(self, queries: Tensor, effort: Effort) -> Rows:
+    def candidates(self, queries: Vectors, effort: Effort) -> Rows:
         """The rows found for each query with this effort, best first, before exact scores; −1 where none is left."""
 
     @abstractmethod
@@ -197,12 +210,12 @@ class LabelIndex(ABC):
     @abstractmethod
     def build(
         cls, kind: str, folder: Path, now: Indexed, uri: str | None, progress: Advance
-    ) -> AbstractContextManager[tuple["LabelIndex", dict[str, Any]]]:
+    ) -> AbstractContextManager[tuple[LabelIndex, dict[str, Any]]]:
         """An index over the labels, open while this lasts, and what to remember besides what its `save` tells."""
 
     @classmethod
     @abstractmethod
-    def open(cls, folder: Path, about: dict[str, Any], now: Indexed, held: Rows, changed: Rows) -> "LabelIndex":
+    def open(cls, folder: Path, about: dict[str, Any], now: Indexed, held: Rows, changed: Rows) -> LabelIndex:
         """The index as it was saved, of the rows `held` at that time, and told of those that have changed since."""
 
     @classmethod
@@ -236,10 +249,10 @@ def size_of(folder: Path) -> int:
 
 def try_out(index: LabelIndex, dimension: int) -> None:
     """One search, for its errors: some indexes are opened by their first, and another process may have them."""
-    index.search(torch.zeros(1, dimension), 1)
+    index.search(np.zeros((1, dimension), np.float32), 1)
 
 
-def exact_search(queries: Tensor, labels: LiveVectors, k: int) -> Ranking:
+def exact_search(queries: Vectors, labels: LiveVectors, k: int) -> Ranking:
     """The k best current labels of each query."""
     queries = checked_queries(queries, labels.dimension, k)
     rows, scores = _best(queries, labels.base, k, labels.hidden)
@@ -262,10 +275,10 @@ class ExactIndex(LabelIndex):
     def tell(self, now: Indexed, changed: Rows) -> None:
         self.labels = now.vectors
 
-    def search(self, queries: Tensor, k: int) -> Ranking:
+    def search(self, queries: Vectors, k: int) -> Ranking:
         return exact_search(queries, self.labels, k)
 
-    def candidates(self, queries: Tensor, effort: Effort) -> Rows:
+    def candidates(self, queries: Vectors, effort: Effort) -> Rows:
         return exact_search(queries, self.labels, effort.rescored).rows.astype(np.int64)
 
     def efforts(self, k: int) -> list[Effort]:
@@ -284,36 +297,46 @@ class ExactIndex(LabelIndex):
 
 
 def _best_of_rows(
-    queries: Tensor, rows: Rows, vectors: Tensor, k: int, hidden: Rows
+    queries: NDArray[np.float32], rows: Rows, vectors: NDArray[Any], k: int, hidden: Rows
 ) -> tuple[Rows, NDArray[np.float32]]:
     """The best of these rows, whose vectors these are."""
     place, scores = _best(queries, vectors, k, hidden)
     return (np.where(place == NO_LABEL, NO_LABEL, rows[place]) if len(rows) else place), scores
 
 
-def checked_queries(queries: Tensor, dimension: int, k: int) -> Tensor:
+def search_many(queries: Vectors, vectors: Vectors, k: int, **how: Any) -> Ranking:
+    """What `top_k` finds, which has torch."""
+    import torch
+
+    from umpteen.search.exact import top_k
+
+    return top_k(torch.as_tensor(queries), torch.as_tensor(vectors), k, **how)
+
+
+def checked_queries(queries: Vectors, dimension: int, k: int) -> NDArray[np.float32]:
     """The queries as float32 in the machine's memory, if they can be searched for."""
     require_searchable(queries, dimension, k)
-    return queries.detach().float().cpu()
+    return as_floats(queries)
 
 
-def _best(queries: Tensor, vectors: Tensor, k: int, hidden: Rows) -> tuple[Rows, NDArray[np.float32]]:
+def _best(
+    queries: NDArray[np.float32], vectors: NDArray[Any], k: int, hidden: Rows
+) -> tuple[Rows, NDArray[np.float32]]:
     """Positions and scores of the best visible vectors, as many of k as there are vectors; −1 where none is left."""
     k = min(k, len(vectors))
     if k == 0 or len(queries) == 0:
         return np.empty((len(queries), k), dtype=np.int64), np.empty((len(queries), k), dtype=np.float32)
     if len(queries) > _FEW_QUERIES or len(queries) * len(vectors) > _SCORES_AT_ONCE:
-        ranking = top_k(queries, vectors, k, hidden=hidden)
+        ranking = search_many(queries, vectors, k, hidden=hidden)
         return ranking.rows.astype(np.int64), ranking.scores
-    tile = len(vectors) if vectors.dtype == torch.float32 else _HALVES_AT_A_TIME
-    with torch.no_grad():
-        if len(queries) == 1:
-            scores = torch.cat([torch.mv(part.float(), queries[0]) for part in torch.split(vectors, tile)])[None]
-        else:
-            scores = torch.cat([torch.mm(queries, part.float().T) for part in torch.split(vectors, tile)], 1)
-        if len(hidden):
-            scores.index_fill_(1, torch.from_numpy(hidden), -torch.inf)
-    return best_of_each(scores.numpy(), k)
+    tile = len(vectors) if vectors.dtype == np.float32 else _HALVES_AT_A_TIME
+    tiles = (vectors[start : start + tile] for start in range(0, len(vectors), tile))
+    if len(queries) == 1:
+        scores = np.concatenate([product(part, queries[0]) for part in tiles])[None]
+    else:
+        scores = np.concatenate([product(queries, part.T) for part in tiles], 1)
+    scores[:, hidden] = -np.inf
+    return best_of_each(scores, k)
 
 
 def best_of_each(scores: NDArray[np.float32], k: int) -> tuple[Rows, NDArray[np.float32]]:
@@ -348,14 +371,14 @@ class Overlay(NamedTuple):
     labels: LiveVectors
     changed: Rows  # since the index was made, removed ones included
     fresh: Rows  # those of them that are there
-    vectors: Tensor  # of these
+    vectors: NDArray[np.float32]  # of these
 
     @classmethod
-    def of(cls, labels: LiveVectors, changed: Rows) -> "Overlay":
+    def of(cls, labels: LiveVectors, changed: Rows) -> Overlay:
         fresh = changed[labels.active[changed]]
         return cls(labels, changed, fresh, labels.of(fresh))
 
-    def best(self, queries: Tensor, candidates: Rows, k: int) -> Ranking:
+    def best(self, queries: NDArray[np.float32], candidates: Rows, k: int) -> Ranking:
         """The k best of an index's candidates and of the fresh rows, by exact scores; exact if they are too few."""
         if len(self.fresh):  # the index may have them by now, but nobody is to be named twice
             candidates = np.where(np.isin(candidates, self.fresh), NO_LABEL, candidates)
@@ -365,6 +388,6 @@ class Overlay(NamedTuple):
         wanted = min(k, self.labels.count())
         short = np.flatnonzero(best.rows[:, wanted - 1] == NO_LABEL) if wanted else _NONE
         if len(short):
-            exact = exact_search(queries[torch.from_numpy(short)], self.labels, k)
+            exact = exact_search(queries[short], self.labels, k)
             best.rows[short], best.scores[short] = exact.rows, exact.scores
         return best

@@ -21,7 +21,6 @@ from typing import Any
 from weakref import ref
 
 import numpy as np
-from torch import Tensor
 
 from umpteen.errors import BadInput
 from umpteen.files.progress import Advance
@@ -41,7 +40,7 @@ from umpteen.search.index import (
     with_spare,
 )
 from umpteen.search.milvus import MilvusAway, MilvusConnection, is_embedded
-from umpteen.search.ranking import NO_LABEL, Ranking
+from umpteen.search.ranking import NO_LABEL, Ranking, Vectors, as_floats
 
 ADDRESS = "UMPTEEN_MILVUS_URI"  # where the operator says that Milvus is
 LIVING = "milvus"  # the embedded engine's folder in an index, which changes in use
@@ -96,7 +95,7 @@ class MilvusIndex(LabelIndex):
         made.write(np.arange(len(now.vectors)), now, progress)
         return made
 
-    def search(self, queries: Tensor, k: int) -> Ranking:
+    def search(self, queries: Vectors, k: int) -> Ranking:
         overlay = self._overlay
         queries = checked_queries(queries, overlay.labels.dimension, k)
         if self.away is None:
@@ -118,7 +117,7 @@ class MilvusIndex(LabelIndex):
         with self._leaving:
             self.away = self._keeper = None
 
-    def candidates(self, queries: Tensor, effort: Effort, labels: LiveVectors | None = None) -> Rows:
+    def candidates(self, queries: Vectors, effort: Effort, labels: LiveVectors | None = None) -> Rows:
         """The rows that Milvus finds for each query with this effort, best first; −1 where none is left."""
         labels = self.labels if labels is None else labels
         count = min(effort.rescored, _MOST_RESULTS)
@@ -128,7 +127,7 @@ class MilvusIndex(LabelIndex):
         for start in range(0, len(queries), _QUERIES_AT_A_TIME):
             found = self._ask(
                 "search",
-                data=list(queries[start : start + _QUERIES_AT_A_TIME].numpy()),
+                data=list(as_floats(queries[start : start + _QUERIES_AT_A_TIME])),
                 anns_field="vector",
                 limit=count,
                 filter="" if labels.active.all() else "retired == false",
@@ -168,7 +167,7 @@ class MilvusIndex(LabelIndex):
                         "retired": not now.vectors.active[row],
                         "vector": vector,
                     }
-                    for row, vector in zip(some.tolist(), now.vectors.of(some).numpy(), strict=True)
+                    for row, vector in zip(some.tolist(), now.vectors.of(some), strict=True)
                 ]
             )
             progress(start + len(some), len(rows))
@@ -303,7 +302,7 @@ def _create(client: Any, name: str, labels: LiveVectors, structure: str) -> None
 def _all_of_length_1(labels: LiveVectors, rows: Rows) -> bool:
     """Whether these rows' vectors differ in nothing but their directions."""
     return all(
-        bool(((labels.of(rows[start : start + _ROWS_AT_A_TIME]).norm(dim=1) - 1).abs() <= _ALIKE).all())
+        (abs(np.linalg.norm(labels.of(rows[start : start + _ROWS_AT_A_TIME]), axis=1) - 1) <= _ALIKE).all()
         for start in range(0, len(rows), _ROWS_AT_A_TIME)
     )
 

@@ -1,26 +1,26 @@
-"""The best few labels of many queries, best first: what a ranking is, and the exact search that finds one.
+"""The best few labels of many queries, best first: what a ranking is, and what is asked of vectors to be searched.
 
-B queries of a block, T labels of a tile, k best so far. Once k labels are known, a tile's score matters only if it
-beats the k-th best, so a tile costs one product and one comparison; the few that pass are merged. The score matrix is
-never held. On a CPU each thread searches for queries of its own.
+Neither torch nor scipy's matrices are loaded before they are needed: answering a text or two takes less time than that.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import scipy.sparse
-import torch
+import scipy
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
-from torch import Tensor
 
 from umpteen.errors import BadFile, BadInput
-from umpteen.files.progress import Advance
 from umpteen.files.storage import atomic_file
-from umpteen.parallel.world import Shard, World, spread
 
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+    from torch import Tensor
+
+Vectors: TypeAlias = "Tensor | NDArray[Any]"
 NO_LABEL = -1  # stands in `rows` where a query has fewer labels than the ranking is wide
 
 
@@ -39,7 +39,7 @@ class Ranking:
     def width(self) -> int:
         return int(self.rows.shape[1])
 
-    def head(self, k: int) -> "Ranking":
+    def head(self, k: int) -> Ranking:
         """The best k of each query."""
         if k > self.width:
             raise BadInput(
@@ -47,7 +47,7 @@ class Ranking:
             )
         return Ranking(self.rows[:, :k], self.scores[:, :k], self.labels)
 
-    def without(self, pairs: csr_array) -> "Ranking":
+    def without(self, pairs: csr_array) -> Ranking:
         """The same ranking with these pairs taken out and the labels behind them moved up."""
         if pairs.nnz == 0:
             return self
@@ -57,7 +57,7 @@ class Ranking:
         scores = np.where(keep, self.scores, np.float32(-np.inf))
         return Ranking(np.take_along_axis(rows, order, 1), np.take_along_axis(scores, order, 1), self.labels)
 
-    def with_answers(self, queries: NDArray[np.int64], other: "Ranking") -> "Ranking":
+    def with_answers(self, queries: NDArray[np.int64], other: Ranking) -> Ranking:
         """The same ranking, but for these queries, which another one answers."""
         rows, scores, own = self.rows.copy(), self.scores.copy(), other.head(self.width)
         rows[queries], scores[queries] = own.rows, own.scores
@@ -67,12 +67,12 @@ class Ranking:
         """Scores as a sparse query × label matrix, the form other tools exchange predictions in."""
         real = self.rows != NO_LABEL
         starts = np.concatenate([[0], np.cumsum(real.sum(1))])
-        matrix = csr_array((self.scores[real], self.rows[real], starts), shape=(len(self), self.labels))
+        matrix = scipy.sparse.csr_array((self.scores[real], self.rows[real], starts), shape=(len(self), self.labels))
         matrix.sort_indices()
         return matrix
 
     @classmethod
-    def from_csr(cls, matrix: csr_array, k: int) -> "Ranking":
+    def from_csr(cls, matrix: csr_array, k: int) -> Ranking:
         """The k largest stored scores of each row; of equal ones, the smaller label row first."""
         matrix = _without_hopeless(matrix, k)
         queries, labels = matrix.shape
@@ -92,7 +92,7 @@ class Ranking:
             scipy.sparse.save_npz(file, self.to_csr())
 
     @classmethod
-    def load(cls, path: Path, k: int) -> "Ranking":
+    def load(cls, path: Path, k: int) -> Ranking:
         """The best k a row of a saved query × label matrix, ours or another tool's."""
         try:
             matrix = scipy.sparse.load_npz(path)
@@ -100,7 +100,7 @@ class Ranking:
             raise BadFile(path, "there is no such file") from None
         except Exception as error:
             raise BadFile(path, f"not a scipy sparse matrix ({error}); save one with scipy.sparse.save_npz") from error
-        return cls.from_csr(csr_array(matrix), k)
+        return cls.from_csr(scipy.sparse.csr_array(matrix), k)
 
 
 @dataclass(frozen=True)
@@ -131,19 +131,19 @@ def _without_hopeless(matrix: csr_array, k: int) -> csr_array:
     if keep.all():
         return matrix
     starts = np.concatenate([[0], np.cumsum(keep)])[matrix.indptr]
-    return csr_array((matrix.data[keep], matrix.indices[keep], starts), shape=matrix.shape)
+    return scipy.sparse.csr_array((matrix.data[keep], matrix.indices[keep], starts), shape=matrix.shape)
 
 
 def contains(pairs: csr_array, rows: NDArray[np.int32]) -> NDArray[np.bool_]:
     """Whether (query i, label rows[i, j]) is stored in `pairs`; what is stored there, even 0, doesn't matter."""
     ones = np.ones(pairs.nnz, dtype=np.float32)
     own = pairs.indices.copy(), pairs.indptr.copy()  # which may be put in order
-    return values_at(csr_array((ones, *own), shape=pairs.shape), rows) > 0
+    return values_at(scipy.sparse.csr_array((ones, *own), shape=pairs.shape), rows) > 0
 
 
 def values_at(matrix: csr_array, rows: NDArray[np.int32]) -> NDArray[np.float32]:
     """What `matrix` stores at (query i, label rows[i, j]); 0 where it stores nothing."""
-    matrix = csr_array(matrix)
+    matrix = scipy.sparse.csr_array(matrix)
     matrix.sum_duplicates()
     if matrix.nnz == 0:
         return np.zeros(rows.shape, dtype=np.float32)
@@ -154,162 +154,20 @@ def values_at(matrix: csr_array, rows: NDArray[np.int32]) -> NDArray[np.float32]
     return np.where(found, matrix.data[place], 0).astype(np.float32)
 
 
-_MERGED_AT_ONCE = 8192  # queries whose best the processes tell each other together
-# A score and its label row as one int64, ordered by score and then by smaller row: no tie is left to chance.
-_NOTHING = torch.iinfo(torch.int64).min
-_LARGEST_ROW = torch.iinfo(torch.int32).max
-_WORTH_A_THREAD = 2**26  # multiplications that take longer than starting a thread does
+def as_floats(vectors: Vectors) -> NDArray[np.float32]:
+    """In the machine's memory as float32, without a copy if they are that already."""
+    if isinstance(vectors, np.ndarray):
+        return vectors.astype(np.float32, copy=False)
+    floats: NDArray[np.float32] = vectors.detach().float().cpu().numpy()
+    return floats
 
 
-def top_k(
-    queries: Tensor,
-    labels: Tensor,
-    k: int,
-    *,
-    shard: Shard | None = None,
-    excluding: csr_array | None = None,
-    hidden: NDArray[np.int64] | None = None,
-    block: int = 1024,
-    tile: int = 2048,
-    progress: Advance | None = None,
-) -> Ranking:
-    """The k best labels of every query by inner product in float32; of equal scores the smaller row comes first.
-
-    Pairs stored in `excluding` (queries × labels) are never returned, nor are `hidden` rows (sorted) to anyone; a query
-    left with fewer than k ends in −1. Label vectors are taken to be finite: they are checked when they are saved.
-    With a shard of the labels, each process searches its own for all queries, and all of them get the best of all.
-    """
-    shard = Shard(World(), len(labels)) if shard is None else shard
-    require_searchable(queries, labels.shape[1], k)
-    if k > shard.count:
-        raise BadInput(f"k is {k:,} but there are only {shard.count:,} labels; ask for at most {shard.count}")
-    if excluding is not None and excluding.shape != (len(queries), shard.count):
-        raise BadInput(
-            f"pairs to exclude have the shape {excluding.shape}, "
-            f"but there are {len(queries):,} queries and {shard.count:,} labels"
-        )
-    keys = torch.empty(len(queries), k, dtype=torch.int64)
-    unseen = None if hidden is None or len(hidden) == 0 else torch.from_numpy(hidden).to(queries.device)
-    is_long = queries.device.type == "cpu" and len(queries) * labels.numel() >= _WORTH_A_THREAD
-    threads = max(1, min(torch.get_num_threads(), len(queries))) if is_long else 1
-    block = max(1, min(block, -(-len(queries) // threads)))
-
-    def search(first: int, share: int) -> None:
-        start = first + share * block
-        stop = min(start + block, len(queries))
-        excluded = None if excluding is None else _pairs(excluding[start:stop]).to(queries.device)
-        keys[start:stop] = _best_of_block(queries[start:stop].float(), labels, k, excluded, unseen, tile, shard.start)
-
-    with torch.no_grad():
-        for first in range(0, len(queries), block * threads):
-            stop = min(first + block * threads, len(queries))
-            spread(partial(search, first), -(-(stop - first) // block))
-            if progress is not None:
-                progress(stop, len(queries))
-    if shard.world.size > 1:
-        for some in torch.split(keys, _MERGED_AT_ONCE):
-            everyone = torch.cat([*shard.world.gather(some.to(shard.world.device))], 1)  # the best of all processes
-            some.copy_(everyone.topk(k, dim=1).values)
-    return Ranking(_row_of(keys).to(torch.int32).numpy(), _score_of(keys).numpy(), shard.count)
+def of_length_1(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Each row at length 1; a row of zeros stays one."""
+    return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.float32(1e-12)))
 
 
-def _best_of_block(
-    queries: Tensor, labels: Tensor, k: int, excluded: Tensor | None, hidden: Tensor | None, tile: int, first_row: int
-) -> Tensor:
-    """Keys of the k best labels of each query, best first; the labels are the rows from `first_row` on."""  # [B, k]
-    best = torch.full((len(queries), k), _NOTHING, dtype=torch.int64, device=queries.device)
-    bar = _score_of(best[:, -1])
-    waiting: list[tuple[Tensor, Tensor]] = []  # candidates not yet merged: query, key
-    # One buffer for all tiles: fresh memory for each would cost as much in page faults as the product itself.
-    buffer = torch.empty(len(queries) * min(tile, len(labels)), device=queries.device)
-    for start in range(0, len(labels), tile):
-        low = first_row + start
-        part = labels[start : start + tile].to(queries)
-        scores = torch.mm(queries, part.T, out=buffer[: len(queries) * len(part)].view(len(queries), len(part)))
-        if excluded is not None:
-            query, row = excluded[:, (excluded[1] >= low) & (excluded[1] < low + len(part))]
-            scores[query, row - low] = -torch.inf
-        if hidden is not None:
-            first, last = torch.searchsorted(hidden, torch.tensor([low, low + len(part)], device=hidden.device))
-            scores[:, hidden[first:last] - low] = -torch.inf
-        if start == 0 and len(part) > k:
-            # Nothing is known yet, so the tile's own k-th best is the bar, and what equals it must pass.
-            bar = torch.nextafter(scores.topk(k, dim=1).values[:, -1], bar)
-        if scores.device.type == "cpu":  # where numpy compares, and skips what is false, far faster
-            flat = torch.from_numpy(np.flatnonzero(scores.numpy() > bar.numpy()[:, None]))
-        else:
-            flat = (scores > bar[:, None]).flatten().nonzero().squeeze(1)
-        query, row = flat // len(part), flat % len(part)
-        waiting.append((query, _key(scores[query, row], row + low)))
-        # Merging raises the bar but costs more than a tile: worth it once as many wait as are kept.
-        if sum(len(query) for query, _ in waiting) >= best.numel() or start + tile >= len(labels):
-            _merge(best, *map(torch.cat, zip(*waiting, strict=True)))
-            bar = _score_of(best[:, -1])
-            waiting.clear()
-    return best
-
-
-def _merge(best: Tensor, query: Tensor, keys: Tensor) -> None:
-    """Folds candidates into the best so far, in place."""
-    query, order = query.sort(stable=True)
-    touched, place_of_query, counts = torch.unique_consecutive(query, return_inverse=True, return_counts=True)
-    if len(touched) == 0:
-        return
-    first = counts.cumsum(0) - counts
-    within = torch.arange(len(query), device=query.device) - first[place_of_query]
-    candidates = keys.new_full((len(touched), int(counts.max())), _NOTHING)
-    candidates[place_of_query, within] = keys[order]
-    best[touched] = torch.cat([best[touched], candidates], 1).topk(best.shape[1], dim=1).values
-
-
-def _pairs(matrix: csr_array) -> Tensor:
-    """Query and label positions of the stored entries."""  # [2, pairs]
-    query = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
-    return torch.from_numpy(np.stack([query, matrix.indices.astype(np.int64)]))
-
-
-def _key(scores: Tensor, rows: Tensor) -> Tensor:
-    bits = (scores + 0.0).view(torch.int32)  # −0 + 0 is +0, so that both zeros are equal
-    return _as_ordered(bits).to(torch.int64) << 32 | (_LARGEST_ROW - rows)
-
-
-def _row_of(keys: Tensor) -> Tensor:
-    rows = _LARGEST_ROW - (keys & 0xFFFFFFFF)
-    return rows.masked_fill(keys == _NOTHING, NO_LABEL)
-
-
-def _score_of(keys: Tensor) -> Tensor:
-    scores = _as_ordered((keys >> 32).to(torch.int32)).view(torch.float32)
-    return scores.masked_fill(keys == _NOTHING, -torch.inf)
-
-
-def _as_ordered(bits: Tensor) -> Tensor:
-    """A float's bits as an integer that grows with the float; applied twice it gives the bits back."""
-    return bits ^ ((bits >> 31) & torch.iinfo(torch.int32).max)
-
-
-_PAIRS_AT_A_TIME = 65_536
-
-
-def best_known(queries: Tensor, labels: Tensor, known: csr_array, shard: Shard) -> NDArray[np.float32]:
-    """Each query's largest score over the labels stored for it, −∞ where there are none: the same on every process.
-
-    `labels` are this process's shard of them.
-    """
-    query = np.repeat(np.arange(known.shape[0]), np.diff(known.indptr))
-    own = np.flatnonzero((known.indices >= shard.start) & (known.indices < shard.stop))
-    best = torch.full((known.shape[0],), -torch.inf, device=queries.device)
-    for start in range(0, len(own), _PAIRS_AT_A_TIME):
-        some = own[start : start + _PAIRS_AT_A_TIME]
-        at = torch.from_numpy(query[some]).to(queries.device)
-        rows = torch.from_numpy(known.indices[some].astype(np.int64) - shard.start).to(labels.device)
-        scores = torch.linalg.vecdot(queries[at].float(), labels[rows].float())
-        best.scatter_reduce_(0, at, scores, "amax")
-    found: NDArray[np.float32] = shard.world.max_(best).cpu().numpy()
-    return found
-
-
-def require_searchable(queries: Tensor, dimension: int, k: int) -> None:
+def require_searchable(queries: Vectors, dimension: int, k: int) -> None:
     """Refuses queries that no labels of this dimension can be found for."""
     if k < 1:
         raise BadInput(f"k is {k}; ask for at least 1 label")
@@ -321,9 +179,11 @@ def require_searchable(queries: Tensor, dimension: int, k: int) -> None:
     require_finite("query", queries)
 
 
-def require_finite(what: str, vectors: Tensor) -> None:
+def require_finite(what: str, vectors: Vectors) -> None:
     """Refuses vectors that hold NaN or infinity, by the first such row."""
-    broken = (~torch.isfinite(vectors.sum(1, dtype=torch.float32))).nonzero()
+    with np.errstate(over="ignore", invalid="ignore"):
+        sums = as_floats(vectors.sum(1) if isinstance(vectors, np.ndarray) else vectors.float().sum(1))
+    broken = np.flatnonzero(~np.isfinite(sums))
     if len(broken):
         raise BadInput(
             f"the vector of {what} row {int(broken[0]):,} holds NaN or infinity, so the model's weights are no use; "

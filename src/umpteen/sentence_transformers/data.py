@@ -16,7 +16,7 @@ from sentence_transformers.base.sampler import DefaultBatchSampler
 from umpteen.errors import BadInput
 from umpteen.evaluation.report import evaluate
 from umpteen.functional import Positives, as_pairs
-from umpteen.search.ranking import top_k
+from umpteen.search.exact import top_k
 
 
 @dataclass

@@ -20,7 +20,8 @@ from umpteen.objectives.losses import Objective
 from umpteen.objectives.scores import Scores
 from umpteen.objectives.targets import Pairs
 from umpteen.parallel.world import Shard, together
-from umpteen.search.ranking import NO_LABEL, best_known, top_k
+from umpteen.search.exact import best_known, top_k
+from umpteen.search.ranking import NO_LABEL
 from umpteen.training.negatives.pool import Batch, Draw, Pool
 from umpteen.training.step import TrainingData
 
