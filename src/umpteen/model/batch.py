@@ -199,27 +199,21 @@ class Work:
     """One prediction's folder beside its output: what it was begun with, and the chunks that are done."""
 
     def __init__(self, output: Path, workspace: Workspace, identity: dict[str, Any], *, replaces: bool) -> None:
-        self.output, self.workspace, self.state = output, workspace, State()
-        self._begun = {"identity": identity, "replaces": replaces}
+        self.output, self.workspace, self.state, self._identity = output, workspace, State(), identity
+        self.replaces = replaces  # an output that was there at the beginning
         if (workspace.folder / BEGUN).exists():
-            self._begun = self._read(BEGUN)
+            begun, self.replaces = self._read(BEGUN, "identity"), bool(self._read(BEGUN, "replaces"))
             for name, value in identity.items():
-                if (known := self._begun["identity"].get(name)) != value:
+                if begun.get(name) != value:
                     raise BadInput(
-                        f"{workspace.folder} was begun with {name} = {known!r}, not {value!r}; give the same again, "
-                        "or --overwrite to begin anew"
+                        f"{workspace.folder} was begun with {name} = {begun.get(name)!r}, not {value!r}; give the same "
+                        "again, or --overwrite to begin anew"
                     )
             chunks = sorted(path.name for path in workspace.folder.glob("*.chunk"))
-            self.state = State(**self._read(chunks[-1])["state"]) if chunks else self.state
-            for name in map(_chunk, range(1, self.state.chunks)):
-                if name not in chunks:
-                    self._read(name)  # which is an error
-        self._write(BEGUN, self._begun)
-
-    @property
-    def replaces(self) -> bool:
-        """An output that was there at the beginning, or that it has begun to write itself."""
-        return bool(self._begun["replaces"])
+            self.state = State(**self._read(chunks[-1], "state")) if chunks else self.state
+            for name in {*map(_chunk, range(1, self.state.chunks))} - {*chunks}:
+                self._read(name, "state")  # which is an error
+        self._write(BEGUN, {"identity": identity, "replaces": self.replaces})
 
     def append(self, state: State, content: dict[str, str]) -> None:
         """Keeps the answers and bad rows of a chunk, and how far it is with them."""
@@ -234,26 +228,26 @@ class Work:
         if (there := _there(self.output)) and not self.replaces:
             folder = self.workspace.folder
             raise NotSaved(f"{there}: has appeared meanwhile and is left alone; {folder} has the answers")
-        self._write(BEGUN, self._begun | {"replaces": True})  # from here on, what stands there is its own
+        # From here on, what stands there is its own.
+        self._write(BEGUN, {"identity": self._identity, "replaces": True})
         for part, path in (("bad", bad_rows_of(self.output)), ("answers", self.output)):
             if part == "bad" and self.state.bad == 0:
                 path.unlink(missing_ok=True)  # of the output that is replaced now
                 continue
             with atomic_file(path) as file:
                 for name in map(_chunk, range(1, self.state.chunks + 1)):
-                    file.write(self._read(name)[part].encode())
+                    file.write(self._read(name, part).encode())
         self.workspace.remove()
 
     def _write(self, name: str, content: dict[str, Any]) -> None:
         write_atomically(self.workspace.folder / name, json.dumps(content, ensure_ascii=False))
 
-    def _read(self, name: str) -> dict[str, Any]:
+    def _read(self, name: str, part: str) -> Any:
         path = self.workspace.folder / name
         try:
-            content: dict[str, Any] = json.loads(path.read_bytes())
-        except (OSError, ValueError) as error:
+            return json.loads(path.read_bytes())[part]
+        except (OSError, ValueError, LookupError, TypeError) as error:
             raise BadInput(f"{path}: is lost or damaged ({error}); --overwrite begins {self.output} again") from error
-        return content
 
 
 def _chunk(number: int) -> str:

@@ -136,11 +136,6 @@ class Checkpoints:
         return self.world.share(load_file(self.run / NAME / name) if self.run and self.world.is_first else None)
 
 
-def best_file(run: Path, sha256: str) -> Path:
-    """Where the best weights lie: named by content, so that a checkpoint finds its own even if later ones are there."""
-    return run / f"best-{sha256[:16]}.safetensors"
-
-
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
     """The model's weights by name, each once even where towers share them.
 

@@ -74,13 +74,13 @@ class TrainingData:
             scale = torch.from_numpy(counts[0] / np.maximum(counts[1], 1)).to(device)
         targets = Targets(
             pulled=Pairs(torch.from_numpy(query).to(device), torch.from_numpy(label).to(device)),
-            relevant=_pairs(batch, device),
+            relevant=pairs_of(batch, device),
             queries=len(rows),
             weights=torch.from_numpy(weights).to(device) if batch.graded else None,
             reduction=reduction,
             scale=scale,
         )
-        return targets, _pairs(filtered, device) if filtered.matrix.nnz else None
+        return targets, pairs_of(filtered, device) if filtered.matrix.nnz else None
 
 
 def in_pool(targets: Targets, filtered: Pairs | None, draw: Draw) -> tuple[Targets, Pairs | None]:
@@ -101,7 +101,8 @@ def _at_positions(pairs: Pairs, rows: Tensor) -> Pairs:
     return Pairs(pairs.query[there], positions[there])
 
 
-def _pairs(relevance: Relevance, device: torch.device) -> Pairs:
+def pairs_of(relevance: Relevance, device: torch.device) -> Pairs:
+    """All that is stored, whatever its weight."""
     matrix = relevance.matrix
     query = np.repeat(np.arange(matrix.shape[0], dtype=np.int64), np.diff(matrix.indptr))
     return Pairs(torch.from_numpy(query).to(device), torch.from_numpy(matrix.indices.astype(np.int64)).to(device))

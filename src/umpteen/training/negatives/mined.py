@@ -20,10 +20,10 @@ from umpteen.objectives.losses import Objective
 from umpteen.objectives.scores import Scores
 from umpteen.objectives.targets import Pairs
 from umpteen.parallel.world import Shard, together
-from umpteen.search.exact import best_known, top_k
+from umpteen.search.exact import top_k
 from umpteen.search.ranking import NO_LABEL
 from umpteen.training.negatives.pool import Batch, Draw, Pool
-from umpteen.training.step import TrainingData
+from umpteen.training.step import TrainingData, pairs_of
 
 BLOCK = 32_768  # queries searched at once
 
@@ -71,9 +71,11 @@ class Shortlist(Pool):
         )
         if self.settings.margin is None:
             return found.rows, np.zeros(found.rows.shape, dtype=bool)
-        best = best_known(queries, labels, self.data.relevance.take(some).matrix, self.shard)
-        # A query without positives has nothing to hold a label against.
-        return found.rows, np.isfinite(best)[:, None] & (found.scores > best[:, None] - self.settings.margin)
+        known = pairs_of(self.data.relevance.take(some), queries.device)
+        best = queries.new_full((len(some),), -torch.inf)
+        best.scatter_reduce_(0, known.query, Scores(queries, labels, shard=self.shard).at(known), "amax")
+        bar = best.cpu().numpy()[:, None] - self.settings.margin  # −∞ for a query without positives: nothing to compare
+        return found.rows, np.isfinite(bar) & (found.scores > bar)
 
     def draw(self, batch: Batch) -> Draw:
         if self._refreshed is None:
