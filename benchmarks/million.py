@@ -22,11 +22,13 @@ from torch.nn.functional import normalize
 
 from benchmarks.generated import write_titles
 from umpteen.config.recipes import resolve
+from umpteen.config.settings import RunConfig
 from umpteen.errors import BadInput
 from umpteen.files.progress import Progress
 from umpteen.objectives.scores import even_tile
 from umpteen.parallel.world import spread
 from umpteen.training.build import build_run
+from umpteen.training.observer import Observer
 
 SIZES = (131_073, 501_070, 1_305_265)  # of LF-AmazonTitles-131K, LF-Wikipedia-500K and LF-AmazonTitles-1.3M
 MODEL = "all-MiniLM-L6-v2"
@@ -142,7 +144,7 @@ def measure(case: Case, data: Path, tell: Progress) -> dict[str, Any]:
     recipe.write_text(RECIPE, encoding="utf-8")
     settings = (f"training.batch_size={case.batch}", f"training.steps={case.steps + 1}")
     turns = StepsAndProducts(partial(products_seconds, case.batch, case.labels), tell)
-    run = build_run(resolve(str(recipe), settings, str(data)), workspace=None, observer=turns, progress=tell)
+    run = build_run(resolve(str(recipe), settings, str(data)), workspace=None, observer=turns)
     turns.dimension = run.towers.dimension
     run.loop.run()
     return {
@@ -156,7 +158,7 @@ def measure(case: Case, data: Path, tell: Progress) -> dict[str, Any]:
     }
 
 
-class StepsAndProducts:
+class StepsAndProducts(Observer):
     """Watches a run: after each of its steps come the matrix products of one, so that both see the same machine."""
 
     def __init__(self, products: Callable[[int], float], tell: Progress) -> None:
@@ -173,7 +175,10 @@ class StepsAndProducts:
         """Seconds of each step and of the products after it; the first turn has warmed up and is left out."""
         return list(zip(self.steps, self.products, strict=True))[1:]
 
-    def started(self, step: int, steps: int) -> None:
+    def __call__(self, work: str, done: int, total: int) -> None:
+        self._tell(work, done, total)
+
+    def started(self, config: RunConfig, step: int, steps: int) -> None:
         self._total = steps
         self._began = time.perf_counter()
 
@@ -185,8 +190,6 @@ class StepsAndProducts:
 
     def evaluated(self, record: dict[str, Any]) -> None:
         self.evaluation = time.perf_counter() - self._began
-
-    def notice(self, message: str) -> None: ...
 
 
 def products_seconds(batch: int, labels: int, dimension: int) -> float:

@@ -15,9 +15,11 @@ import torch
 from benchmarks.generated import write_titles
 from benchmarks.million import MODEL, Case, in_its_own_process, peak_memory
 from umpteen.config.recipes import resolve
+from umpteen.config.settings import RunConfig
 from umpteen.errors import BadInput
 from umpteen.files.progress import Progress
 from umpteen.model.train import train
+from umpteen.training.observer import Observer
 
 RECIPE = f"""\
 name = "table"
@@ -72,9 +74,7 @@ def measure(case: Case, data: Path, tell: Progress) -> dict[str, Any]:
     settings = (f"training.batch_size={case.batch}", f"training.steps={case.steps + 1}")
     clock = StepClock(tell)
     began = time.perf_counter()
-    model = train(
-        resolve(str(recipe), settings, str(data)), output=data.with_name("model"), observer=clock, progress=tell
-    )
+    model = train(resolve(str(recipe), settings, str(data)), output=data.with_name("model"), observers=[clock])
     return {
         "labels": case.labels,
         "dimension": model.towers.dimension,
@@ -87,7 +87,7 @@ def measure(case: Case, data: Path, tell: Progress) -> dict[str, Any]:
     }
 
 
-class StepClock:
+class StepClock(Observer):
     """Watches a run and notes the seconds of each step."""
 
     def __init__(self, tell: Progress) -> None:
@@ -96,7 +96,10 @@ class StepClock:
         self._total = 0
         self._began = 0.0
 
-    def started(self, step: int, steps: int) -> None:
+    def __call__(self, work: str, done: int, total: int) -> None:
+        self._tell(work, done, total)
+
+    def started(self, config: RunConfig, step: int, steps: int) -> None:
         self._total = steps
         self._began = time.perf_counter()
 
@@ -104,7 +107,3 @@ class StepClock:
         self.seconds.append(time.perf_counter() - self._began)
         self._tell("steps", record["step"], self._total)
         self._began = time.perf_counter()
-
-    def evaluated(self, record: dict[str, Any]) -> None: ...
-
-    def notice(self, message: str) -> None: ...

@@ -17,6 +17,7 @@ from lab.experiment import Conclusion, Job, Setup, claim_better
 from lab.figures import Curve, Lines
 from lab.losses import DECOUPLED, LOSSES, SOFTMAX
 from lab.training import Steps, Workbench, train
+from umpteen.config.settings import RunConfig
 from umpteen.data.dataset import Dataset, open_dataset
 from umpteen.encoders.encoder import encode_tokens
 from umpteen.errors import BadInput
@@ -87,8 +88,8 @@ class Feedback(Steps):
         self.steps: list[int] = []
         self.values: list[list[NDArray[np.float64]]] = []  # by time, by label: one for each query
 
-    def started(self, step: int, steps: int) -> None:
-        super().started(step, steps)
+    def started(self, config: RunConfig, step: int, steps: int) -> None:
+        super().started(config, step, steps)
         self._every = max(1, steps // MEASURED)
 
     def stepped(self, record: dict[str, Any]) -> None:

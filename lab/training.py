@@ -25,6 +25,7 @@ from umpteen.files.progress import Progress
 from umpteen.search.ranking import Ranking
 from umpteen.training.build import Run, build_evaluator, build_run
 from umpteen.training.checkpoint import TrainState
+from umpteen.training.observer import Observer
 
 DEFAULT_DATA = "wordnet-nouns"
 KEPT_BY_QUERY = ("P@1", "P@5", "nDCG@5", "R@10", "R@100")
@@ -183,7 +184,7 @@ def rounded(metrics: Mapping[str, float]) -> dict[str, float]:
     return {name: round(value, 3) for name, value in metrics.items()}
 
 
-class Steps:
+class Steps(Observer):
     """Passes the steps of a run on as progress under its name, and keeps the best weights once it knows the run."""
 
     def __init__(self, name: str, progress: Progress) -> None:
@@ -194,7 +195,7 @@ class Steps:
         self.run: Run | None = None
         self.best: dict[str, Tensor] | None = None
 
-    def started(self, step: int, steps: int) -> None:
+    def started(self, config: RunConfig, step: int, steps: int) -> None:
         self._steps = steps
 
     def stepped(self, record: dict[str, Any]) -> None:
@@ -204,5 +205,3 @@ class Steps:
     def evaluated(self, record: dict[str, Any]) -> None:
         if record["best"] and self.run is not None:
             self.best = {name: value.detach().clone() for name, value in self.run.towers.state_dict().items()}
-
-    def notice(self, message: str) -> None: ...

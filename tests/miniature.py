@@ -14,6 +14,7 @@ from unittest import mock
 import click
 
 from tiny import tiny_transformer
+from umpteen.training.observer import Observer
 
 TOPICS = ["law", "fish", "tax", "trade", "food", "library", "book", "network", "dog", "tree"]
 LABELS = [f"{first} of {second}" for first, second in zip(TOPICS, TOPICS[1:] + TOPICS[:1], strict=True)]
@@ -150,20 +151,15 @@ class Enough(Exception):
     """Ends a run from the inside, as a kill would from the outside."""
 
 
-class EndsAfter:
+class EndsAfter(Observer):
     """An observer that lets a run live for so many steps."""
 
     def __init__(self, steps: int) -> None:
         self._steps = steps
 
-    def started(self, step: int, steps: int) -> None: ...
-
     def stepped(self, record: dict[str, Any]) -> None:
         if record["step"] > self._steps:
             raise Enough
-
-    def evaluated(self, record: dict[str, Any]) -> None: ...
-    def notice(self, message: str) -> None: ...
 
 
 def unfinished(folder: Path, *changes: str, steps: int = 3) -> Path:
@@ -172,7 +168,7 @@ def unfinished(folder: Path, *changes: str, steps: int = 3) -> Path:
 
     recipe = write_recipe(folder, "training.checkpoint_minutes=0", *changes)
     try:
-        train(recipe, output=folder / "model", observer=EndsAfter(steps))
+        train(recipe, output=folder / "model", observers=[EndsAfter(steps)])
     except Enough:
         return folder / "model.training"
     raise AssertionError(f"the run has no more than {steps} steps")

@@ -7,9 +7,9 @@ import pytest
 
 import umpteen
 
-PUBLIC = ["Classifier", "Dataset", "RunConfig", "__version__", "fit", "open_dataset", "train"]
+PUBLIC = ["Classifier", "Dataset", "Observer", "RunConfig", "__version__", "fit", "open_dataset", "train"]
 # In the order in which a reader meets them: the model of one example is the next one's.
-DESCRIBED = ["open_dataset", "Dataset", "RunConfig", "train", "Classifier", "fit"]
+DESCRIBED = ["open_dataset", "Dataset", "RunConfig", "train", "Observer", "Classifier", "fit"]
 
 
 def test_these_names_are_public_and_no_others() -> None:

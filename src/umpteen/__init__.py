@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     from umpteen.model.classifier import Classifier
     from umpteen.model.fit import fit
     from umpteen.model.train import train
+    from umpteen.training.observer import Observer
 
-__all__ = ["Classifier", "Dataset", "RunConfig", "__version__", "fit", "open_dataset", "train"]
+__all__ = ["Classifier", "Dataset", "Observer", "RunConfig", "__version__", "fit", "open_dataset", "train"]
 
 _HOMES = {
     "Classifier": "umpteen.model.classifier",
     "Dataset": "umpteen.data.dataset",
+    "Observer": "umpteen.training.observer",
     "RunConfig": "umpteen.config.settings",
     "fit": "umpteen.model.fit",
     "open_dataset": "umpteen.data.dataset",

@@ -159,10 +159,9 @@ def test_data_without_a_recipe_of_its_own_gets_those_that_serve_any_data() -> No
 
 def test_a_recipe_marked_so_gets_a_ranker() -> None:
     from umpteen.compare.methods import our_methods
-    from umpteen.training.observer import Silence
+    from umpteen.training.observer import Observer
 
-    quiet = {"notice": print, "observer": Silence(), "progress": lambda *_: None}
-    rows = our_methods(["wordnet-nouns", "wordnet-nouns+ranker"], **quiet)
+    rows = our_methods(["wordnet-nouns", "wordnet-nouns+ranker"], Observer())
     assert [row.name for row in rows] == ["umpteen wordnet-nouns", "umpteen wordnet-nouns+ranker"]
     assert rows[0].trials_file == rows[1].trials_file
 

@@ -22,7 +22,7 @@ from umpteen.errors import BadInput, Stopped
 from umpteen.model.classifier import Classifier
 from umpteen.model.fit import _Pace, fit, fit_data, sized
 from umpteen.training.checkpoint import Checkpoints, TrainState
-from umpteen.training.observer import Silence
+from umpteen.training.observer import Observer
 
 
 def write_table(path: Path, texts: int) -> Path:
@@ -88,7 +88,7 @@ def test_a_killed_fit_goes_on_with_what_was_tried(tmp_path: Path) -> None:
     class Killed(BaseException):
         pass
 
-    class KilledAt(Silence):
+    class KilledAt(Observer):
         def __init__(self, beginning: str) -> None:
             self.beginning = beginning
 
@@ -110,7 +110,7 @@ def test_a_model_that_was_changed_while_another_was_fitted_is_kept_aside(
 ) -> None:
     model, heard = Path(shutil.copytree(fitted[0] / "model", tmp_path / "model")), list[str]()
 
-    class Teaching(Silence):
+    class Teaching(Observer):
         def notice(self, message: str) -> None:
             heard.append(message)
             if message.startswith("n-grams"):
@@ -131,7 +131,7 @@ def test_what_a_model_learnt_between_a_kill_and_the_same_fit_again_is_kept_aside
     class Killed(BaseException):
         pass
 
-    class Kills(Silence):
+    class Kills(Observer):
         def notice(self, message: str) -> None:
             if message.startswith("n-grams"):
                 raise Killed
@@ -148,7 +148,7 @@ def test_what_a_model_learnt_between_a_kill_and_the_same_fit_again_is_kept_aside
 def test_stages_of_the_same_name_are_counted_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 10.0, 100.0, 104.0])  # the first report of a stage is not always its beginning
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))
-    pace = _Pace(Silence(), None, math.inf)
+    pace = _Pace(Observer(), math.inf)
     for done, total in ((0, 8), (8, 8), (2, 4), (4, 4)):
         pace("reading texts", done, total)
     assert pace.read == 14
@@ -161,7 +161,7 @@ def test_settings_of_a_part_do_not_keep_the_other_part_from_being_tried_alone(tm
     class Killed(BaseException):
         pass
 
-    class Listening(Silence):
+    class Listening(Observer):
         def notice(self, message: str) -> None:
             heard.append(message)
             if "kind=frozen" in message:
@@ -178,11 +178,11 @@ def test_a_language_that_the_encoder_cuts_to_pieces_is_told(tmp_path: Path) -> N
     class Enough(BaseException):
         pass
 
-    class Listening(Silence):
+    class Listening(Observer):
         def notice(self, message: str) -> None:
             heard.append(message)
 
-        def started(self, step: int, steps: int) -> None:
+        def started(self, *begun: Any) -> None:
             raise Enough
 
     for number, words in enumerate(("dog and fish", "Xylqx zzwvk qqjxz")):
@@ -294,7 +294,7 @@ def test_what_separates_labels_in_a_small_file_is_known_by_the_model(
 def test_a_fit_that_is_stopped_while_it_compares_loses_nothing(tmp_path: Path) -> None:
     table = write_table(tmp_path / "tickets.csv", 90)
 
-    class StoppedAt(Silence):
+    class StoppedAt(Observer):
         def notice(self, message: str) -> None:
             if message.startswith("on validation, beside"):
                 raise KeyboardInterrupt
@@ -337,7 +337,7 @@ def test_a_stopped_call_goes_on_though_its_data_lies_elsewhere(tmp_path: Path, m
 def test_with_more_time_it_is_decided_anew_what_the_time_allows(tmp_path: Path) -> None:
     table = write_table(tmp_path / "tickets.csv", 90)
 
-    class StoppedAt(Silence):
+    class StoppedAt(Observer):
         def __init__(self, beginning: str) -> None:
             self.beginning = beginning
 

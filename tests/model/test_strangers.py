@@ -23,6 +23,7 @@ from umpteen.model.folder import refuse_links
 from umpteen.model.index import build_index, remove_index
 from umpteen.model.train import train
 from umpteen.model.writing import standing_in
+from umpteen.training.observer import Observer
 
 TEXTS = ["law of fish", "dog of tree"]
 
@@ -225,17 +226,15 @@ def test_labels_changed_while_a_new_model_was_trained_are_kept_aside(plain: Path
     model = Path(shutil.copytree(plain / "model", tmp_path / "model"))
     told: list[str] = []
 
-    class Changes:
-        def started(self, step: int, steps: int) -> None:
+    class Changes(Observer):
+        def started(self, *begun: Any) -> None:
             command("labels", "add", model, "meanwhile", "a label of the old model")
 
-        def stepped(self, record: dict[str, Any]) -> None: ...
-        def evaluated(self, record: dict[str, Any]) -> None: ...
         def notice(self, message: str) -> None:
             told.append(message)
 
     recipe = write_recipe(plain, "training.steps=1", "seed=7")
-    train(recipe, output=model, overwrite=True, observer=Changes())
+    train(recipe, output=model, overwrite=True, observers=[Changes()])
     (kept,) = tmp_path.glob("model.kept-*")
     assert "meanwhile" in Classifier.load(kept).labels and verify(kept) == []
     assert "meanwhile" not in Classifier.load(model).labels and verify(model) == []
@@ -249,14 +248,14 @@ def test_labels_changed_between_a_kill_and_the_resume_are_kept_aside(plain: Path
     model = Path(shutil.copytree(plain / "model", tmp_path / "model"))
     recipe = write_recipe(plain, "training.steps=3", "training.checkpoint_minutes=0", "seed=7")
     with pytest.raises(Enough):
-        train(recipe, output=model, overwrite=True, observer=EndsAfter(1))
+        train(recipe, output=model, overwrite=True, observers=[EndsAfter(1)])
     command("labels", "add", model, "meanwhile", "a label of the old model")
     train(recipe, output=model, resume=True)
     (kept,) = tmp_path.glob("model.kept-*")
     assert "meanwhile" in Classifier.load(kept).labels and "meanwhile" not in Classifier.load(model).labels
 
     with pytest.raises(Enough):
-        train(recipe, output=model, overwrite=True, observer=EndsAfter(1))
+        train(recipe, output=model, overwrite=True, observers=[EndsAfter(1)])
     train(recipe, output=model, resume=True)
     assert list(tmp_path.glob("model.kept-*")) == [kept]  # nothing had changed
 
@@ -264,7 +263,7 @@ def test_labels_changed_between_a_kill_and_the_resume_are_kept_aside(plain: Path
 def test_a_model_put_where_a_killed_run_was_to_write_its_own_is_kept_aside(plain: Path, tmp_path: Path) -> None:
     recipe = write_recipe(plain, "training.steps=3", "training.checkpoint_minutes=0", "seed=7")
     with pytest.raises(Enough):
-        train(recipe, output=tmp_path / "model", observer=EndsAfter(1))
+        train(recipe, output=tmp_path / "model", observers=[EndsAfter(1)])
     shutil.copytree(plain / "model", tmp_path / "model")
     train(recipe, output=tmp_path / "model", resume=True)
     (kept,) = tmp_path.glob("model.kept-*")

@@ -16,7 +16,7 @@ from umpteen.model.classifier import verify
 from umpteen.model.train import train
 from umpteen.objectives.losses import OBJECTIVES, decoupled_softmax
 from umpteen.training.checkpoint import BEST, Checkpoints, TrainState
-from umpteen.training.observer import MetricsLog, Silence
+from umpteen.training.observer import MetricsLog, Observer
 
 
 def cut_in_half(file: Path) -> None:
@@ -73,7 +73,7 @@ def test_a_kill_between_a_better_evaluation_and_its_checkpoint_leaves_the_best_w
     assert not written.exists()
 
 
-class TriesAgain(Silence):
+class TriesAgain(Observer):
     """Starts the same training once more while it is under way."""
 
     def __init__(self, folder: Path) -> None:
@@ -89,7 +89,7 @@ class TriesAgain(Silence):
 
 def test_two_trainings_into_one_output_do_not_both_start(tmp_path: Path) -> None:
     second = TriesAgain(tmp_path)
-    train(write_recipe(tmp_path, "training.steps=2"), output=tmp_path / "model", observer=second)
+    train(write_recipe(tmp_path, "training.steps=2"), output=tmp_path / "model", observers=[second])
     assert len(second.refusals) == 6 and verify(tmp_path / "model") == []
     for refusal in second.refusals:
         assert f"another process (pid {os.getpid()}) is at work in {tmp_path / 'model.training'}" in refusal

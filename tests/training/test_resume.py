@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from miniature import command, files_of, unfinished, write_recipe
+from umpteen.config.settings import RunConfig
 from umpteen.parallel.children import StopRequest
 from umpteen.training.observer import MetricsLog
 
@@ -248,7 +249,7 @@ def test_the_best_model_is_kept_not_the_last(tmp_path: Path) -> None:
 def test_a_log_line_cut_short_or_after_the_checkpoint_is_dropped(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 1}\n{"step": 2}\n{"step": 2, "metrics": {}}\n{"step": 3}\n{"step": 4, "lo')
-    MetricsLog(path).started(2, 10)
+    MetricsLog(path).started(RunConfig(), 2, 10)
     assert path.read_text() == '{"step": 1}\n{"step": 2}\n{"step": 2, "metrics": {}}\n'
 
 

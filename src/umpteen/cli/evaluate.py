@@ -190,10 +190,10 @@ def compare(
         first = resolve(chosen[0].removesuffix("+ranker"), (), source).evaluation
         propensity = (first.propensity_a, first.propensity_b)
         task = make_task(source, dataset, propensity=propensity, **asked)
-        ours = our_methods(chosen, notice=watch.notice, observer=watch, progress=watch)
+        ours = our_methods(chosen, watch)
         folder = output or Path("runs/compare") / dataset.name
         methods = [*their_methods(wanted), *ours]
-        outcome = run(task, methods, trials=trials, output=folder, notice=watch.notice, progress=watch)
+        outcome = run(task, methods, trials=trials, output=folder, observer=watch)
     if as_json:
         say_json(outcome)
         return

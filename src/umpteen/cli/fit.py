@@ -38,7 +38,7 @@ def fit(
         if teacher is not None:
             source, count = with_examples(dataset, teacher, place)
             watch.notice(f"{count:,} texts that {teacher} has learnt are in train; the data with them is {source}")
-        found = fit_data(source, place, **asked, observer=watch, progress=watch)
+        found = fit_data(source, place, **asked, observer=watch)
     if recipe_out is not None:
         write_atomically(recipe_out, to_toml(found.recipe))
     if as_json:
@@ -90,7 +90,7 @@ def demo(output: Path) -> None:
         assert dataset.test is not None
         train_queries, test_queries, labels = len(dataset.train), len(dataset.test), len(dataset.labels)
         watch.notice(f"          {train_queries:,} training and {test_queries:,} test queries, {labels:,} labels")
-        encoder = train(config, output=output, overwrite=True, observer=watch, progress=watch)
+        encoder = train(config, output=output, overwrite=True, observers=[watch])
         near = {name: MEMORY[name] for name in ("neighbours", "similarity")}
         settings = RankerSettings.of({"sparse": False, **near})
         fit_ranker(output, dataset, settings, weight=MEMORY["weight"], progress=watch)

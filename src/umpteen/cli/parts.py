@@ -36,7 +36,7 @@ def calibrate(model: Path, source: str, as_json: bool, **asked: Any) -> None:
 
     with Watch(quiet=as_json) as watch:
         dataset = watch.open_dataset(source)
-        found = fit(model, dataset, **asked, observer=watch, progress=watch)
+        found = fit(model, dataset, **asked, observer=watch)
     precision = [{"wanted": wanted, **step._asdict()} for wanted, step in found.usual_steps().items()]
     rules = {name: rule._asdict() for name, rule in found.rules.items()}
     if as_json:

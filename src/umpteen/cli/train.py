@@ -74,7 +74,7 @@ def train(
     with join_world(device) as world, Watch(quiet=quiet or not world.is_first) as watch:
         if world.gather_objects(started_by_this_launch(workspace_of(output)))[0]:
             how |= {"resume": True, "overwrite": False}  # this process stands in the place of one that ended
-        train_in(world, config, output=output, observer=watch, progress=watch, **how)
+        train_in(world, config, output=output, observers=[watch], **how)
     if quiet or not world.is_first:
         return
     report = Classifier.load(output).report
@@ -138,7 +138,7 @@ def tune(
     ):
         raise BadInput(f"{place} is not a recipe that an earlier call wrote; give another --recipe-out")
     with Watch(quiet=as_json) as watch:
-        results = run(recipe, output, overrides=overrides, source=source, **asked, notice=watch.notice, progress=watch)
+        results = run(recipe, output, overrides=overrides, source=source, **asked, observer=watch)
     won = results[0]
     best = resolve(recipe, (*won["settings"], *won.get("then", ())), source)
     write_atomically(place, TUNED + to_toml(best))
@@ -176,7 +176,7 @@ def plan(recipe: str, source: str | None, overrides: tuple[str, ...], as_json: b
 
     config = resolve(recipe, overrides, source)
     with Watch(quiet=as_json) as watch:
-        found = make_plan(config, **asked, progress=watch)
+        found = make_plan(config, **asked, observer=watch)
     if as_json:
         say_json(found)
     else:

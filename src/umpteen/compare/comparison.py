@@ -21,9 +21,10 @@ from umpteen.data.dataset import Dataset
 from umpteen.errors import BadFile, BadInput, Stopped
 from umpteen.evaluation.figures import NO_FIGURE, Point, Points, bare_axes, inline, render
 from umpteen.evaluation.report import paired_differences
-from umpteen.files.progress import Notice, Progress
+from umpteen.files.progress import Notice
 from umpteen.files.storage import atomic_file, write_atomically
 from umpteen.search.ranking import Ranking
+from umpteen.training.observer import Observer
 from umpteen.training.tune import Trials, climb
 
 
@@ -41,32 +42,24 @@ def make_task(
     return task
 
 
-def compare(
-    task: Task,
-    methods: Sequence[Method],
-    *,
-    trials: int,
-    output: Path,
-    notice: Notice,
-    progress: Progress,
-) -> dict[str, Any]:
+def compare(task: Task, methods: Sequence[Method], *, trials: int, output: Path, observer: Observer) -> dict[str, Any]:
     """Runs what is not finished yet, and evaluates all methods on test beside each other."""
     threads = torch.get_num_threads()
     rows, left_out = [], []
     for done, method in enumerate(methods):
         torch.set_num_threads(threads)  # a recipe may have set its own
-        progress("comparing", done, len(methods))
+        observer("comparing", done, len(methods))
         try:
             if isinstance(method, Baseline):
-                method.install(notice)
-            rows.append((method, *_finish(task, method, trials, output, notice)))
+                method.install(observer.notice)
+            rows.append((method, *_finish(task, method, trials, output, observer.notice)))
         except Stopped as stopped:
             kept = f"stopped; what is done is kept in {output}: the same command goes on"
             raise Stopped(kept, signal=stopped.signal) from None
         except Unavailable as reason:
-            notice(f"{method.name} is left out: {reason}")
+            observer.notice(f"{method.name} is left out: {reason}")
             left_out.append({"method": method.name, "reason": str(reason)})
-    progress("comparing", len(methods), len(methods))
+    observer("comparing", len(methods), len(methods))
     outcome = _evaluated(task, rows, trials) | {"skipped": left_out}
     write_atomically(output / "results.json", json.dumps(outcome, indent=1) + "\n")
     write_page(output / "index.html", outcome)

@@ -23,7 +23,7 @@ from umpteen.data.dataset import Dataset, Split
 from umpteen.errors import BadInput
 from umpteen.evaluation.baselines import TfidfNeighbours, popularity
 from umpteen.evaluation.report import Evaluator
-from umpteen.files.progress import Notice, Progress
+from umpteen.files.progress import Notice
 from umpteen.files.storage import atomic_folder, write_atomically
 from umpteen.model.classifier import Classifier
 from umpteen.model.rerank import fit_ranker
@@ -192,9 +192,7 @@ class Ours(Method):
     """A recipe by name or by path, with a ranker where the method's name says so; all else is the comparison's."""
 
     recipe: str
-    notice: Notice
     observer: Observer
-    progress: Progress
     is_ours = True
 
     @property
@@ -209,8 +207,7 @@ class Ours(Method):
         return usual_choices(self._config(task))
 
     def candidate(self, task: Task, point: Point) -> Candidate:
-        config = self._config(task, point)
-        return candidate(point, config, notice=self.notice, progress=self.progress, observer=self.observer)
+        return candidate(point, self._config(task, point), self.observer)
 
     def finish(self, task: Task, settings: Point, folder: Path) -> Outcome:
         """Fits on all of train and ranks test; a ranker is fitted on train and weighed on validation before."""
@@ -221,7 +218,7 @@ class Ours(Method):
             assert weighed is not None
             ranking = model.rank(evaluator.split.texts, max(evaluator.at), evaluator.split.filtered.matrix)
             validation = evaluator.report(ranking, bootstrap=0).metrics
-            self.notice(f"{self.name}: the ranker counts {weighed.weight:g}")
+            self.observer.notice(f"{self.name}: the ranker counts {weighed.weight:g}")
         model, train_seconds = self._fit(task, settings, folder, "train+validation", weighed)
         began = time.monotonic()
         ranking = model.rank(task.test.texts, max(task.evaluator_of_test().at), task.test.filtered.matrix)
@@ -243,7 +240,7 @@ class Ours(Method):
         identity = identify(config, task.dataset.fingerprint)
         plain = folder / f"{self.name.removeprefix(OURS).removesuffix(RANKED)}-{identity}"
         began = time.monotonic()
-        model = train(config, output=plain, resume=True, observer=self.observer, progress=self.progress)
+        model = train(config, output=plain, resume=True, observers=[self.observer])
         # An interrupted run has trained for longer than this call took.
         seconds = max(time.monotonic() - began, float(model.training["seconds"]))
         if not self.is_ranked:
@@ -257,7 +254,7 @@ class Ours(Method):
         if not clock.exists():
             chosen, found = (RankerSettings(), {}) if weighed is None else (weighed.settings, weighed.chosen())
             began = time.monotonic()
-            fit_ranker(ranked, task.dataset, chosen, **found, jobs=cores(), progress=self.progress)
+            fit_ranker(ranked, task.dataset, chosen, **found, jobs=cores(), progress=self.observer)
             write_atomically(clock, f"{time.monotonic() - began:.3f}")
         return Classifier.load(ranked), seconds + float(clock.read_text())
 
@@ -291,13 +288,13 @@ def _refuse_absent(notice: Notice) -> None:
     raise Unavailable("it comes with umpteen's repository, not with the package: clone it and run `make`")
 
 
-def our_methods(recipes: Sequence[str], **watching: Any) -> list[Method]:
+def our_methods(recipes: Sequence[str], observer: Observer) -> list[Method]:
     """Each recipe, with a ranker on top where it is marked so."""
     methods: dict[str, Ours] = {}
     for recipe in recipes:
         plain = recipe.removesuffix(RANKED)
         row = OURS + path_of(plain).stem + recipe.removeprefix(plain)
-        one = methods.setdefault(row, Ours(row, plain, **watching))
+        one = methods.setdefault(row, Ours(row, plain, observer))
         if one.recipe != plain:
             raise BadInput(f"two recipes are called {row}: {one.recipe} and {plain}; rename one of the files")
     return list(methods.values())

@@ -434,7 +434,9 @@ class TrainingConfig(Section):
     threads: int | None = Field(None, ge=1, le=1024, description="processor threads; without it, all cores")
     checkpoint_minutes: float = Field(5.0, ge=0, description="a checkpoint this often, and with each better model")
     log_every: int = Field(1, ge=1, description="steps between two lines of metrics.jsonl")
-    tensorboard: bool = Field(False, description="also write TensorBoard events (pip install umpteen[tensorboard])")
+    trackers: tuple[str, ...] = Field(
+        (), description="who else hears of it: tensorboard, mlflow, wandb (docs/how-to/trackers.md)"
+    )
 
 
 class EvaluationConfig(Section):

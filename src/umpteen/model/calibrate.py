@@ -21,14 +21,13 @@ from umpteen.config.settings import RunConfig
 from umpteen.data.dataset import Dataset, Split, open_dataset, write_native
 from umpteen.data.prepared import own_cache
 from umpteen.errors import BadInput, NotSaved
-from umpteen.files.progress import Progress
 from umpteen.files.storage import open_workspace
 from umpteen.model.classifier import Classifier
 from umpteen.model.evaluate import as_trained, in_rows_of, require_own_data
 from umpteen.model.rerank import fit_ranker
 from umpteen.model.train import train
 from umpteen.rerank.ranker import Ranker
-from umpteen.training.observer import Observer, Silence
+from umpteen.training.observer import Observer
 from umpteen.version import __version__
 
 MOST_TEXTS = 20_000  # more of them would not move the curves
@@ -48,7 +47,6 @@ def out_of_fold(
     folds: int,
     workspace: Path,
     observer: Observer,
-    progress: Progress | None,
 ) -> HeldOut:
     """The best labels of texts of each fold by a model whose training left the fold out; MOST_TEXTS in all.
 
@@ -69,7 +67,7 @@ def out_of_fold(
             others[out] = False
             part = replace(whole, train=whole.train.take(others), test=None)
             with own_cache(work / "cache"):
-                model = _train(recipe, part, work, classifier.ranker, observer, progress)
+                model = _train(recipe, part, work, classifier.ranker, observer)
                 model.held_out(whole.train.take(out)).save(kept)
         shutil.rmtree(work, ignore_errors=True)
         parts.append(HeldOut.load(kept))
@@ -108,20 +106,19 @@ def _train(
     dataset: Dataset,
     folder: Path,
     ranker: Ranker | None,
-    observer: Observer | None,
-    progress: Progress | None,
+    observer: Observer,
 ) -> Classifier:
     data = folder / "data"
     if not data.exists():
         write_native(dataset, data)
     settings = recipe.model_dump(mode="json", exclude_none=True)
     settings["data"]["source"] = str(data)
-    settings["training"]["tensorboard"] = False
+    settings["training"]["trackers"] = ()
     config = checked(settings, origin="the model's recipe.toml")
-    model = train(config, output=folder / "model", resume=True, observer=observer, progress=progress)
+    model = train(config, output=folder / "model", resume=True, observers=[observer])
     if ranker is None:
         return model
-    fit_ranker(folder / "model", open_dataset(data), ranker.settings, **ranker.chosen(), progress=progress)
+    fit_ranker(folder / "model", open_dataset(data), ranker.settings, **ranker.chosen(), progress=observer)
     return Classifier.load(folder / "model")
 
 
@@ -134,14 +131,13 @@ def calibrate(
     coverage: float | None = None,
     confidence: float = CONFIDENCE,
     observer: Observer | None = None,
-    progress: Progress | None = None,
 ) -> Calibration:
     """Fits a calibration on held-out texts of the dataset and puts it into the model folder.
 
     Without folds, the texts are those that training held out for validation; with `unseen`, all of the dataset's
     training texts, which the model has never seen.
     """
-    observer = observer or Silence()
+    observer = observer or Observer()
     classifier = Classifier.load(model)
     folder = classifier.folder
     assert folder is not None
@@ -157,7 +153,7 @@ def calibrate(
             identity = [folder.model, dataset.fingerprint, folds, DEPTH, MOST_TEXTS, __version__]
             opened = open_workspace(Path(f"{model.resolve()}.calibration"), "umpteen calibrate", identity)
             workspace = until_written.enter_context(opened)
-            held_out = out_of_fold(classifier, dataset, folds, workspace.folder, observer, progress)
+            held_out = out_of_fold(classifier, dataset, folds, workspace.folder, observer)
             said = f"each scored by one of {folds} models trained without it and {len(held_out) // folds - 1:,} others"
             origin["source"] = "folds"
         elif unseen:

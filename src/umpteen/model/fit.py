@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,6 @@ from umpteen.encoders.folder import TextTokenizer
 from umpteen.errors import BadInput, Diverged, Stopped
 from umpteen.evaluation.baselines import LinearOneVsRest, TfidfNeighbours, popularity
 from umpteen.evaluation.report import Evaluator, Report
-from umpteen.files.progress import Progress, named
 from umpteen.files.storage import open_workspace, write_atomically
 from umpteen.model.calibrate import calibrate, carry_calibration
 from umpteen.model.classifier import SHOWN, Classifier
@@ -36,7 +36,7 @@ from umpteen.model.watch import Watch
 from umpteen.model.writing import Standing, standing_in, stood_in
 from umpteen.parallel.world import cores
 from umpteen.rerank.features import RankerSettings
-from umpteen.training.observer import Observer, Silence
+from umpteen.training.observer import Observer
 from umpteen.training.tune import Candidate, Point, Trials, as_settings, climb, identify, usual_choices
 
 WORK = "umpteen fit"  # the kind of its workspace
@@ -89,17 +89,16 @@ def fit_data(
     overwrite: bool = False,
     compare: bool = True,
     observer: Observer | None = None,
-    progress: Progress | None = None,
 ) -> Fitted:
     """Tries, chooses, fits, ranks and calibrates within about so many minutes; the model appears whole at the end.
 
     At most so many settings are tried, fewer where the time does not allow them, the recipe's own first. Unless it is
     to `compare`, there are no reports.
     """
-    observer = observer or Silence()
+    observer = observer or Observer()
     is_complete(output, False, resume=False, overwrite=overwrite)  # refuses to lose something of value
     stands = standing_in(output)
-    dataset = open_dataset(source, progress=named(progress, "reading"))
+    dataset = open_dataset(source, progress=partial(observer, "reading"))
     observer.notice(_looked_at(dataset))
     if told := _foreign(dataset, recipe):
         observer.notice(told)
@@ -107,7 +106,7 @@ def fit_data(
     linear = pairs / (PAIRS_A_SECOND * cores()) if compare and pairs <= MOST_PAIRS_OF_LINEAR else 0.0
     seconds = max(30 * minutes, 60 * minutes - linear)
     with open_workspace(Path(f"{output.resolve()}.fit"), WORK, [dataset.fingerprint, seed, recipe]) as workspace:
-        search = _Search(source, dataset, workspace.folder, seconds, recipe, seed, observer, progress)
+        search = _Search(source, dataset, workspace.folder, seconds, recipe, seed, observer)
         try:
             found = search.fit(output, stood_in(workspace, stands), trials, compare)
         except (Stopped, KeyboardInterrupt) as stopped:
@@ -189,7 +188,6 @@ def fit(
                 overwrite=overwrite,
                 compare=False,
                 observer=watch,
-                progress=watch,
             )
     except BaseException as problem:
         shutil.rmtree(place, ignore_errors=True)
@@ -213,11 +211,9 @@ class _Search:
         recipe: str,
         seed: int,
         observer: Observer,
-        progress: Progress | None,
     ) -> None:
         self._source, self.dataset, self._folder, self._seed = source, dataset, folder, seed
-        self._observer, self._progress = observer, progress
-        self._began, self._seconds = time.monotonic(), seconds
+        self._observer, self._began, self._seconds = observer, time.monotonic(), seconds
         self._decided = folder / "decided.json"  # what the time allows was measured once
         self._recipe, self._sized, self._limit = recipe, sized(dataset, recipe), FIRST_SHARE * seconds
         self._decided_for = seconds
@@ -238,14 +234,14 @@ class _Search:
 
     def fit(self, output: Path, stands: Standing | None, trials: int, compare: bool) -> Fitted:
         """Tries settings, and makes the model of the best of them."""
-        dataset, observer, progress = self.dataset, self._observer, self._progress
+        dataset, observer = self.dataset, self._observer
         best = self.run(trials)
         tried: Path = self._folder / best["identity"]
         if not (tried / MANIFEST).exists():  # an earlier call may have removed it
             config = self.config(tuple(best["settings"]))
-            train(config, output=tried, resume=True, observer=observer, progress=progress)
+            train(config, output=tried, resume=True, observers=[observer])
         observer.notice("n-grams and training texts that vote: how much they count …")
-        ranker, _ = fit_ranker(tried, dataset, RankerSettings(), jobs=cores(), progress=progress)
+        ranker, _ = fit_ranker(tried, dataset, RankerSettings(), jobs=cores(), progress=observer)
         if ranker.weight == 0:
             remove_ranker(tried)
         try:
@@ -255,9 +251,9 @@ class _Search:
         config = self.config((*best["settings"], *best["then"]), "train+validation")
         final = self._folder / f"final-{identify(config, dataset.fingerprint)}"
         observer.notice("the best of them, fitted on all of train …")
-        train(config, output=final, resume=True, observer=observer, progress=progress)
+        train(config, output=final, resume=True, observers=[observer])
         if ranker.weight:
-            fit_ranker(final, dataset, ranker.settings, **ranker.chosen(), jobs=cores(), progress=progress)
+            fit_ranker(final, dataset, ranker.settings, **ranker.chosen(), jobs=cores(), progress=observer)
         chosen_as = Classifier.load(tried)
         if chosen_as.calibration is not None:
             carry_calibration(chosen_as, final)
@@ -345,10 +341,10 @@ class _Search:
         return self._found.metric_of(self._tried[identity])
 
     def _train(self, config: RunConfig, identity: str) -> dict[str, Any]:
-        pace = _Pace(self._observer, self._progress, math.inf if self._tried else self._limit)
+        pace = _Pace(self._observer, math.inf if self._tried else self._limit)
         began = time.monotonic()
         try:
-            model = train(config, output=self._folder / identity, resume=True, observer=pace, progress=pace)
+            model = train(config, output=self._folder / identity, resume=True, observers=[pace])
         except Diverged as problem:
             self._observer.notice(str(problem))
             return {"metrics": {config.evaluation.metric: 0.0}, "then": [], "again": time.monotonic() - began}
@@ -374,23 +370,22 @@ def sized(dataset: Dataset, recipe: str = RECIPE) -> Point:
 _AFTER = 5.0  # seconds of something it can be told how long it takes
 
 
-class _Pace:
+class _Pace(Observer):
     """Hears how far work is, tells it on, and ends what would take longer than the limit."""
 
-    def __init__(self, observer: Observer, progress: Progress | None, limit: float) -> None:
-        self.evaluated, self.notice = observer.evaluated, observer.notice
-        self._observer, self._progress, self._limit, self._steps = observer, progress, limit, 0
+    def __init__(self, observer: Observer, limit: float) -> None:
+        self.evaluated, self.notice = observer.evaluated, observer.notice  # type: ignore[method-assign]
+        self._observer, self._limit, self._steps = observer, limit, 0
         self._began: dict[str, tuple[float, int]] = {}
         self.read = 0.0  # seconds of reading, which is done once
 
-    def __call__(self, name: str, done: int, total: int) -> None:
-        if self._progress is not None:
-            self._progress(name, done, total)
-        self._check(name, done, total)
+    def __call__(self, work: str, done: int, total: int) -> None:
+        self._observer(work, done, total)
+        self._check(work, done, total)
 
-    def started(self, step: int, steps: int) -> None:
+    def started(self, config: RunConfig, step: int, steps: int) -> None:
         self._steps = steps
-        self._observer.started(step, steps)
+        self._observer.started(config, step, steps)
         self._check("training", step, steps)
 
     def stepped(self, record: dict[str, Any]) -> None:

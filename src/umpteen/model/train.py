@@ -1,7 +1,9 @@
 """One run from its recipe to its model folder: nothing of value is in the way, nothing appears before it is whole."""
 
 import tomllib
+from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,6 @@ from umpteen.data.dataset import Dataset
 from umpteen.encoders.encoder import Encoder, encode_tokens
 from umpteen.encoders.rows import row_tables
 from umpteen.errors import BadInput
-from umpteen.files.progress import Progress, named
 from umpteen.files.storage import can_hold, open_workspace, write_atomically
 from umpteen.model.classifier import Classifier
 from umpteen.model.folder import MANIFEST
@@ -21,7 +22,8 @@ from umpteen.model.writing import standing_in, stood_in
 from umpteen.parallel.world import Shard, World, launch_name
 from umpteen.training.build import Start, build_run, weigh_parts
 from umpteen.training.checkpoint import remove_checkpoint
-from umpteen.training.observer import Observer, Silence
+from umpteen.training.observer import Observer, Observers
+from umpteen.training.trackers import build_trackers
 
 WORK = "umpteen train"  # the kind of its workspace
 LAUNCHED_BY = "launched-by"  # the launcher's name for the run: processes it restarts go on by themselves
@@ -34,13 +36,13 @@ def train(
     resume: bool = False,
     overwrite: bool = False,
     start_from: str | Path | None = None,
-    observer: Observer | None = None,
-    progress: Progress | None = None,
+    observers: Sequence[Observer] = (),
 ) -> Classifier:
     """Trains one run to its end and returns the classifier that was saved in `output` (runs/NAME if left out).
 
     While it trains, `output` + ".training" holds its checkpoint and metrics.jsonl; the model folder appears whole at
     the end. `resume` goes on with what is there; `overwrite` discards it. `start_from` is a trained model's folder.
+    Each of the `observers` hears of it all.
 
     Takes a recipe, by name, as a file or as a configuration; gives the trained classifier.
 
@@ -59,8 +61,7 @@ def train(
         resume=resume,
         overwrite=overwrite,
         start_from=start_from,
-        observer=observer,
-        progress=progress,
+        observers=observers,
     )
     return Classifier.load(output)
 
@@ -73,13 +74,13 @@ def train_in(
     resume: bool = False,
     overwrite: bool = False,
     start_from: str | Path | None = None,
-    observer: Observer | None = None,
-    progress: Progress | None = None,
+    observers: Sequence[Observer] = (),
 ) -> None:
     """`train` as one process of a world: all of them call it with the same arguments, and the first one writes."""
-    observer = observer or Silence()
+    own = Observers(*observers)
+    trackers = build_trackers(config, output, workspace_of(output), own.notice) if world.is_first else []
     opened = open_workspace(workspace_of(output), WORK) if world.is_first else nullcontext()
-    with opened as workspace:
+    with Observers(own, *trackers) as observer, opened as workspace:
         complete = workspace is not None and is_complete(output, workspace.begun, resume=resume, overwrite=overwrite)
         stands = standing_in(output) if world.is_first else None
         if world.largest(complete)[0]:
@@ -92,7 +93,7 @@ def train_in(
             start = Start(str(start_from), trained.towers, list(trained.labels.keys))
             before, by = trained.data, tomllib.loads(trained.recipe or "")
             del trained
-        run = build_run(config, workspace=folder, start=start, observer=observer, progress=progress, world=world)
+        run = build_run(config, workspace=folder, start=start, observer=observer, world=world)
         if start is not None and _saw_validation(before, by, run.dataset, config):
             told = f"{start_from} was trained on texts that are validation here"
             observer.notice(f"warning: {told}; figures on them will be too high")
@@ -110,10 +111,10 @@ def train_in(
         labels, towers = run.dataset.labels, run.towers.eval()
         shard = Shard(world, len(labels))
         rows = np.arange(shard.start, shard.stop)
-        encoding = named(progress, "encoding labels")
-        own = encode_tokens(towers.label, run.data.labels.take(rows), progress=encoding).float()
-        report = run.evaluator.report(run.evaluator.rank(towers.query, own, shard=shard)) if run.evaluator else None
-        vectors = shard.collect(own)
+        encoding = partial(observer, "encoding labels")
+        encoded = encode_tokens(towers.label, run.data.labels.take(rows), progress=encoding).float()
+        report = run.evaluator.report(run.evaluator.rank(towers.query, encoded, shard=shard)) if run.evaluator else None
+        vectors = shard.collect(encoded)
         for table in row_tables(towers).values():
             table.collect_()
         if workspace is not None and vectors is not None:
@@ -140,6 +141,7 @@ def train_in(
             if kept is not None:
                 observer.notice(f"{output} was changed while this one was trained; what stood there is kept in {kept}")
         world.wait()
+        observer.finished(output, report)
 
 
 def _saw_validation(before: dict[str, Any], by: dict[str, Any], dataset: Dataset, config: RunConfig) -> bool:

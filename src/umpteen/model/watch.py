@@ -5,6 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from umpteen.model.changes import visible
+from umpteen.training.observer import Observer
 
 if TYPE_CHECKING:
     from umpteen.data.dataset import Dataset
@@ -20,7 +21,7 @@ def duration(seconds: float) -> str:
 _SECONDS_BETWEEN_LINES = 10.0
 
 
-class Watch:
+class Watch(Observer):
     """Draws every long piece of work of one call; a context manager, and a training observer.
 
     It does so on stderr, so that stdout can be piped.
@@ -55,23 +56,23 @@ class Watch:
     def __exit__(self, *problem: object) -> None:
         self._progress.stop()
 
-    def __call__(self, name: str, done: int, total: int, note: str = "") -> None:
+    def __call__(self, work: str, done: int, total: int, note: str = "") -> None:
         """Progress of a named piece of work."""
         if self._quiet:
             return
         if self._draws:
-            if name not in self._tasks:
-                self._tasks[name] = self._progress.add_task(name, total=total, note=note)
-            self._progress.update(self._tasks[name], completed=done, total=total, note=note)
+            if work not in self._tasks:
+                self._tasks[work] = self._progress.add_task(work, total=total, note=note)
+            self._progress.update(self._tasks[work], completed=done, total=total, note=note)
             return
         now = time.monotonic()
-        start, first = self._began.get(name, (now, done))
+        start, first = self._began.get(work, (now, done))
         if done <= first:  # it begins, or does so again
-            start, first = self._began[name] = now, done
+            start, first = self._began[work] = now, done
         if now - self._last_line >= _SECONDS_BETWEEN_LINES or (done >= total and now - start > 1):
             self._last_line = now
             remaining = (now - start) / max(1, done - first) * (total - done)
-            self.notice(f"{name} {done:,}/{total:,}  ETA {duration(remaining)}  {note}".rstrip())
+            self.notice(f"{work} {done:,}/{total:,}  ETA {duration(remaining)}  {note}".rstrip())
 
     def open_dataset(self, source: str) -> "Dataset":
         """The dataset of this folder or name, while people see how far it is read."""
@@ -82,7 +83,7 @@ class Watch:
             self.notice(f"{dataset.name}: {guess}")
         return dataset
 
-    def started(self, step: int, steps: int) -> None:
+    def started(self, config: object, step: int, steps: int) -> None:
         self._steps = steps
         self._began.pop("training", None)  # a command may train several models, one after the other
         if "training" in self._tasks:

@@ -31,6 +31,7 @@ from umpteen.search.exact import top_k
 from umpteen.search.ranking import Ranking
 from umpteen.training.build import Run, build_run, pick_device
 from umpteen.training.negatives.mined import Bank
+from umpteen.training.observer import Observer
 from umpteen.training.optimizer import set_learning_rate
 from umpteen.training.step import TrainingData, TrainingStep
 
@@ -300,7 +301,7 @@ def _halves(number: int, smallest: int) -> Iterator[int]:
         number //= 2
 
 
-def make_plan(config: RunConfig, *, memory_gb: float | None, processes: int, progress: Progress) -> dict[str, Any]:
+def make_plan(config: RunConfig, *, memory_gb: float | None, processes: int, observer: Observer) -> dict[str, Any]:
     """Measures for some seconds and predicts the rest; the keys are those of docs/how-to/planning.md.
 
     `memory_gb` is what a process may hold; without it, what the machine has available, shared by the processes.
@@ -312,7 +313,7 @@ def make_plan(config: RunConfig, *, memory_gb: float | None, processes: int, pro
         )
     meter = Meter(pick_device(config.training.device))
     limit = meter.available() // processes if memory_gb is None else int(memory_gb * 1e9)
-    run = build_run(config, workspace=None, progress=progress)
+    run = build_run(config, workspace=None, observer=observer)
     labels = len(run.data.labels)
     if labels < processes:
         raise BadInput(f"{labels:,} labels cannot be shared by {processes} processes; use fewer of them")
@@ -322,7 +323,7 @@ def make_plan(config: RunConfig, *, memory_gb: float | None, processes: int, pro
     batches = [run.sampler.rows(0, number) for number in range(min(BATCHES, run.sampler.batches_per_epoch))]
     longest = max(range(len(batches)), key=lambda number: (len(batches[number]), lengths[batches[number]].max()))
     batches = [batches.pop(longest), *batches]  # what is longest needs most memory
-    costs = measure(run, config, batches, meter, progress)
+    costs = measure(run, config, batches, meter, observer)
     evaluated = len(run.evaluator.split) if run.evaluator else 0
 
     def predicted(sizes: Sizes) -> Prediction:

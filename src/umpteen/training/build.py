@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,14 +21,14 @@ from umpteen.encoders.parts import PartsEncoder
 from umpteen.encoders.towers import Towers, share_cut, with_lengths
 from umpteen.errors import BadConfig, BadInput, known
 from umpteen.evaluation.report import Evaluator
-from umpteen.files.progress import Notice, Progress, named
+from umpteen.files.progress import Notice
 from umpteen.objectives.losses import Objective, build_objective, objective_kind
 from umpteen.parallel.world import Shard, World
 from umpteen.training.checkpoint import Checkpoints
 from umpteen.training.loop import Loop
 from umpteen.training.negatives.mined import Bank, Shortlist, VectorCache
 from umpteen.training.negatives.pool import InBatch, Pool, Uniform
-from umpteen.training.observer import MetricsLog, Observer, Silence, TensorBoard
+from umpteen.training.observer import MetricsLog, Observer, Observers
 from umpteen.training.optimizer import make_optimizer
 from umpteen.training.step import TrainingData, TrainingStep
 from umpteen.version import __version__
@@ -66,20 +67,19 @@ def build_run(
     workspace: Path | None,
     start: Start | None = None,
     observer: Observer | None = None,
-    progress: Progress | None = None,
     world: World | None = None,
 ) -> Run:
     """Dataset, towers, evaluator and loop of a recipe; without a workspace nothing is written, and nothing can resume.
 
     Every process of the world builds the same; only the first one gets a workspace.
     """
-    world, observer = world or World(), observer or Silence()
+    world, observer = world or World(), observer or Observer()
     if config.training.threads:
         torch.set_num_threads(config.training.threads)
     with world.first_alone():
-        dataset = open_dataset(config.data.source, progress=named(progress, "reading"))
+        dataset = open_dataset(config.data.source, progress=partial(observer, "reading"))
     # The same data may lie in different places, of other machines or at another time.
-    settings = config.model_dump(mode="json", exclude={"data": {"source"}})
+    settings = config.model_dump(mode="json", exclude={"data": {"source"}, "training": {"trackers"}})
     settings |= {"start_from": start.place if start else None}
     world.require_same(
         {
@@ -123,9 +123,9 @@ def build_run(
         towers.add_module("objective", objective)
     towers.to(device)
     with world.first_alone():
-        queries = tokens_for(towers.query, dataset.train.texts, progress=named(progress, "reading queries"))
+        queries = tokens_for(towers.query, dataset.train.texts, progress=partial(observer, "reading queries"))
         every = np.arange(len(dataset.labels))
-        labels = tokens_for(towers.label, dataset.labels.texts, every, progress=named(progress, "reading labels"))
+        labels = tokens_for(towers.label, dataset.labels.texts, every, progress=partial(observer, "reading labels"))
     if not start:
         towers.start(config.encoder, queries, labels)
     optimizer = build_optimizer(config, towers)
@@ -142,11 +142,8 @@ def build_run(
         seed=config.seed,
         keep_unlabelled=objective_kind(config.objective.name).uses_unlabelled,
     )
-    watchers: list[Observer] = [observer]
     if workspace is not None:
-        watchers.insert(0, MetricsLog(workspace / "metrics.jsonl", log_every=config.training.log_every))
-        if config.training.tensorboard:  # beside the workspace, because that goes when the run ends
-            watchers.insert(0, TensorBoard(Path(f"{workspace}".removesuffix(".training") + ".tensorboard")))
+        observer = Observers(MetricsLog(workspace / "metrics.jsonl", log_every=config.training.log_every), observer)
     cut = share_cut(towers.query, dataset.train.texts)
     if cut >= WORTH_TELLING:
         observer.notice(
@@ -163,7 +160,7 @@ def build_run(
         return evaluator.report(ranking, bootstrap=0).metrics
 
     checkpoints = Checkpoints(workspace, towers, optimizer, settings, dataset.fingerprint, world)
-    loop = Loop(step, sampler, validate if evaluator else None, config, watchers, checkpoints)
+    loop = Loop(step, sampler, validate if evaluator else None, config, observer, checkpoints)
     return Run(dataset, towers, data, sampler, objective, optimizer, step, evaluator, loop, cut)
 
 

@@ -24,6 +24,7 @@ from umpteen.parallel.world import World
 FORMAT = 3
 NAME = "checkpoint"
 WEIGHTS, BEST = "weights.safetensors", "best.safetensors"  # as they are, and as they were best on validation
+TRACKED = "tracked"  # what trackers call the run, by their names
 POOL = "pool.safetensors"  # what the pool of competing labels remembers: a shortlist, cached vectors
 
 
@@ -159,6 +160,7 @@ def remove_checkpoint(run: Path) -> None:
     """The run in this workspace starts afresh."""
     put_back(run / NAME)  # or it would come back later
     shutil.rmtree(run / NAME, ignore_errors=True)
+    shutil.rmtree(run / TRACKED, ignore_errors=True)
 
 
 def _verified_record(folder: Path) -> dict[str, Any]:

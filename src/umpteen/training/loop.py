@@ -5,7 +5,7 @@ Every process runs it and keeps the same state; only the first writes. What cloc
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -31,7 +31,7 @@ class Loop:
     sampler: EpochSampler
     evaluate: Evaluate | None
     config: RunConfig
-    observers: Sequence[Observer]
+    observer: Observer
     checkpoints: Checkpoints
 
     def __post_init__(self) -> None:
@@ -52,10 +52,9 @@ class Loop:
             self.step.pool.restore(self.checkpoints.shared(POOL))
         self._refuse_drift()
         state, every = self._state, self.evaluate_every
-        for observer in self.observers:
-            observer.started(state.step, self.steps)
+        self.observer.started(self.config, state.step, self.steps)
         if resumed:
-            self._notice(f"resumed after step {state.step:,}")
+            self.observer.notice(f"resumed after step {state.step:,}")
         with stop_request() as stop:
             while not self._finished():
                 self._train_one_step()
@@ -71,10 +70,6 @@ class Loop:
         if state.best_step is not None:
             self.checkpoints.load_best()
         return state
-
-    def _notice(self, message: str) -> None:
-        for observer in self.observers:
-            observer.notice(message)
 
     def _place(self) -> int:
         """Where the run stands in its schedule, in steps: by its steps or by its clock, whichever is further."""
@@ -109,8 +104,7 @@ class Loop:
             **outcome.replay,
             **outcome.pool,
         }
-        for observer in self.observers:
-            observer.stepped(record)
+        self.observer.stepped(record)
 
     def _validate(self) -> bool:
         """Whether the model is better than at any evaluation before."""
@@ -126,10 +120,9 @@ class Loop:
             state.stopped_early = settings.patience is not None and state.evaluations_since_best >= settings.patience
         record = {**_clock(state), "best": better, "metrics": metrics}
         state.evaluations.append(record)
-        for observer in self.observers:
-            observer.evaluated(record)
+        self.observer.evaluated(record)
         if state.stopped_early:
-            self._notice(
+            self.observer.notice(
                 f"stopped early: {settings.metric} was best at step {state.best_step:,} ({state.best_value:.2f})"
             )
         return better

@@ -12,7 +12,7 @@ from umpteen.config.recipes import resolve
 from umpteen.config.settings import RunConfig, SumTower
 from umpteen.data.dataset import open_dataset
 from umpteen.errors import BadConfig, BadFile, Diverged, Stopped
-from umpteen.files.progress import Notice, Progress
+from umpteen.files.progress import Notice
 from umpteen.files.storage import locked_file, write_atomically
 from umpteen.parallel.world import World
 from umpteen.training.build import build_run, weigh_parts
@@ -144,19 +144,18 @@ def tune(
     source: str | None = None,
     choices: Sequence[str] = (),
     trials: int | None = None,
-    notice: Notice,
-    progress: Progress | None = None,
+    observer: Observer,
 ) -> list[dict[str, Any]]:
     """Every combination of the choices, or so many trials by climbing; returns these, best first.
 
     The file may hold trials of other recipes, too.
     """
     own = resolve(recipe, overrides, source)
-    found = Trials(output, own.evaluation.metric, notice)
+    found = Trials(output, own.evaluation.metric, observer.notice)
 
     def attempt(point: Point) -> float:
         settings = (*overrides, *point)
-        return found.attempt(candidate(settings, resolve(recipe, settings, source), notice=notice, progress=progress))
+        return found.attempt(candidate(settings, resolve(recipe, settings, source), observer))
 
     if choices and trials is None:
         for point in itertools.product(*axes_of(choices)):
@@ -166,14 +165,7 @@ def tune(
     return found.best_first()
 
 
-def candidate(
-    point: Point,
-    config: RunConfig,
-    *,
-    notice: Notice,
-    progress: Progress | None = None,
-    observer: Observer | None = None,
-) -> Candidate:
+def candidate(point: Point, config: RunConfig, observer: Observer) -> Candidate:
     """A trial of a recipe, ready to run."""
     if config.data.fit_on != "train":
         raise BadConfig('tuning needs a validation split: set data.fit_on="train"')
@@ -181,11 +173,11 @@ def candidate(
 
     def run() -> dict[str, Any]:
         try:
-            built = build_run(config, workspace=None, progress=progress, observer=observer)
+            built = build_run(config, workspace=None, observer=observer)
             state = built.loop.run()
             evaluations, weights = state.evaluations, weigh_parts(built, metric, World())
         except Diverged as problem:
-            notice(str(problem))
+            observer.notice(str(problem))
             evaluations, weights = [{"step": None, "metrics": {metric: 0.0}}], {}
         if weights and built.loop.evaluate is not None:
             evaluations = [*evaluations, {"step": state.step, "metrics": built.loop.evaluate()}]
@@ -208,7 +200,9 @@ def as_settings(weights: Mapping[str, float]) -> list[str]:
 
 def identify(config: RunConfig, data: str) -> str:
     """One name for all configurations that give the same trial, wherever the data lies and however many threads run."""
-    settings = config.model_dump(mode="json", exclude={"name": True, "data": {"source"}, "training": {"threads"}})
+    settings = config.model_dump(
+        mode="json", exclude={"name": True, "data": {"source"}, "training": {"threads", "trackers"}}
+    )
     settings["encoder"]["label"] = config.encoder.label_tower.model_dump(mode="json")
     return hashlib.sha256(json.dumps([settings, data], sort_keys=True).encode()).hexdigest()[:16]
 
