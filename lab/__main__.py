@@ -1,4 +1,4 @@
-"""`python -m lab`: the paper's experiments, one command each, and a page of all that were run."""
+"""`python -m lab`: the paper's experiments, one command each, a page of all that were run, and large data."""
 
 import json
 from pathlib import Path
@@ -92,6 +92,35 @@ def report(runs: Path, output: Path | None, as_json: bool) -> None:
     for claim in claims:
         say(f"{claim['verdict']:<10} {claim['experiment']} on {claim['data']}: {claim['claim']}")
     say(f"{page} has figures and words")
+
+
+@lab.group()
+def data() -> None:
+    """Make large datasets from packages of Debian and npm."""
+
+
+@data.command()
+@click.argument("name")
+@click.option(
+    "--output", type=click.Path(path_type=Path), help="Folder to write.  [default: made/NAME in umpteen's cache]"
+)
+@click.option(
+    "--labels", type=int, help="reverse-dictionary: so many labels, most of them distractors, for fixed queries."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def make(name: str, output: Path | None, labels: int | None, as_json: bool) -> None:
+    """Make the dataset NAME: reverse-dictionary or npm-dependents. Its packages are fetched once and kept."""
+    from lab.data import make
+    from umpteen.cli.main import Watch
+
+    with Watch(quiet=as_json) as watch:
+        folder, record = make(name, output, labels, watch.notice)
+    if as_json:
+        click.echo(json.dumps({"folder": str(folder), **record}))
+        return
+    say(f"{record['train']:,} training queries, {record['test']:,} test queries, {record['labels']:,} labels")
+    say(f"fingerprint {record['fingerprint']}")
+    say(f"{folder} has them; README.md there is the datasheet")
 
 
 if __name__ == "__main__":
