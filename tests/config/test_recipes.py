@@ -187,3 +187,9 @@ def test_a_model_is_judged_on_the_format_it_was_trained_on(source: str, home: Pa
     report, ranking = evaluate_model(classifier, open_dataset(home / source))
     assert report.queries == TEST and all(map(math.isfinite, report.metrics.values()))
     assert ranking.rows.shape == (TEST, 100)
+
+
+def test_data_of_a_recipe_s_name_does_not_hide_the_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "wordnet-nouns").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert recipes.path_of("wordnet-nouns").parent == recipes.FOLDER

@@ -145,14 +145,13 @@ def grouped() -> dict[str, dict[str, str]]:
 
 def path_of(recipe: str) -> Path:
     """The file of a recipe given by name or by path."""
+    if recipe in names():  # data may have the same name
+        return FOLDER / f"{recipe}.toml"
     written = Path(recipe)
     if written.exists() and written.suffix != ".toml" and (written.is_dir() or written.suffix in _OF_DATA):
         raise BadInput(f"{recipe} is data, not a recipe; `umpteen fit {recipe}` finds the best model for it")
     if written.suffix == ".toml" or written.exists():
         return written
-    shipped = FOLDER / f"{recipe}.toml"
-    if shipped.exists():
-        return shipped
     nearest = difflib.get_close_matches(recipe, names(), n=1)
     hint = f"did you mean {nearest[0]}?" if nearest else "`umpteen recipe list` names those that ship with umpteen"
     raise BadInput(f"there is no recipe {recipe}; {hint}")
