@@ -1,6 +1,6 @@
 """`umpteen labels`, `learn`, `examples` and `review`: labels and corrections of a model, looked at and changed."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from umpteen.model.labels import LiveLabels
 
 FILE = click.argument("file", type=PATH)
-KEY, TEXT = click.argument("key"), click.argument("text")
 NOTE = click.option("--note", default="", help="A line for the history.")
 _SIGNS = {"add": "+", "revive": "+", "rename": "~", "retire": "-"}
 _COUNTED = ("added", "renamed", "retired")
@@ -115,23 +114,18 @@ def export(model: Path, file: Path, retired: bool) -> None:
     say(f"{count:,} labels in {file}")
 
 
-@labels.command()
-@MODEL
-@KEY
-@TEXT
-@NOTE
-@JSON
+def _of_a_label(verb: Callable[..., None]) -> click.Command:
+    """A verb with a key and a text."""
+    return labels.command()(MODEL(click.argument("key")(click.argument("text")(NOTE(JSON(verb))))))
+
+
+@_of_a_label
 def add(key: str, text: str, **asked: Any) -> None:
     """Add the label KEY with this TEXT; a retired label comes back. Many labels are for `import`."""
     _change("Add", [(key, text)], **asked)
 
 
-@labels.command()
-@MODEL
-@KEY
-@TEXT
-@NOTE
-@JSON
+@_of_a_label
 def rename(key: str, text: str, **asked: Any) -> None:
     """Give the label KEY another TEXT; the key stays."""
     _change("Rename", [(key, text)], **asked)
