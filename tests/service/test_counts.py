@@ -65,6 +65,21 @@ def test_our_own_counts_are_told_as_they_are_now() -> None:
     assert "umpteen_batch_texts_count 1.0" in told(metrics)
 
 
+def test_a_version_counts_as_reached_by_all_only_once_the_others_were_heard_of_since() -> None:
+    watched = Watched(2)
+    first, second = (Metrics(watched.exchange(place), workers=2) for place in range(2))
+    first.tell()
+    second.tell()  # of which the first has not heard yet
+    first.version.set(1)
+    assert "umpteen_label_version 0.0" in told(first)
+    first.tell()
+    assert "umpteen_label_version 0.0" in told(first)
+    second.version.set(1)
+    second.tell()
+    first.tell()
+    assert "umpteen_label_version 1.0" in told(first)
+
+
 def test_a_worker_goes_on_from_the_counts_of_the_one_whose_place_it_takes() -> None:
     watched = Watched(2)
     for _ in range(3):

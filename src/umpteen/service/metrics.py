@@ -41,6 +41,7 @@ class Metrics(Collector):
 
     def __init__(self, exchange: Exchange | None = None, *, workers: int = 1, before: Counts | None = None) -> None:
         self._exchange = exchange
+        self._told: Counts = {}
         self._others: Counts = {}
         self._before = without_gauges(before or {})
         self._ours = ours = CollectorRegistry()
@@ -79,7 +80,8 @@ class Metrics(Collector):
         """Lets the other workers know, and whoever takes this one's place; hears what they counted."""
         if self._exchange is not None:
             with suppress(OSError, EOFError):  # who watches has ended, and soon this worker will
-                self._others = self._exchange(self._counted())
+                told = self._counted()
+                self._others, self._told = self._exchange(told), told
 
     def text(self) -> bytes:
         """All metrics, of all workers, in Prometheus' format."""
@@ -87,7 +89,10 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Our families, with the samples of all workers."""
-        samples = together([self._counted(), self._others])
+        ours = self._counted()
+        # Of a version that nobody was told, nobody was heard either: another worker may be behind.
+        ours |= {key: version for key, version in self._told.items() if key[0] == "umpteen_label_version"}
+        samples = together([ours, self._others])
         for family in self._ours.collect():
             found = ((name, labels, value) for (of, name, labels), value in samples.items() if of == family.name)
             family.samples = [Sample(name, dict(labels), value) for name, labels, value in found]
