@@ -23,6 +23,7 @@ EXPERIMENTS = {
     "negatives": ("lab.negatives", "pool of competing labels: its size against accuracy and time"),
     "freshness": ("lab.freshness", "stale shortlist against fresh cache at equal numbers of negatives"),
     "bank": ("lab.bank", "all labels by kept vectors: labels encoded a step against accuracy and time"),
+    "routing": ("lab.routing", "lists of labels whose choice is learned with the towers, beside k-means and HNSW"),
     "scores": ("lab.scores", "precision against recall, and how positives and negatives part"),
     "deciles": ("lab.deciles", "by label frequency: dual encoders against the one-vs-all classifier"),
     "similarity": ("lab.similarity", "gain over the classifier by similarity of labels, all and rare ones"),
