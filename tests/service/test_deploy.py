@@ -331,7 +331,8 @@ def test_a_service_is_replaced_by_another_without_a_gap(model: Path, tmp_path: P
         connection = nginx.connection()
         while not over.is_set():
             ends = True
-            with suppress(ConnectionError):  # as any server may end a silent connection, nginx's old workers end theirs
+            # As any server may end a silent connection, nginx's old workers end theirs.
+            with suppress(ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError):
                 connection.request("POST", "/predict", QUESTION)
                 answer = connection.getresponse()
                 answer.read()
