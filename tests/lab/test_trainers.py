@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from contract import assert_contract
 from lab.experiment import Setup, run
-from lab.trainers import ALL_OURS, CACHED_MNRL, CACHED_OURS, DESIGNS, MNRL, OURS, Design, chosen_rate
+from lab.trainers import ALL_OURS, DESIGNS, LARGER_MNRL, LARGER_OURS, MNRL, OURS, Design, chosen_rate
 
 from lab import named
 from umpteen.data.dataset import Dataset, open_dataset
@@ -35,7 +35,7 @@ def test_a_table_of_static_vectors_learns_against_all_labels_too(tmp_path: Path,
     pytest.importorskip("accelerate")
     setup = Setup("trainers", "tiny", tmp_path, str(part_of_nouns), encoder="static", seeds=1)
     results = run(named("trainers"), setup)
-    assert [row["variant"] for row in results["results"]] == [MNRL, OURS, CACHED_MNRL, CACHED_OURS, ALL_OURS]
+    assert [row["variant"] for row in results["results"]] == [MNRL, OURS, LARGER_MNRL, LARGER_OURS, ALL_OURS]
     assert {claim["verdict"] for claim in results["claims"]} == {"undecided"}  # with settings nobody chose
     assert "--encoder static" in results["command"]
     with pytest.raises(BadInput, match="known are minilm, static"):
