@@ -236,6 +236,21 @@ def index(labels: int, recall: float, as_json: bool) -> None:
     _print(outcome, as_json)
 
 
+@benchmarks.command()
+@click.option("--model", default="all-MiniLM-L6-v2", show_default=True, help="A transformer's name or folder.")
+@click.option("--texts", default=64, show_default=True, help="Encoded in a turn.")
+@click.option("--repeats", default=7, show_default=True, help="Alternating turns; the median counts.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def encoders(model: str, texts: int, repeats: int, as_json: bool) -> None:
+    """Texts a second by onnxruntime beside torch: 1 and 32 at a time, one and two threads."""
+    from benchmarks.encoders import run
+    from umpteen.cli.main import Watch
+
+    with Watch(quiet=as_json) as watch:
+        outcome = run(model, texts=texts, repeats=repeats, progress=watch)
+    _print(outcome, as_json)
+
+
 def _print(outcome: dict[str, Any], as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(outcome))

@@ -21,11 +21,18 @@ import umpteen
 from hub_stand_in import THEIR_WARNING, hub_stand_in
 from quick_command import quick_umpteen
 from test_docs import ROOT, SHELL, blocks_of
+from tiny import tiny_transformer
 from umpteen.config.recipes import resolve
 from umpteen.data.dataset import open_dataset, write_native
+from umpteen.encoders.frozen import FrozenEncoder
+from umpteen.encoders.towers import Towers
+from umpteen.model.classifier import Classifier
 
 PAGES = ["calibrate", "predict", "explain", "manage-labels", "choose-an-index", "learn", "serve", "trackers"]
-ELSEWHERE = re.compile(r"umpteen demo|umpteen index build .*--uri http|python -m benchmarks")  # long, or on a cluster
+# Long, on a cluster, or of the network.
+ELSEWHERE = re.compile(
+    r"umpteen demo|umpteen train wordnet-nouns-mixed|umpteen index build .*--uri http|python -m benchmarks|pip install"
+)
 
 
 @pytest.fixture(scope="session")
@@ -115,6 +122,25 @@ def test_a_page_works_as_written(page: str, start: Path, command: Path, tmp_path
             assert terminal.answers[-1]["version"] == 4  # an addition, a renaming, a retirement, and its undoing
     finally:
         terminal.close()
+
+
+def test_the_page_on_faster_encoders_works_as_written(
+    start: Path, command: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(start / "wordnet-nouns", tmp_path / "wordnet-nouns")
+    towers = Towers(FrozenEncoder.load(tiny_transformer(tmp_path / "start"))).eval()
+    Classifier.build(towers, open_dataset(tmp_path / "wordnet-nouns").labels).save(tmp_path / "runs" / "mixed")
+    terminal = Terminal(tmp_path, command)
+    monkeypatch.chdir(tmp_path)
+    in_python: dict[str, Any] = {}
+    for block in blocks_of(ROOT / "docs" / "how-to" / "faster-encoders.md"):
+        if block.language in SHELL:
+            terminal.run(block.text)
+        else:
+            exec(compile(block.text, str(block), "exec"), in_python)
+    about = in_python["classifier"].runtime
+    assert about["sample"] == "test texts of wordnet-nouns" and about["agreement"] >= 0.99
+    assert in_python["by_torch"].runtime is None and Classifier.load("runs/mixed").runtime is None
 
 
 @pytest.mark.filterwarnings(THEIR_WARNING)

@@ -1,4 +1,4 @@
-"""`umpteen calibrate`, `rerank` and `index`: what can be added to a trained model."""
+"""`umpteen calibrate`, `rerank`, `index` and `export`: what can be added to a trained model."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -204,7 +204,34 @@ def remove_index(model: Path) -> None:
     say(f"{model} searches exactly")
 
 
-def _sample(queries: Path | None, source: str | None, count: int, watch: Watch) -> "Sample | int":
+@cli.command()
+@MODEL
+@click.option("--to", "kind", type=click.Choice(["onnx", "torch"]), required=True, help="What encodes texts then.")
+@option("--agreement", type=click.FloatRange(0, 1, True), default=0.99, help="Of texts with the same 5 best labels.")
+@QUERIES
+@click.option("--data", "source", help="A dataset folder or bundled name whose test texts are typical.")
+@option("--sample", default=1000, type=click.IntRange(1), help="Texts to compare on.")
+@JSON
+def export(
+    model: Path, kind: str, agreement: float, queries: Path | None, source: str | None, sample: int, as_json: bool
+) -> None:
+    """Let onnxruntime compute the transformers that MODEL reads texts with, if it agrees with torch; or torch again.
+
+    Without --queries or --data, the labels' own texts are compared. If fewer agree than asked for, nothing changes and
+    the exit code is 2. Where onnxruntime is not installed, MODEL answers by torch as before.
+    """
+    from umpteen.model.export import export_model, remove_runtime
+
+    if kind == "torch":
+        remove_runtime(model)
+        tell(as_json, {"model": str(model), "kind": kind}, f"{model} encodes texts by torch")
+        return
+    with Watch(quiet=as_json) as watch:
+        found = export_model(model, agreement=agreement, sample=_sample(queries, source, sample, watch, "test"))
+    tell(as_json, {"model": str(model), **found})
+
+
+def _sample(queries: Path | None, source: str | None, count: int, watch: Watch, split: str = "train") -> "Sample | int":
     """The texts that were asked for, or how many of the labels' own."""
     from umpteen.errors import BadInput
     from umpteen.model.index import of_file, sample_of
@@ -216,7 +243,9 @@ def _sample(queries: Path | None, source: str | None, count: int, watch: Watch) 
     if source is None:
         return count
     dataset = watch.open_dataset(source)
-    return sample_of(dataset.train.texts, f"training texts of {dataset.name}", count)
+    name = split if split in dataset.splits() else "train"
+    kind = "training" if name == "train" else name
+    return sample_of(dataset.splits()[name].texts, f"{kind} texts of {dataset.name}", count)
 
 
 def _tell_certificate(model: Path, certificate: dict[str, Any], as_json: bool) -> None:

@@ -75,7 +75,14 @@ def require(precision: Precision, device: str) -> None:
 @cache
 def probe(precision: str) -> str | None:
     """Tries a small step on the CPU in a child process: None if it went well, else what became of the child."""
-    command = [sys.executable, "-c", PROBE, precision]
+    outcome = trial(PROBE, precision)
+    advice = "; with ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 in the environment it may work"
+    return f"{outcome}{advice}" if outcome is not None and "signal" in outcome else outcome
+
+
+def trial(program: str, argument: str) -> str | None:
+    """Lets a child process do first what may kill it: None if it went well, else what became of it."""
+    command = [sys.executable, "-c", program, argument]
     try:
         child = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False)
     except subprocess.TimeoutExpired:
@@ -83,10 +90,7 @@ def probe(precision: str) -> str | None:
     if child.returncode == 0:
         return None
     if child.returncode < 0:
-        return (
-            f"a trial in a child process was killed by signal {-child.returncode}; "
-            "with ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 in the environment it may work"
-        )
+        return f"a trial in a child process was killed by signal {-child.returncode}"
     reason = (child.stderr.strip().splitlines() or ["no message"])[-1]
     return f"a trial in a child process failed ({reason})"
 

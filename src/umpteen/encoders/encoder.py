@@ -53,6 +53,7 @@ def checked_dropout(rate: float) -> float:
 
 NEW = -1  # in place of the row of a label that the tower was not trained with
 Read = Callable[["Encoder"], TokenTable]  # the texts at hand, as an encoder that reads texts takes them
+Change = Callable[[Any], Any]  # of a transformer
 
 
 class Reader(Protocol):
@@ -146,6 +147,10 @@ class Encoder(nn.Module):
     def readers(self) -> "list[Reader]":
         """The transformers it reads with and does not train."""
         return []
+
+    def with_transformers(self, change: Change) -> "Encoder":
+        """Reads with what `change` makes of each transformer; all else is shared, and this one stays as it is."""
+        return self
 
     def settle(self) -> None:
         """Brings the weights into the form in which they are saved: then a saved copy agrees to the bit."""

@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 from contextlib import suppress
+from copy import copy
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from umpteen.data.prepared import cache_folder, cached
 from umpteen.data.texts import Texts
 from umpteen.data.tokens import TokenTable, tokenise
 from umpteen.encoders import folder as layout
-from umpteen.encoders.encoder import Encoder, Place, Reader, encode_tokens
+from umpteen.encoders.encoder import Change, Encoder, Place, Reader, encode_tokens
 from umpteen.encoders.transformer import TransformerEncoder
 from umpteen.errors import BadInput, NotSaved
 from umpteen.files.progress import Advance
@@ -50,6 +51,7 @@ class FrozenReader:
         encoder = self.encoder
         shape = {name: value for name, value in encoder.model.config.to_dict().items() if name not in _VOLATILE}
         how = [encoder.tokenizer.fingerprint, encoder.pooling, encoder.normalise, encoder.precision, shape]
+        how += [] if encoder.runtime is None else [encoder.runtime.fingerprint]
         digest = hashlib.sha256(json.dumps(how, sort_keys=True, default=str).encode())
         for name, tensor in sorted(encoder.state_dict().items()):
             if "pooler" not in name:
@@ -191,6 +193,11 @@ class FrozenEncoder(Encoder):
         if self.hidden is not None:
             vectors = vectors + self.hidden(read)
         return self.finished(vectors)
+
+    def with_transformers(self, change: Change) -> Encoder:
+        twin = copy(self)
+        twin.reader = FrozenReader(change(self.reader.encoder))
+        return twin
 
     @property
     def readers(self) -> list[Reader]:

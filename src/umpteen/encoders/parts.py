@@ -5,6 +5,7 @@ parts' scores: each part is trained to rank by itself, and the weights may still
 """
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ from umpteen.config.settings import PARTS, PartsTower, TowerConfig
 from umpteen.data.tokens import JoinedTokens, TokenTable, segments
 from umpteen.encoders import folder as layout
 from umpteen.encoders.encoder import (
+    Change,
     Encoder,
     Leaf,
     Place,
@@ -159,6 +161,12 @@ class PartsEncoder(Encoder):
     @property
     def readers(self) -> list[Reader]:
         return list(dict.fromkeys(reader for part in self.encoders.values() for reader in part.readers))
+
+    def with_transformers(self, change: Change) -> Encoder:
+        twin = copy(self)
+        parts = {name: part.with_transformers(change) for name, part in self.encoders.items()}
+        twin._modules = {**self._modules, "parts": nn.ModuleDict(parts)}
+        return twin
 
     def save(self, folder: Path, beside: Encoder | None = None) -> None:
         for name, part in self.encoders.items():

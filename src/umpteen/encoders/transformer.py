@@ -1,7 +1,7 @@
 """Any Hugging Face encoder, pooled into one vector a text."""
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -12,11 +12,19 @@ from umpteen.data.tokens import places
 from umpteen.encoders import backbone as precisions
 from umpteen.encoders import folder as layout
 from umpteen.encoders.backbone import load_backbone, positions, quiet, train_last_layers
-from umpteen.encoders.encoder import Encoder, Place, checked_dropout
+from umpteen.encoders.encoder import Change, Encoder, Place, checked_dropout
 from umpteen.encoders.folder import TextTokenizer, locate
 from umpteen.errors import BadConfig, BadInput
 
 Pooling = Literal["mean", "first"]
+
+
+class Runtime(Protocol):
+    """Computes a transformer's last states [n, longest, h] in the place of torch."""
+
+    fingerprint: str
+
+    def __call__(self, ids: Tensor, mask: Tensor) -> Tensor: ...
 
 
 class TransformerEncoder(Encoder):
@@ -50,6 +58,7 @@ class TransformerEncoder(Encoder):
         size: int = model.config.hidden_size
         self.tokenizer = tokenizer.within(positions(model))
         self.model = model
+        self.runtime: Runtime | None = None
         self.pooling = pooling
         self.projection = None if projection is None else nn.Linear(size, projection)
         self.dimension = size if projection is None else projection
@@ -102,7 +111,6 @@ class TransformerEncoder(Encoder):
     def forward(self, ids: Tensor, offsets: Tensor) -> Tensor:
         if offsets.numel() == 1:
             return next(self.parameters()).new_zeros(0, self.dimension)
-        precisions.require(self.precision, ids.device.type)
         pieces, text = _pieces(offsets, self.tokenizer.window)
         lengths = pieces.diff()
         mask = torch.arange(max(int(lengths.max()), 1), device=ids.device) < lengths[:, None]  # [n, longest]
@@ -111,9 +119,7 @@ class TransformerEncoder(Encoder):
         # A text without tokens attends to one padding token, and its vector is zeroed below.
         attended = mask.clone()
         attended[:, 0] = True
-        with torch.autocast(ids.device.type, precisions.DTYPES[self.precision], enabled=self.precision != "float32"):
-            states = self.model(input_ids=padded, attention_mask=attended.long()).last_hidden_state  # [n, longest, h]
-        states = states.float() if self.precision != "float32" else states
+        states = (self.runtime or self._states)(padded, attended.long())  # [n, longest, h]
         if self.pooling == "first":
             vectors = states[:, 0] * mask[:, :1]
         else:
@@ -125,6 +131,16 @@ class TransformerEncoder(Encoder):
         if self.projection is not None:
             vectors = self.projection(vectors)
         return self.finished(vectors)
+
+    def _states(self, ids: Tensor, mask: Tensor) -> Tensor:
+        precisions.require(self.precision, ids.device.type)
+        with torch.autocast(ids.device.type, precisions.DTYPES[self.precision], enabled=self.precision != "float32"):
+            states: Tensor = self.model(input_ids=ids, attention_mask=mask).last_hidden_state
+        return states.float() if self.precision != "float32" else states
+
+    def with_transformers(self, change: Change) -> Encoder:
+        changed: Encoder = change(self)
+        return changed
 
     def save(self, folder: Path, beside: Encoder | None = None) -> None:
         with quiet():

@@ -26,7 +26,7 @@ from umpteen.data.texts import Texts, values_of
 from umpteen.errors import BadInput, UmpteenError
 from umpteen.model.catalogue import Encoded, LiveCatalogue, encode_new
 from umpteen.model.changes import PATIENCE, Add, Change, Example, Rename, Replaced, Retire, VersionSummary
-from umpteen.model.folder import CALIBRATION, INDEX, Stamp, read_plainly
+from umpteen.model.folder import CALIBRATION, INDEX, RUNTIME, Stamp, read_plainly
 from umpteen.model.folder import RANKER as RANKER
 from umpteen.model.folder import verify as verify
 from umpteen.model.labels import LiveLabels
@@ -105,15 +105,17 @@ class Classifier:
         self._live = LiveModel(towers, LiveCatalogue(LiveLabels(labels), vectors), **about)
 
     @classmethod
-    def load(cls, path: Path | str, *, ranker: bool = True, index: bool = True, light: bool = False) -> Self:
+    def load(
+        cls, path: Path | str, *, ranker: bool = True, index: bool = True, runtime: bool = True, light: bool = False
+    ) -> Self:
         """The classifier of a model folder, its labels as they are now; large files are hashed once after a change.
 
-        Without its ranker, if it has one, the dual encoder ranks alone; without its index it searches exactly. `light`
-        is for who has few texts and no time to load torch: a static model predicts with numpy, and its encoders are
-        read when something else needs them.
+        Without its ranker, if it has one, the dual encoder ranks alone; without its index it searches exactly; without
+        its runtime torch encodes. `light` is for who has few texts and no time to load torch: a static model predicts
+        with numpy, and its encoders are read when something else needs them.
         """
         loaded = cls.__new__(cls)
-        loaded._live = LiveModel.load(path, ranker=ranker, index=index, light=light)
+        loaded._live = LiveModel.load(path, ranker=ranker, index=index, runtime=runtime, light=light)
         return loaded
 
     @classmethod
@@ -162,6 +164,10 @@ class Classifier:
         return cls(towers, labels, encode_texts(towers.label, labels.texts, rows=rows).float())
 
     towers = _OfModel(lambda model: model.towers)
+    query_tower = _OfModel(lambda model: model.query_tower)
+    """What encodes texts that ask for labels: the towers' own, or the same computed by the model's runtime."""
+    runtime = _OfModel(lambda model: getattr(model.parts.get(RUNTIME), "about", None) if model.runtime else None)
+    """What was measured of the runtime in use; None: torch encodes."""
     labels = _OfModel(lambda model: model.labels)
     """The labels as they are now; a snapshot that later changes leave alone."""
     version = _OfModel(lambda model: model.version)
@@ -210,11 +216,12 @@ class Classifier:
 
     def _about(self) -> dict[str, str]:
         """What it is, for people."""
-        ranker, calibration, report = self.ranker, self.calibration, self.report
+        ranker, calibration, report, runtime = self.ranker, self.calibration, self.report, self.runtime
         held_out = report.metrics if report is not None else self.training.get("held_out", {})
         told = {
             "labels": f"{self.labels.count():,}" + (f", version {self.version}" if self.version else ""),
             "encoder": self.towers.describe(),
+            "runtime": "" if runtime is None else f"{runtime.get('kind')}, agreement {runtime.get('agreement')}",
             "trained on": str(self.data.get("name") or ""),
             "ranker": "" if ranker is None else f"weight {ranker.weight:g}, of it memory {ranker.votes:g}",
             "probabilities": "" if calibration is None else f"learnt from {calibration.origin['said']}",
@@ -303,7 +310,7 @@ class Classifier:
         if not 1 <= k <= count:
             raise BadInput(f"k is {k:,}, but the model has {count:,} labels; ask for 1 to {count}")
         texts, light = texts if isinstance(texts, Texts) else _checked(texts), self._live.light
-        vectors: Vectors = encode_new(self.towers.query, texts) if light is None else light.encode(texts)
+        vectors: Vectors = encode_new(self.query_tower, texts) if light is None else light.encode(texts)
         corrections = self.corrections if examples else None
         return self._answer(texts, vectors, k, excluding, corrections, trained)[-1].head(k)
 
@@ -372,7 +379,7 @@ class Classifier:
         from umpteen.model.explain import Explainer
 
         _checked([text])
-        vectors = encode_new(self.towers.query, [text])
+        vectors = encode_new(self.query_tower, [text])
         k = min(USUAL_K, self.labels.count())
         return Explainer(self._live, text, vectors, *self._answer([text], vectors, k, corrections=self.corrections))
 
@@ -416,8 +423,7 @@ class Classifier:
             calibration.save(part.folder)
             part.about = calibration.describe()
             part.labels_version, part.needs = self.version, {RANKER: self.parts.get(RANKER)}
-        ranker = self.parts.get(RANKER)
-        describe_parts(self.folder, None if ranker is None else ranker.about, part.about)
+        describe_parts(self.folder)
         self.refresh()
 
     def add_labels(self, labels: Mapping[str, str] | Iterable[tuple[str, str]], *, note: str = "") -> int:
@@ -486,7 +492,7 @@ class Classifier:
         given = [Example(*row) for row in zip(texts, *keys, strict=True)]
 
         def encode(new: list[str]) -> NDArray[np.float32]:
-            return encode_new(self.towers.query, new).float().cpu().numpy()
+            return encode_new(self.query_tower, new).float().cpu().numpy()
 
         def learn(model: LiveModel) -> int:
             return model.examples.learn(given, model.catalogue, encode, note, patience=patience, encoded=encoded)
@@ -527,7 +533,8 @@ class Classifier:
             raise self._damaged[1].with_traceback(None)
         assert self.folder is not None
         try:
-            new = LiveModel.load(self.folder.path, ranker=self._live.is_whole, index=False)
+            how = {"ranker": self._live.is_whole, "runtime": RUNTIME in self._live.follows}
+            new = LiveModel.load(self.folder.path, **how, index=False)
         except Exception as error:
             self._damaged = seen, error, monotonic() + _UNTIL_NEXT_MODEL
             raise

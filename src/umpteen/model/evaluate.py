@@ -14,8 +14,7 @@ from torch import Tensor
 from umpteen.calibration.calibration import Calibration, evaluate_calibration
 from umpteen.data.dataset import Dataset, Split
 from umpteen.data.labels import Relevance
-from umpteen.encoders.encoder import encode_texts
-from umpteen.encoders.towers import Towers
+from umpteen.encoders.encoder import Encoder, encode_texts
 from umpteen.errors import BadInput
 from umpteen.evaluation.report import USUAL, USUAL_KS, Difference, Evaluator, Report, paired_differences
 from umpteen.model.labels import TRAINED, LiveLabels
@@ -26,7 +25,7 @@ from umpteen.search.ranking import Ranking
 class Judged(Protocol):
     """What is asked of a classifier to judge it; it can so offer to judge itself."""
 
-    towers: Towers
+    query_tower: Encoder
     labels: LiveLabels
     vectors: Tensor
     hidden: NDArray[np.int64]
@@ -114,7 +113,7 @@ def evaluate_ensemble(
         )
     labels = torch.cat([classifier.vectors[_rows_as_in(first, classifier)] for classifier in classifiers], 1)
     evaluator = evaluator_of(first, dataset, split, **how)
-    queries = [encode_texts(classifier.towers.query, evaluator.split.texts) for classifier in classifiers]
+    queries = [encode_texts(classifier.query_tower, evaluator.split.texts) for classifier in classifiers]
     mean = torch.cat(queries, 1).float() / len(classifiers)
     filtered = evaluator.split.filtered.matrix
     ranking = top_k(mean, labels, max(evaluator.at), excluding=filtered, hidden=first.hidden)

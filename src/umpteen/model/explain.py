@@ -148,7 +148,7 @@ class Explainer:
         terms: list[Term] = []
         words: Shares = np.zeros(len(self._words))
         method: Method = "exact"
-        tower = self._model.towers.query
+        tower = self._model.query_tower
         if tower.ends_in_one:  # which the label's bias is multiplied by
             direction, bias = direction[:-1], float(direction[-1])
             terms.append(Term(BIAS, bias))

@@ -29,11 +29,11 @@ from umpteen.version import __version__
 FORMAT = 3
 MANIFEST, MARK = "manifest.json", "part.json"
 REPORT, RECIPE, CARD = "report.json", "recipe.toml", "README.md"
-RANKER, INDEX, CALIBRATION = "ranker", "index", "calibration"
-_REMOVED_BY = {RANKER: "umpteen rerank remove", INDEX: "umpteen index remove"}
+RANKER, INDEX, CALIBRATION, RUNTIME = "ranker", "index", "calibration", "runtime"
+_REMOVED_BY = {RANKER: "umpteen rerank remove", INDEX: "umpteen index remove", RUNTIME: "umpteen export --to torch"}
 ALWAYS_HASHED = 8 * 2**20  # bytes; larger files are hashed once after a change, else judged by size and header
 _ID = re.compile(r"[0-9a-f]{8}")
-OURS = re.compile(rf"(model|{RANKER}|{INDEX}|{CALIBRATION})-({_ID.pattern})(\.db)?")
+OURS = re.compile(rf"(model|{RANKER}|{INDEX}|{CALIBRATION}|{RUNTIME})-({_ID.pattern})(\.db)?")
 
 # What code may raise that reads files which are whole, but of a stranger's making.
 _UNREADABLE: tuple[type[Exception], ...] = (UmpteenError, OSError, ValueError, LookupError, ArithmeticError)
@@ -387,6 +387,12 @@ def listed(folder: Path, living: str | None = None) -> Files:
         for path in paths
         if living is None or not path.is_relative_to(folder / living)
     }
+
+
+def weights_of(files: Files) -> str:
+    """A digest of the encoder's arrays, as a model's files are listed: what was made of others does not hold."""
+    arrays = {name: file["sha256"] for name, file in files.items() if re.fullmatch(r"encoder/.*\.safetensors", name)}
+    return hashlib.sha256(json.dumps(arrays, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def stamp_of(path: Path | str) -> tuple[int, int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -27,16 +28,19 @@ from umpteen.model.folder import (
     RANKER,
     RECIPE,
     REPORT,
+    RUNTIME,
     ModelFolder,
     at_one_moment,
     checked_parts,
     refuse_links,
+    weights_of,
 )
 from umpteen.model.labels import ADDED, LiveLabels
 from umpteen.search.index import ExactIndex, LabelIndex, class_of, try_out
 from umpteen.search.ranking import HeadStart
 
 if TYPE_CHECKING:
+    from umpteen.encoders.encoder import Encoder
     from umpteen.encoders.towers import Towers
     from umpteen.evaluation.report import Report
     from umpteen.rerank.ranker import Ranker
@@ -101,6 +105,7 @@ class LiveModel:
         self.parts: dict[str, Part] = {}
         self.index: LabelIndex = ExactIndex(catalogue.vectors)
         self._index_version = self.version
+        self.runtime: Encoder | None = None  # the query tower as something faster than torch computes it
         self.follows = tuple(follows)  # the parts that it uses as soon as they are there and can be opened
         self.fitted_ranker = ranker
         self._current_ranker: tuple[int, Ranker] | None = None  # for which version
@@ -109,9 +114,12 @@ class LiveModel:
         self.troubles: dict[str, tuple[str, Exception, float]] = {}
 
     @classmethod
-    def load(cls, path: Path | str, *, ranker: bool = True, index: bool = True, light: bool = False) -> LiveModel:
+    def load(
+        cls, path: Path | str, *, ranker: bool = True, index: bool = True, runtime: bool = True, light: bool = False
+    ) -> LiveModel:
         """What `Classifier.load` opens."""
-        follows = [*([RANKER] if ranker else []), CALIBRATION, *([INDEX] if index else [])]
+        wanted = {RANKER: ranker, CALIBRATION: True, INDEX: index, RUNTIME: runtime}
+        follows = [name for name, is_wanted in wanted.items() if is_wanted]
 
         def read(folder: ModelFolder, connection: Connection) -> tuple[LiveModel, ModelFolder]:
             parts = {name: part for name, part in checked_parts(connection).items() if name in (*follows, RANKER)}
@@ -140,6 +148,11 @@ class LiveModel:
         """Loaded here if a light encoder stood in for them until now."""
         assert self.folder is not None
         return _towers(self.folder)
+
+    @property
+    def query_tower(self) -> Encoder:
+        """What encodes queries; labels, and whatever is trained, are torch's."""
+        return self.runtime or self.towers.query
 
     @property
     def report(self) -> Report | None:
@@ -249,10 +262,28 @@ class LiveModel:
             self._current_ranker = None
         elif name == CALIBRATION:
             self.calibration = None if where is None else Calibration.load(where)
+        elif name == RUNTIME:
+            self.runtime = None if part is None else self._runtime_of(part)
         elif part is not None or self.index.kind != ExactIndex.kind:
             self._use_index(part, try_it=try_it)
         others = {key: one for key, one in self.parts.items() if key != name}
         self.parts = others if part is None else {**others, name: part}
+
+    def _runtime_of(self, part: Part) -> Encoder | None:
+        """None where onnxruntime is not installed: the answers are the same, and only take longer."""
+        from umpteen.encoders.runtime import on_graphs
+
+        assert self.folder is not None
+        where = self.folder.part_path(part)
+        if part.about.get("weights") != weights_of(self.folder.manifest["files"]):
+            again = f"`umpteen export {self.folder.path} --to onnx` makes it again, `--to torch` removes it"
+            raise DamagedModel(f"{where}: was exported of other weights; {again}")
+        try:
+            return on_graphs(self.towers.query, where)
+        except ModuleNotFoundError as missing:
+            advice = "`pip install 'umpteen[onnx]'` is faster"
+            logging.getLogger(__name__).warning(f"{where}: {missing.name} is not installed, so torch encodes; {advice}")
+            return None
 
     def _use_index(self, part: Part | None, *, try_it: bool) -> None:
         assert self.folder is not None

@@ -106,7 +106,7 @@ def fit_ranker(
             ranker.save(part.folder)
             part.labels_version, part.about = classifier.version, ranker.describe()
             part.replaces = (CALIBRATION,)  # scores are others from now on
-        describe_parts(folder, ranker.describe())
+        describe_parts(folder)
         workspace.remove()
     return ranker, trials
 

@@ -89,7 +89,7 @@ def train_in(
         folder = None if workspace is None else workspace.folder
         start = None
         if start_from is not None:
-            trained = Classifier.load(start_from, ranker=False, index=False)
+            trained = Classifier.load(start_from, ranker=False, index=False, runtime=False)
             start = Start(str(start_from), trained.towers, list(trained.labels.keys))
             before, by = trained.data, tomllib.loads(trained.recipe or "")
             del trained

@@ -32,6 +32,7 @@ from umpteen.model.folder import (
     RANKER,
     RECIPE,
     REPORT,
+    RUNTIME,
     Files,
     ModelFolder,
     at_one_moment,
@@ -42,6 +43,7 @@ from umpteen.model.folder import (
     mark,
     refuse_links,
     remove_if_ours,
+    weights_of,
     write_hashes,
 )
 from umpteen.model.labels import LABELS, write_labels
@@ -50,19 +52,27 @@ from umpteen.search.index import BOUND
 from umpteen.search.ranking import require_finite
 from umpteen.version import __version__
 
-_RANKER_SECTION = """
+_SECTIONS = {  # of the card, for parts that are there
+    RANKER: """
 ## Ranker
 
 N-grams of a text (linear weights a label) and similar training texts (which vote for their labels) put the encoder's
 first labels in order; a score is (1 − weight) · inner product + weight · the ranker's score, of which the votes have
 the share that is told below. `Classifier.load(folder, ranker=False)` leaves it out.
-"""
-_PROBABILITIES_SECTION = """
+""",
+    CALIBRATION: """
 ## Probabilities
 
 Learnt from texts that the model was not fitted on. From the threshold of a precision on, at least that share of the
 labels given to new texts of their kind is right, with the confidence that is told below.
-"""
+""",
+    RUNTIME: """
+## Runtime
+
+Where onnxruntime is installed (`pip install 'umpteen[onnx]'`) it encodes texts, else torch does. The agreement is the
+share of texts that get the same best labels from both. `Classifier.load(folder, runtime=False)` leaves it out.
+""",
+}
 
 Standing = tuple[str, int, int]  # a model, the version of its labels, and how many lessons it has had
 
@@ -123,7 +133,7 @@ def compact(path: Path, *, drop_index: bool = False) -> Compacted:
     """The versions of a model's labels become its own files, whole or not at all: rows stay, the history ends."""
     card = path / CARD
     written = card.read_text("utf-8", errors="replace") if card.is_file() else None
-    return _rewrite(LiveModel.load(path, index=False), drop_index=drop_index, card=written)
+    return _rewrite(LiveModel.load(path, index=False, runtime=False), drop_index=drop_index, card=written)
 
 
 def _rewrite(
@@ -150,6 +160,7 @@ def _carried(live: LiveModel, parts: Mapping[str, Part], path: Path, *, drop_ind
     is_own = live.folder is not None and path == live.folder.path
     of_these_scores = parts.get(RANKER) == live.parts.get(RANKER)
     found = [parts[CALIBRATION]] if CALIBRATION in parts and of_these_scores else []
+    found += [parts[RUNTIME]] if RUNTIME in parts else []
     index = parts.get(INDEX)
     if index is not None and index.labels_version == live.version:
         found += [index] if is_own or not index.about.get(BOUND) else []
@@ -214,6 +225,7 @@ class _New:
 
     def __init__(self, live: LiveModel, told: Told, extra_files: Iterable[Path], carried: Iterable[Part]) -> None:
         self.live, self.told, self.extra_files, self.carried = live, told, extra_files, carried
+        self.parts: list[Part] = []  # as written
         self.report = None if told.report is None else Report.from_dict(told.report)
         self.identity = secrets.token_hex(4)
         self.name = f"model-{self.identity}"
@@ -268,7 +280,8 @@ class _New:
             mark(folder, "model")
             files = listed(folder)
             named()  # from here on there are folders with the names of models and parts, which nobody else may sweep
-        self._write_database(path, self._write_parts(path), files)
+        self.parts = self._write_parts(path, weights_of(files))
+        self._write_database(path, files)
         manifest = {
             "format": FORMAT,
             "umpteen": __version__,
@@ -280,10 +293,12 @@ class _New:
         sealed = {**manifest, "checksum": checksum_of(manifest)}
         write_atomically(path / MANIFEST, json.dumps(sealed, indent=2, ensure_ascii=False) + "\n")
 
-    def _write_parts(self, path: Path) -> list[Part]:
+    def _write_parts(self, path: Path, weights: str) -> list[Part]:
         parts, version, old, ranker = [], self.live.version, self.live.folder, self.live.ranker
         for part in self.carried:
             assert old is not None
+            if part.about.get("weights", weights) != weights:  # a runtime of what the encoder was
+                continue
             if old.path.resolve() != path.resolve():
                 source, part = old.part_path(part), part._replace(folder=f"{part.name}-{secrets.token_hex(4)}")
                 with atomic_folder(path / part.folder) as folder:
@@ -297,13 +312,13 @@ class _New:
                 parts.append(Part(RANKER, target, version, about, listed(folder)))
         return parts
 
-    def _write_database(self, path: Path, parts: Iterable[Part], files: Files) -> None:
+    def _write_database(self, path: Path, files: Files) -> None:
         made = hidden_sibling(path / f"{self.name}.db")  # what a kill leaves of it is told by its name
         try:
             store = Store.create(made, self.identity, self.live.version)
             with store.changing() as connection:
                 self.live.examples.copy(connection, store)
-                for part in parts:
+                for part in self.parts:
                     write_part(connection, part)
                 write_hashes(connection, hashed_now(path / self.name, files))  # the first load need not hash them again
             flush_to_disk(made)
@@ -336,27 +351,25 @@ class _New:
                 new = "".join(re.findall(line, card, re.M)[:1])
                 old = re.sub(line, new, old, count=1, flags=re.M)
             card = re.sub(r"\bmodel-[0-9a-f]{8}\b", self.name, old)
-        ranker, calibration = self.live.ranker, next((one for one in self.carried if one.name == CALIBRATION), None)
-        about = None if ranker is None else ranker.describe(), None if calibration is None else calibration.about
-        write_atomically(path / CARD, _with_parts(card, *about))
+        write_atomically(path / CARD, _with_parts(card, self.parts))
 
 
-def describe_parts(
-    folder: ModelFolder, ranker: dict[str, Any] | None = None, calibration: dict[str, Any] | None = None
-) -> None:
-    """The folder's card says of its ranker and its calibration what is told here, or nothing."""
+def describe_parts(folder: ModelFolder) -> None:
+    """The folder's card says what its parts are."""
     card = folder.path / CARD
     if card.is_file():
-        write_atomically(card, _with_parts(card.read_text("utf-8", errors="replace"), ranker, calibration))
+        with suppress(Replaced), folder.store.reading() as connection:  # else the card is another model's
+            parts = checked_parts(connection).values()
+            write_atomically(card, _with_parts(card.read_text("utf-8", errors="replace"), parts))
 
 
-def _with_parts(card: str, ranker: dict[str, Any] | None, calibration: dict[str, Any] | None) -> str:
-    """The card with its last sections saying what these are, or without those sections; the rest stays as it is."""
-    sections = {_RANKER_SECTION: ranker, _PROBABILITIES_SECTION: calibration}
-    for section in sections:
+def _with_parts(card: str, parts: Iterable[Part]) -> str:
+    """The card with its last sections saying what these are, and without others; the rest stays as it is."""
+    there = {part.name: part.about for part in parts}
+    for section in _SECTIONS.values():
         card = card.partition(section)[0].rstrip() + "\n"
-    for section, about in sections.items():
-        if about is not None:
-            lines = [f"- {name.replace('_', ' ')}: {value}" for name, value in about.items()]
+    for name, section in _SECTIONS.items():
+        if name in there:
+            lines = [f"- {key.replace('_', ' ')}: {value}" for key, value in there[name].items()]
             card = "\n".join([card + section, *lines, ""])
     return card

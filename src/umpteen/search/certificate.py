@@ -1,7 +1,7 @@
 """The recall certificate of an index, and the least effort with which it still finds what exact search finds."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -77,11 +77,16 @@ def interval(values: NDArray[np.float64], seed: int = 0) -> tuple[float, float]:
 
 def queries_per_second(index: LabelIndex, queries: Tensor, k: int, seconds: float = 1.0) -> float:
     """How many queries are answered in a second, one after the other on one thread."""
+    return a_second(lambda row: index.search(queries[row : row + 1], k), len(queries), seconds)
+
+
+def a_second(work: Callable[[int], object], count: int, seconds: float = 1.0) -> float:
+    """How often work is done in a second, for one row after the other on one thread."""
     with undivided():
-        index.search(queries[:1], k)
+        work(0)
         start, done = time.perf_counter(), 0
-        while done < len(queries) or done == 0:
-            index.search(queries[done : done + 1], k)
+        while done < count or done == 0:
+            work(done)
             done += 1
             if time.perf_counter() - start > seconds:
                 break

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from starlette.types import Receive
 
-from umpteen.encoders.towers import Towers
+from umpteen.encoders.encoder import Encoder
 from umpteen.model.classifier import Classifier
 from umpteen.model.labels import LiveLabels
 from umpteen.parallel.world import cores
@@ -73,7 +73,7 @@ class Batcher:
     """Who waits, who is being answered, and what comes next."""
 
     def __init__(self, classifier: Classifier, settings: ServiceSettings, metrics: Metrics) -> None:
-        self.measured: tuple[tuple[Towers, LabelIndex, int], int] | None = None  # how many texts of what was served
+        self.measured: tuple[tuple[Encoder, LabelIndex, int], int] | None = None  # how many texts of what was served
         self.examples = 0  # that every text is compared with
         self.waiting_texts = 0
         self.waiting_characters = 0
@@ -97,9 +97,9 @@ class Batcher:
         return ThreadPoolExecutor(1, "inference", torch.set_num_threads, (self._threads,))
 
     @property
-    def _served(self) -> tuple[Towers, LabelIndex, int]:
+    def _served(self) -> tuple[Encoder, LabelIndex, int]:
         """What answers, and how many examples, to a power of 2: with others, texts may take another time."""
-        return self._classifier.towers, self._classifier.index, max(self.examples, FEW_EXAMPLES).bit_length()
+        return self._classifier.query_tower, self._classifier.index, max(self.examples, FEW_EXAMPLES).bit_length()
 
     @property
     def is_measured(self) -> bool:

@@ -60,6 +60,7 @@ def add_about(app: FastAPI, service: Service) -> None:
             labels=classifier.labels.count(),
             dimension=classifier.towers.dimension,
             encoder=classifier.towers.describe(),
+            runtime=classifier.runtime,
             version=classifier.version,
             calibrated=classifier.calibration is not None,
             ranker=classifier.has_ranker,

@@ -192,6 +192,7 @@ class ModelAbout(BaseModel):
     labels: int
     dimension: int
     encoder: str
+    runtime: dict[str, Any] | None = Field(description="What was measured of what encodes, if that is not torch.")
     version: int
     calibrated: bool
     ranker: bool
