@@ -24,7 +24,17 @@ from test_docs import ROOT, SHELL, blocks_of
 from umpteen.config.recipes import resolve
 from umpteen.data.dataset import open_dataset, write_native
 
-PAGES = ["calibrate", "predict", "explain", "manage-labels", "choose-an-index", "learn", "serve", "trackers"]
+PAGES = [
+    "calibrate",
+    "predict",
+    "predict-on-a-cluster",
+    "explain",
+    "manage-labels",
+    "choose-an-index",
+    "learn",
+    "serve",
+    "trackers",
+]
 ELSEWHERE = re.compile(r"umpteen demo|umpteen index build .*--uri http|python -m benchmarks")  # long, or on a cluster
 
 
