@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 CODE := src lab benchmarks tests scripts
 
-.PHONY: demo test browser-test tracker-test deploy-test check docs format clean
+.PHONY: demo test browser-test tracker-test cluster-test deploy-test check docs format clean
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -25,6 +25,16 @@ browser-test: .venv/installed
 tracker-test: .venv/installed
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[mlflow,wandb]'
 	UMPTEEN_TRACKER_TESTS=required $(BIN)/python -m pytest tests/training/test_trackers.py
+
+# Ray and Spark in an environment of their own on top of .venv, where they want other releases than we do. Needs Java (Debian:
+# apt-get install default-jre-headless).
+CLUSTER := build/cluster
+cluster-test: .venv/installed
+	$(PYTHON) -m venv $(CLUSTER)
+	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+		> "$$($(CLUSTER)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/umpteen.pth"
+	$(CLUSTER)/bin/pip install --quiet 'ray[data]' pyspark pandas pyarrow
+	UMPTEEN_CLUSTER_TESTS=required $(CLUSTER)/bin/python -m pytest tests/model/test_clusters.py
 
 # Needs nginx and systemd-analyze (Debian: apt-get install nginx systemd); makes what deploy/Dockerfile makes, some minutes.
 deploy-test: .venv/installed

@@ -69,13 +69,13 @@ def promises(texts: int, times: int, confidence: float, as_json: bool) -> None:
 @click.option("--texts", default=1_000_000, show_default=True, help="That are remembered.")
 @click.option("--dimension", default=512, show_default=True)
 @click.option("--repeats", default=3, show_default=True, help="Alternating turns; the least counts.")
-@click.option("--kind", help="A FAISS index beside them, for instance faiss-ivfpq.")
+@click.option("--index", is_flag=True, help="The index of a large memory beside them.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def memory(texts: int, dimension: int, repeats: int, kind: str | None, as_json: bool) -> None:
+def memory(texts: int, dimension: int, repeats: int, index: bool, as_json: bool) -> None:
     """Neighbours among many remembered texts, by halves mapped from the folder and by a copy in float32."""
     from benchmarks.memory import run
 
-    _print(run(texts=texts, dimension=dimension, repeats=repeats, kind=kind), as_json)
+    _print(run(texts=texts, dimension=dimension, repeats=repeats, index=index), as_json)
 
 
 @benchmarks.command()

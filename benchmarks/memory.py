@@ -1,4 +1,4 @@
-"""Neighbours among many remembered texts: halves mapped from the folder, beside a copy of them in float32.
+"""Neighbours among many remembered texts: halves mapped from the folder, a copy of them in float32, an index.
 
 Made-up vectors of length 1 around random centres. Each side has a process of its own; seconds are the processor's, on
 one thread, the least of some turns.
@@ -18,14 +18,12 @@ from torch.nn.functional import normalize
 
 from benchmarks.sides import Measure, Side
 from umpteen.rerank.memory import Memory
-from umpteen.search.certificate import recalls, tune
+from umpteen.search.certificate import recalls
 from umpteen.search.exact import top_k
-from umpteen.search.faiss import FaissIndex
-from umpteen.search.index import Effort, LiveVectors, exact_search
+from umpteen.search.index import LiveVectors, exact_search
 from umpteen.search.ranking import Ranking
 
 NEIGHBOURS, MANY, FEW, AT_A_TIME, A_CENTRE = 20, 100, 25, 50_000, 50
-RECALL = 0.95
 
 
 def write(folder: Path, texts: int, dimension: int) -> None:
@@ -51,15 +49,14 @@ def copied(folder: Path) -> Measure:
     return _measuring(memory, lambda queries: top_k(queries, vectors, NEIGHBOURS))
 
 
-def indexed(folder: Path, kind: str) -> Measure:
-    """A FAISS index that finds 95 % of the neighbours; how long it took to build is told with every turn."""
+def indexed(folder: Path) -> Measure:
+    """The index that a large memory has; how long it took to build is told with every turn."""
     torch.set_num_threads(1)
-    memory = Memory.load(folder, 1)
     begun = time.process_time()
-    index = FaissIndex.over(kind, LiveVectors(memory.vectors), Effort(1, 1, 1))
-    tune(index, _queries(memory, 2 * MANY, seed=2), NEIGHBOURS, RECALL)
+    memory = Memory.load(folder, 1).with_index(NEIGHBOURS)
     took = time.process_time() - begun
-    measure = _measuring(memory, lambda queries: index.search(queries, NEIGHBOURS))
+    assert memory.index is not None, "FAISS is not installed, or finds too few"
+    measure = _measuring(memory, lambda queries: memory.nearest(queries, NEIGHBOURS))
     return lambda: {**measure(), "build_seconds": took}
 
 
@@ -89,22 +86,22 @@ def _measuring(memory: Memory, search: Callable[[torch.Tensor], Ranking]) -> Mea
     return measure
 
 
-def run(*, texts: int, dimension: int, repeats: int, kind: str | None = None) -> dict[str, Any]:
+def run(*, texts: int, dimension: int, repeats: int, index: bool = False) -> dict[str, Any]:
     """Milliseconds of the processor for one query and for many, megabytes that are the process's own, and the share of
-    the neighbours found; with a kind of FAISS index, of one, too."""
+    the neighbours found."""
     outcome: dict[str, Any] = {"texts": texts, "dimension": dimension, "many": MANY}
     with TemporaryDirectory() as made:
         write(Path(made), texts, dimension)
         with ExitStack() as running:
             sides = {"mapped_halves": Side(mapped, Path(made)), "copy_in_float32": Side(copied, Path(made))}
-            sides |= {kind: Side(indexed, Path(made), kind)} if kind else {}
+            sides |= {"index": Side(indexed, Path(made))} if index else {}
             for side in sides.values():
                 running.enter_context(side)
             turns = [{name: side.measure() for name, side in sides.items()} for _ in range(repeats)]
     for name in sides:
         found = [turn[name] for turn in turns]
         outcome[name] = {
-            "ms_for_one": round(min(one["one"] for one in found), 1),
+            "ms_for_one": round(min(one["one"] for one in found), 2),
             "ms_for_many": round(min(one["many"] for one in found), 1),
             "own_megabytes": round(max(one["megabytes"] for one in found)),
             "neighbours_found": round(min(one["same"] for one in found), 3),

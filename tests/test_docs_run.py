@@ -28,7 +28,17 @@ from umpteen.encoders.frozen import FrozenEncoder
 from umpteen.encoders.towers import Towers
 from umpteen.model.classifier import Classifier
 
-PAGES = ["calibrate", "predict", "explain", "manage-labels", "choose-an-index", "learn", "serve", "trackers"]
+PAGES = [
+    "calibrate",
+    "predict",
+    "predict-on-a-cluster",
+    "explain",
+    "manage-labels",
+    "choose-an-index",
+    "learn",
+    "serve",
+    "trackers",
+]
 # Long, on a cluster, or of the network.
 ELSEWHERE = re.compile(
     r"umpteen demo|umpteen train wordnet-nouns-mixed|umpteen index build .*--uri http|python -m benchmarks|pip install"

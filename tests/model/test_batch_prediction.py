@@ -17,7 +17,16 @@ import pytest
 import umpteen.model.batch
 from miniature import command, listing, refused, trained
 from umpteen.errors import BadFile, BadInput, InUse, NotSaved, Stopped
-from umpteen.model.batch import State, Wanted, bad_rows_of, folder_of, predict_file
+from umpteen.model.batch import (
+    State,
+    Wanted,
+    bad_rows_of,
+    folder_of,
+    merge_shards,
+    predict_file,
+    record_of,
+    shard_of,
+)
 from umpteen.model.classifier import Classifier
 
 WORDS = ["law", "fish", "tax", "trade", "food", "library", "book", "network", "dog", "tree"]
@@ -242,7 +251,7 @@ def test_blank_lines_at_the_end_are_no_reason_to_begin_again(
     source, output = write(tmp_path / name), tmp_path / "out.jsonl"
     source.write_bytes(source.read_bytes() + b"\n  \n\n" if name == "t.jsonl" else source.read_bytes() + b"\r\n\r\n")
 
-    def dying(work: Any) -> None:
+    def dying(*_: object) -> None:
         raise Killed
 
     with monkeypatch.context() as patch:
@@ -415,6 +424,7 @@ def test_options_that_go_together_are_asked_for_together(home: Path, tmp_path: P
         ("--output", tmp_path / "out.jsonl"),
         ("--input", source, "--output", tmp_path / "out.jsonl", "a text"),
         ("a text", "--resume"),
+        ("a text", "--shard", "1/2"),
         ("a text", "--id-field", "id"),
     ):
         outcome = command("predict", model, *arguments)
@@ -536,3 +546,110 @@ def test_progress_counts_bytes_of_the_input_to_its_end(classifier: Classifier, t
         seen.clear()
         predict_file(classifier, source, tmp_path / f"{name}.jsonl", Wanted(), progress=told)
         assert len(seen) == 5 and seen == sorted(seen) and seen[-1] == (source.stat().st_size,) * 2
+
+
+def in_shards(classifier: Classifier, source: Path, output: Path, count: int, wanted: Wanted) -> list[State]:
+    """Every machine's part, the last machine first."""
+    done = []
+    for number in range(count, 0, -1):
+        shard = number, count
+        done.append(predict_file(classifier, source, shard_of(output, shard), wanted, shard=shard))
+    return [state for state in done[::-1] if state is not None]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+@pytest.mark.parametrize(
+    ("name", "form"), [("t.jsonl", "jsonl"), ("t.csv", "csv"), ("t.txt", "csv"), ("t.tsv.gz", "csv")]
+)
+def test_merged_shards_are_the_output_of_one_machine_to_the_byte(
+    name: str, form: str, count: int, classifier: Classifier, tmp_path: Path
+) -> None:
+    source, wanted = write(tmp_path / name, [" ", *TEXTS[:9], "\t", *TEXTS[9:]]), Wanted(skip_bad=True)
+    whole, merged = tmp_path / f"whole.{form}", tmp_path / f"merged.{form}"
+    alone = predict_file(classifier, source, whole, wanted)
+    states = in_shards(classifier, source, merged, count, wanted)
+    assert len(states) == count and sum(state.texts for state in states) == 23
+    assert name.endswith("gz") or count == 7 or all(state.texts for state in states)
+    done = merge_shards(merged)
+    assert isinstance(alone, State) and (done.texts, done.labels, done.bad) == (23, alone.labels, 2)
+    assert merged.read_bytes() == whole.read_bytes()
+    assert bad_rows_of(merged).read_bytes() == bad_rows_of(whole).read_bytes()
+
+
+def test_a_shard_reads_nothing_behind_its_last_chunk(classifier: Classifier, tmp_path: Path) -> None:
+    source, output = write(tmp_path / "t.jsonl"), tmp_path / "out.jsonl"
+    lines = source.read_bytes().splitlines(keepends=True)
+    source.write_bytes(b"".join([*lines[:-1], b"{" + b"x" * (len(lines[-1]) - 2) + b"\n"]))  # of the same size
+    first, last = (1, 2), (2, 2)
+    done = predict_file(classifier, source, shard_of(output, first), Wanted(), shard=first)
+    assert isinstance(done, State) and done.texts == 15
+    with pytest.raises(BadFile, match=r"t\.jsonl, line 23: is no valid JSON"):
+        predict_file(classifier, source, shard_of(output, last), Wanted(), shard=last)
+
+
+def test_a_killed_shard_is_gone_on_with(
+    home: Path, classifier: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, output, whole = write(tmp_path / "t.jsonl"), tmp_path / "out.jsonl", tmp_path / "whole.jsonl"
+    predict_file(classifier, source, whole, Wanted())
+    with monkeypatch.context() as patch:
+        kill_at(2, patch, within=False)
+        with pytest.raises(Killed):
+            predict_file(classifier, source, shard_of(output, (2, 2)), Wanted(), shard=(2, 2))
+    assert folder_of(shard_of(output, (2, 2))).is_dir() and not record_of(shard_of(output, (2, 2))).exists()
+    for number in (1, 2, 2):
+        arguments = ("--input", source, "--output", output, "--shard", f"{number}/2", "--resume")
+        outcome = command("predict", home / "model", *arguments)
+        assert outcome.code == 0 and f"out-0000{number}-of-00002.jsonl" in outcome.out, outcome.err
+    assert "is complete" in outcome.out
+    outcome = command("merge", output)
+    assert outcome.code == 0 and "115 labels for 23 texts" in outcome.out, outcome.err
+    assert output.read_bytes() == whole.read_bytes()
+    refused(command("merge", output), "exists already")
+    assert json.loads(command("merge", output, "--overwrite", "--json").out)["texts"] == 23
+
+
+def test_a_missing_or_foreign_shard_is_named_and_nothing_is_merged(classifier: Classifier, tmp_path: Path) -> None:
+    source, output = write(tmp_path / "t.jsonl"), tmp_path / "out.jsonl"
+
+    def merging_says(problem: str) -> None:
+        refused(command("merge", output), problem)
+        assert not output.exists()
+
+    merging_says("no shard lies beside it")
+    in_shards(classifier, source, output, 3, Wanted())
+    second = shard_of(output, (2, 3))
+    kept = second.read_bytes(), record_of(second).read_bytes()
+
+    second.write_bytes(kept[0][:-2])
+    merging_says("shard 2 of 3 has changed since it was made; copy it again")
+    second.unlink()
+    merging_says("shard 2 of 3 is missing or damaged")
+    second.write_bytes(kept[0])
+    record_of(second).unlink()
+    merging_says("--shard 2/3")
+
+    def made_again(wanted: Wanted, by: Classifier = classifier) -> None:
+        predict_file(by, source, second, wanted, shard=(2, 3), overwrite=True)
+
+    made_again(Wanted(k=4))
+    merging_says("shard 2 of 3 was made with k = 4, shard 1 with None")
+    other = Classifier(classifier.towers, classifier.labels.catalogue(), classifier.vectors)
+    made_again(Wanted(), by=other)
+    merging_says("shard 2 of 3 was made with model = None, shard 1 with '")
+    write(source, ["something else", *TEXTS[1:]])
+    made_again(Wanted())
+    merging_says("shard 2 of 3 is of another input")
+    write(source)
+    made_again(Wanted())
+    shutil.copy(second, shard_of(output, (2, 4)))
+    merging_says("shards of 3 and of 4 lie beside it")
+    shard_of(output, (2, 4)).unlink()
+    assert merge_shards(output).texts == 23
+
+
+@pytest.mark.parametrize("shard", ["0/2", "3/2", "2", "a/b", "1/2/3", "-1/2"])
+def test_a_shard_that_is_none_is_refused(shard: str, home: Path, tmp_path: Path) -> None:
+    files = ("--input", write(tmp_path / "t.txt"), "--output", tmp_path / "out.jsonl")
+    outcome = command("predict", home / "model", *files, f"--shard={shard}")
+    assert outcome.code == 2 and "for instance 2/5" in outcome.err

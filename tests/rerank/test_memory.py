@@ -1,5 +1,7 @@
-"""Training texts that vote: against plain loops, through a folder, and without the text that asks."""
+"""Training texts that vote: against plain loops, through a folder, by an index, and without the text that asks."""
 
+import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,8 +12,10 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from umpteen.data.texts import Texts
-from umpteen.errors import BadInput
-from umpteen.rerank.memory import Memory
+from umpteen.errors import BadInput, DamagedModel
+from umpteen.rerank.memory import INDEX_FILE, Memory
+from umpteen.search.certificate import recalls
+from umpteen.search.index import Effort
 from umpteen.search.ranking import NO_LABEL, values_at
 
 TEXTS, LABELS, QUERIES = 23, 9, 7
@@ -96,3 +100,74 @@ def test_values_are_found_where_they_are_stored() -> None:
     rows = np.array([[2, 0, NO_LABEL], [0, 1, 2]], dtype=np.int32)
     np.testing.assert_array_equal(values_at(matrix, rows), [[3, 0, 0], [4, 0, 0]])
     assert not values_at(csr_array((2, 3), dtype=np.float32), rows).any()
+
+
+@pytest.fixture(scope="module")
+def large() -> Memory:
+    """Enough texts for an index of several lists, around some centres."""
+    numbers = torch.Generator().manual_seed(3)
+    vectors = torch.nn.functional.normalize(
+        torch.randn(40, 16, generator=numbers).repeat(20, 1) + 0.7 * torch.randn(800, 16, generator=numbers)
+    )
+    labels = csr_array(
+        (np.ones(800, np.float32), np.arange(800, dtype=np.int32) % LABELS, np.arange(801)), (800, LABELS)
+    )
+    return Memory.of(vectors, labels).with_index(5)
+
+
+def without_index(memory: Memory) -> Memory:
+    return replace(memory, index=None)
+
+
+def test_an_index_that_looks_at_all_texts_finds_what_exact_search_finds(large: Memory, tmp_path: Path) -> None:
+    assert large.index is not None
+    large.save(tmp_path)
+    every = Memory.load(tmp_path, LABELS)
+    assert every.index is not None
+    every.index.effort = Effort(5, 10**6, 800)
+    queries, rows = large.vectors[:70].astype(np.float32) + 0.1, np.tile(np.arange(LABELS, dtype=np.int32), (70, 1))
+    exact, found = without_index(large).nearest(queries, 5), every.nearest(queries, 5)
+    np.testing.assert_array_equal(found.rows, exact.rows)
+    np.testing.assert_allclose(found.scores, exact.scores, atol=1e-5)
+    np.testing.assert_allclose(every.votes(found, rows, 0.2), large.votes(exact, rows, 0.2), atol=1e-5)
+
+
+def test_what_an_index_finds_is_measured_and_stored_with_it(large: Memory, tmp_path: Path) -> None:
+    assert large.measured is not None and large.measured["neighbours"] == 5
+    low, high = large.measured["recall_interval"]
+    assert 0.95 < low <= large.measured["recall"] <= high <= 1
+    large.save(tmp_path)
+    opened = Memory.load(tmp_path, LABELS)
+    assert opened.measured == large.measured and opened.index is not None
+    queries = large.vectors.astype(np.float32)
+    np.testing.assert_array_equal(opened.nearest(queries, 5).rows, large.nearest(queries, 5).rows)
+    assert recalls(opened.nearest(queries, 5), without_index(large).nearest(queries, 5)).mean() > 0.95
+    wider = opened.with_labels(LABELS + 1)
+    np.testing.assert_array_equal(wider.nearest(queries, 5).rows, large.nearest(queries, 5).rows)
+
+
+def test_texts_that_are_left_out_are_left_out_of_an_exact_search(large: Memory) -> None:
+    own = csr_array((np.ones(800), np.arange(800), np.arange(801)), shape=(800, 800))
+    queries = large.vectors.astype(np.float32)
+    exact = without_index(large).nearest(queries, 5, own)
+    np.testing.assert_array_equal(large.nearest(queries, 5, own).rows, exact.rows)
+
+
+def test_without_faiss_exact_search_stands_in(large: Memory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    large.save(tmp_path)
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    for memory in (Memory.load(tmp_path, LABELS), without_index(large).with_index(5)):
+        assert memory.index is None
+        queries = large.vectors[:9].astype(np.float32)
+        np.testing.assert_array_equal(memory.nearest(queries, 5).rows, without_index(large).nearest(queries, 5).rows)
+
+
+def test_an_index_that_is_cut_or_says_nothing_of_itself_is_refused(large: Memory, tmp_path: Path) -> None:
+    large.save(tmp_path)
+    (tmp_path / INDEX_FILE).write_text("{}")
+    with pytest.raises(LookupError):  # which the ranker around it tells of
+        Memory.load(tmp_path, LABELS)
+    large.save(tmp_path)
+    os.truncate(tmp_path / "index.faiss", 1000)
+    with pytest.raises(DamagedModel, match=r"index\.faiss"):
+        Memory.load(tmp_path, LABELS)

@@ -21,6 +21,7 @@ from umpteen.rerank import fit as fitting
 from umpteen.rerank.features import RankerSettings
 from umpteen.rerank.memory import Memory
 from umpteen.rerank.ranker import Ranker
+from umpteen.search.index import Effort
 from umpteen.search.ranking import Ranking
 
 SETTINGS = RankerSettings(candidates=7)
@@ -272,6 +273,30 @@ def test_a_memory_of_other_vectors_is_refused_by_name(home: Path) -> None:
     assert fitted.memory is not None
     with pytest.raises(DamagedModel, match="rerank fit"):
         fitted.memory.require(3)
+
+
+def test_a_large_memory_has_an_index_that_all_answers_use(home: Path) -> None:
+    settings = RankerSettings(candidates=10, sparse=False, neighbours=5, index_from=20)
+    fit_ranker(home / "model", data_of(home), settings, weight=0.9)
+    loaded = Classifier.load(home / "model")
+    assert loaded.ranker is not None and loaded.ranker.memory is not None and loaded.ranker.memory.index is not None
+    assert loaded.ranker.describe()["neighbours_found"] >= 0.95
+    assert "neighbours found: " in (home / "model" / "README.md").read_text()
+    loaded.ranker.memory.index.effort = Effort(5, 1, 60)  # all texts
+    exact = replace(loaded.ranker, memory=replace(loaded.ranker.memory, index=None))
+    dense, vectors = Classifier.load(home / "model", ranker=False).rank(TEXTS, 10), loaded.towers.query.encode(TEXTS)
+    found, expected = loaded.rank(TEXTS, 10), exact.rerank(TEXTS, vectors, dense)
+    np.testing.assert_array_equal(found.rows, expected.rows)
+    np.testing.assert_allclose(found.scores, expected.scores, atol=1e-5)
+    last = KEYS[int(found.rows[0, -1])]
+    loaded.learn([TEXTS[0]], [[last]])
+    assert loaded.predict(TEXTS[:1], k=1)[0][0].key == last  # at once
+    loaded.save(home / "again")
+    again = Classifier.load(home / "again", light=True)
+    assert again.ranker is not None and again.ranker.memory is not None and again.ranker.memory.index is not None
+    assert verify(home / "again") == [] and again.predict(TEXTS[:1], k=1)[0][0].key == last
+    flip_a_byte(part_of(home / "model", "ranker") / "index.faiss")
+    assert "index.faiss" in verify(home / "model")[0]
 
 
 @pytest.mark.parametrize("left_out", ["sparse", "memory"])

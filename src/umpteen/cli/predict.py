@@ -1,4 +1,4 @@
-"""`umpteen predict` and `umpteen serve`: labels for texts here, in a file of any length, or over HTTP and on a page."""
+"""`umpteen predict`, `merge` and `serve`: labels for texts here, in files of any length, or over HTTP and on a page."""
 
 import os
 import sys
@@ -10,14 +10,24 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from umpteen.cli.main import MODEL, NO_RANKER, PATH, F, Watch, cli, option, say, say_json, tell
+from umpteen.cli.main import JSON, MODEL, NO_RANKER, PATH, F, Watch, cli, option, say, say_json, tell
 from umpteen.errors import BadInput
 from umpteen.service.settings import Limits, ServiceSettings, read_token
 
 if TYPE_CHECKING:
+    from umpteen.model.batch import State
     from umpteen.model.explain import Explanation
 
 _SHOWN, _SHOWN_TEXTS, _SHOWN_CHARACTERS = 6, 3, 80  # words and n-grams, training texts, and of each of these
+
+
+def _shard(context: click.Context, parameter: click.Parameter, given: str | None) -> tuple[int, int] | None:
+    if given is None:
+        return None
+    number, _, count = given.partition("/")
+    if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+        raise click.BadParameter(f"{given!r} is not a machine's number and how many there are, for instance 2/5")
+    return int(number), int(count)
 
 
 @cli.command()
@@ -35,6 +45,7 @@ _SHOWN, _SHOWN_TEXTS, _SHOWN_CHARACTERS = 6, 3, 80  # words and n-grams, trainin
 @option("--field", default="text", help="With --input: where a row has its text.")
 @click.option("--id-field", help="With --input: a field to name answers by.  [default: the line's number]")
 @click.option("--skip-bad", is_flag=True, help="With --input: list rows without a text in OUTPUT.bad.jsonl and go on.")
+@click.option("--shard", callback=_shard, metavar="I/N", help="With --input: part I of N; umpteen merge joins them.")
 @click.option("--resume", is_flag=True, help="With --input: go on after a kill; starts where there is nothing.")
 @click.option("--overwrite", is_flag=True, help="With --input: replace OUTPUT at the end; discard unfinished work.")
 def predict(
@@ -45,6 +56,7 @@ def predict(
     as_json: bool,
     source: Path | None,
     output: Path | None,
+    shard: tuple[int, int] | None,
     resume: bool,
     overwrite: bool,
     **asked: Any,
@@ -56,11 +68,11 @@ def predict(
     if explain and source is not None:
         raise click.UsageError("--explain goes with TEXT, or lines of stdin")
     if source is not None and output is not None and not texts:
-        _answer_file(model, source, output, asked, no_ranker, as_json, resume=resume, overwrite=overwrite)
+        _answer_file(model, source, output, asked, no_ranker, as_json, shard=shard, resume=resume, overwrite=overwrite)
     elif source is not None or output is not None:
         raise click.UsageError("--input and --output go together, and without TEXT")
-    elif asked["id_field"] or asked["skip_bad"] or resume or overwrite:
-        raise click.UsageError("--id-field, --skip-bad, --resume and --overwrite go with --input and --output")
+    elif asked["id_field"] or asked["skip_bad"] or shard or resume or overwrite:
+        raise click.UsageError("--id-field, --skip-bad, --shard, --resume and --overwrite go with --input and --output")
     else:
         _answer(model, _given_texts(texts), asked, no_ranker, as_json, explain)
 
@@ -122,15 +134,22 @@ def _say_why(why: "Explanation") -> None:
 
 
 def _answer_file(
-    model: Path, source: Path, output: Path, asked: dict[str, Any], no_ranker: bool, as_json: bool, **how: bool
+    model: Path, source: Path, output: Path, asked: dict[str, Any], no_ranker: bool, as_json: bool, **how: Any
 ) -> None:
-    from umpteen.model.batch import Wanted, bad_rows_of, predict_file
+    from umpteen.model.batch import Wanted, predict_file, shard_of
     from umpteen.model.classifier import Classifier
 
+    output = shard_of(output, how["shard"]) if how["shard"] else output
     with Watch(quiet=as_json) as watch:
         classifier = Classifier.load(model, ranker=not no_ranker)
         progress = partial(watch, "predicting (bytes)")
         done = predict_file(classifier, source, output, Wanted(**asked), **how, progress=progress)
+    _tell_done(output, done, as_json)
+
+
+def _tell_done(output: Path, done: "State | None", as_json: bool) -> None:
+    from umpteen.model.batch import bad_rows_of
+
     answer = {"output": str(output), "complete": True}
     if done is None:
         tell(as_json, answer, f"{output} is complete; nothing is left to predict")
@@ -138,6 +157,21 @@ def _answer_file(
         skipped = f"; {done.bad:,} bad rows are listed in {bad_rows_of(output)}" if done.bad else ""
         answer |= {"texts": done.texts, "labels": done.labels, "bad_rows": done.bad}
         tell(as_json, answer, f"{output}: {done.labels:,} labels for {done.texts:,} texts{skipped}")
+
+
+@cli.command()
+@click.argument("output", type=PATH)
+@click.option("--overwrite", is_flag=True, help="Replace OUTPUT if it is there.")
+@JSON
+def merge(output: Path, overwrite: bool, as_json: bool) -> None:
+    """Put together what `umpteen predict --output OUTPUT --shard I/N` wrote, from 1/N to N/N.
+
+    OUTPUT is then what one machine would have written. A shard that is missing, damaged, or of another model, other
+    settings or another input is named, and nothing is written.
+    """
+    from umpteen.model.batch import merge_shards
+
+    _tell_done(output, merge_shards(output, overwrite=overwrite), as_json)
 
 
 TOKEN = "UMPTEEN_TOKEN"

@@ -2,12 +2,18 @@
 
 While it goes on, OUTPUT.predicting holds the chunks that are done, each a file that is whole or not there and says how
 far it is; the output is put together of them at the end. A kill costs the chunk that was being worked on.
+
+Several machines share a file out by its chunks: each answers those that begin in its part of the file's bytes, and
+OUTPUT.shard.json says from where to where it read. Shards that meet there make up the whole output.
 """
 
 import csv
+import hashlib
 import io
 import itertools
 import json
+import re
+import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -16,15 +22,16 @@ from typing import Any
 
 from umpteen.data.formats.reading import BadRow, InputRows, Row
 from umpteen.errors import BadFile, BadInput, NotSaved, Stopped, UmpteenError
-from umpteen.files.storage import Workspace, atomic_file, open_workspace, write_atomically
+from umpteen.files.storage import Workspace, atomic_file, open_workspace, sha256_of, write_atomically
 from umpteen.model.classifier import LIMITS, Classifier, Prediction, answer
 
 BEGUN = "begun.json"
-FORMAT = 5  # of the unfinished work
+FORMAT = 6  # of the unfinished work
 TEXTS_AT_A_TIME = 4096
 CHARACTERS_AT_A_TIME = 2**24  # a chunk of long texts has fewer of them
 
 Progress = Callable[[int, int, str], None]
+Shard = tuple[int, int]  # which of how many, from 1 on
 
 
 @dataclass(frozen=True)
@@ -45,14 +52,16 @@ class State:
     """How far it is."""
 
     chunks: int = 0
-    rows: int = 0  # of the input, good or bad
+    rows: int = 0  # of the input up to here, good or bad
     texts: int = 0
     labels: int = 0  # given
     digest: str = ""  # of the input's lines up to here
+    rows_before: int = 0  # which other shards answer
+    digest_before: str = ""
 
     @property
     def bad(self) -> int:
-        return self.rows - self.texts
+        return self.rows - self.rows_before - self.texts
 
 
 def folder_of(output: Path) -> Path:
@@ -62,6 +71,16 @@ def folder_of(output: Path) -> Path:
 
 def bad_rows_of(output: Path) -> Path:
     return Path(f"{output}.bad.jsonl")
+
+
+def record_of(output: Path) -> Path:
+    """Where a shard's output has what merging needs to know of it."""
+    return Path(f"{output}.shard.json")
+
+
+def shard_of(output: Path, shard: Shard) -> Path:
+    """Where a shard of an output is written."""
+    return output.parent / "{}-{:05}-of-{:05}{}".format(output.stem, *shard, output.suffix)
 
 
 def _there(output: Path) -> Path | None:
@@ -75,6 +94,7 @@ def predict_file(
     output: Path,
     wanted: Wanted,
     *,
+    shard: Shard | None = None,
     resume: bool = False,
     overwrite: bool = False,
     progress: Progress | None = None,
@@ -82,7 +102,7 @@ def predict_file(
     """Writes the labels of every text of `source` to `output` (.jsonl or .csv) and returns what was done.
 
     `resume` goes on after a kill, and the output is then the same as without one. None if `resume` finds nothing left
-    to do. Progress counts bytes of the input.
+    to do. Of a `shard`, `output` is where `shard_of` puts it. Progress counts bytes of the input.
     """
     if output.suffix not in (".jsonl", ".csv"):
         raise BadInput(f"--output {output}: end it in .jsonl for lines of JSON, or .csv for a table")
@@ -100,20 +120,23 @@ def predict_file(
         if work is None:
             return None
         try:
-            _answer_all(classifier, rows, work, wanted, progress)
-            work.finish()
+            _answer_all(classifier, rows, work, wanted, shard or (1, 1), progress)
+            work.finish(shard)
         except KeyboardInterrupt:
             message = f"stopped; {work.state.texts:,} texts are done, and the same command with --resume goes on"
             raise Stopped(message, signal=2) from None
         except UmpteenError:
-            if work.state.rows == 0:  # nothing is done that could be in the way of the corrected command
+            if work.state.chunks == 0:  # nothing is done that could be in the way of the corrected command
                 work.workspace.remove()
             raise
         return work.state
 
 
-def _answer_all(classifier: Classifier, rows: InputRows, work: "Work", wanted: Wanted, told: Progress | None) -> None:
-    unread, done = iter(rows), work.state
+def _answer_all(
+    classifier: Classifier, rows: InputRows, work: "Work", wanted: Wanted, shard: Shard, told: Progress | None
+) -> None:
+    unread, done, (number, count) = iter(rows), work.state, shard
+    first, end = (-(-rows.size * edge // count) for edge in (number - 1, number))  # where its chunks begin
     limits = {name: getattr(wanted, name) for name in LIMITS}
     passed = sum(1 for _ in itertools.islice(unread, done.rows))  # answered before a kill
     if done.rows and (passed < done.rows or rows.digest != done.digest):
@@ -121,7 +144,12 @@ def _answer_all(classifier: Classifier, rows: InputRows, work: "Work", wanted: W
             f"{rows.path} has changed: its first {done.rows:,} rows are not those that were answered; "
             "--overwrite begins anew"
         )
-    for chunk in _chunks(unread):
+    chunks = _chunks(unread)
+    while rows.position < first and (others := next(chunks, None)):
+        passed += len(others)
+    if done.chunks == 0:
+        work.state = done = State(0, passed, 0, 0, rows.digest, passed, rows.digest)
+    while (number == count or rows.position < end) and (chunk := next(chunks, None)):
         good = [row for row in chunk if isinstance(row, Row)]
         bad = [row for row in chunk if isinstance(row, BadRow)]
         if bad and not wanted.skip_bad:
@@ -132,10 +160,10 @@ def _answer_all(classifier: Classifier, rows: InputRows, work: "Work", wanted: W
         is_table = work.output.suffix == ".csv"
         written = _table(names, answers, header=done.texts == 0) if is_table else _lines(map(answer, names, answers))
         counts = done.rows + len(chunk), done.texts + len(good), done.labels + sum(map(len, answers))
-        done = State(done.chunks + 1, *counts, rows.digest)
+        done = State(done.chunks + 1, *counts, rows.digest, done.rows_before, done.digest_before)
         work.append(done, {"answers": written, "bad": _lines(row._asdict() for row in bad)})
         if told is not None:
-            told(rows.position, rows.size, f"{done.texts:,} texts")
+            told(min(rows.position, end), end, f"{done.texts:,} texts")
     if done.rows == 0:
         raise BadFile(rows.path, "holds no text; was it cut short?")
 
@@ -223,8 +251,8 @@ class Work:
             raise NotSaved(f"{error}; {self.state.texts:,} texts are done, and --resume goes on from there") from error
         self.state = state
 
-    def finish(self) -> None:
-        """The output appears."""
+    def finish(self, shard: Shard | None) -> None:
+        """The output appears, and what merging needs to know if it is a shard of one."""
         if (there := _there(self.output)) and not self.replaces:
             folder = self.workspace.folder
             raise NotSaved(f"{there}: has appeared meanwhile and is left alone; {folder} has the answers")
@@ -237,6 +265,10 @@ class Work:
             with atomic_file(path) as file:
                 for name in map(_chunk, range(1, self.state.chunks + 1)):
                     file.write(self._read(name, part).encode())
+        if shard is not None:
+            about = {"shard": shard, "state": asdict(self.state), "identity": self._identity}
+            about["sha256"] = _hashes(self.output, self.state)
+            write_atomically(record_of(self.output), json.dumps(about, ensure_ascii=False))
         self.workspace.remove()
 
     def _write(self, name: str, content: dict[str, Any]) -> None:
@@ -253,3 +285,61 @@ class Work:
 def _chunk(number: int) -> str:
     """The name of its file."""
     return f"{number:010}.chunk"
+
+
+def _hashes(output: Path, state: State) -> list[str]:
+    return [sha256_of(path) for path in ([output, bad_rows_of(output)] if state.bad else [output])]
+
+
+def merge_shards(output: Path, *, overwrite: bool = False) -> State:
+    """Puts the shards that lie beside an output together: byte for byte what one machine would have written."""
+    if (there := _there(output)) and not overwrite:
+        raise BadInput(f"{there} exists already; move it away, or --overwrite to replace it")
+    name = re.compile(rf"{re.escape(output.stem)}-\d{{5,}}-of-(\d{{5,}}){re.escape(output.suffix)}")
+    counts = {int(found[1]) for path in output.parent.glob("*") if (found := name.fullmatch(path.name))}
+    if len(counts) != 1:
+        lie = f"shards of {' and of '.join(map(str, sorted(counts)))} lie" if counts else "no shard lies"
+        raise BadInput(f"{output}: {lie} beside it; `umpteen predict --shard` makes them, all of the same number")
+    (count,) = counts
+    shards = [shard_of(output, (number, count)) for number in range(1, count + 1)]
+    states = list(_checked(shards))
+    bad = [bad_rows_of(shard) for shard, state in zip(shards, states, strict=True) if state.bad]
+    bad_rows_of(output).unlink(missing_ok=True)  # of the output that is replaced now
+    for path, parts in ((bad_rows_of(output), bad), (output, shards)):
+        if not parts:
+            continue
+        with atomic_file(path) as file:
+            for part in parts:
+                with part.open("rb") as lines:
+                    if path.suffix == ".csv" and file.tell():
+                        lines.readline()  # the header once more
+                    shutil.copyfileobj(lines, file)
+    texts, labels, chunks = (sum(getattr(state, name) for state in states) for name in ("texts", "labels", "chunks"))
+    return State(chunks, states[-1].rows, texts, labels, states[-1].digest)
+
+
+def _checked(shards: list[Path]) -> Iterator[State]:
+    """What the shards say of themselves, if all are there and whole, of one kind, and each begins where one ended."""
+    kind: dict[str, Any] | None = None
+    end = 0, hashlib.sha256().hexdigest()
+    for number, path in enumerate(shards, 1):
+        which = f"{path}: shard {number} of {len(shards)}"
+        again = f"copy it again with its .shard.json, or make it with --shard {number}/{len(shards)}"
+        try:
+            about = json.loads(record_of(path).read_bytes())
+            state, identity = State(**about["state"]), dict(about["identity"])
+            is_whole = (about["shard"], about["sha256"]) == ([number, len(shards)], _hashes(path, state))
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise BadInput(f"{which} is missing or damaged ({error}); {again}") from error
+        if not is_whole:
+            raise BadInput(f"{which} has changed since it was made; {again}")
+        kind = kind or identity
+        for name in kind | identity:
+            if kind.get(name) != identity.get(name):
+                made = f"was made with {name} = {identity.get(name)!r}, shard 1 with {kind.get(name)!r}"
+                raise BadInput(f"{which} {made}; make one of them again")
+        if (state.rows_before, state.digest_before) != end:
+            begins = f"it begins behind row {state.rows_before:,}, the one before it ends at row {end[0]:,}"
+            raise BadInput(f"{which} is of another input: {begins}, or what was read up to there differs; {again}")
+        end = state.rows, state.digest
+        yield state

@@ -94,7 +94,10 @@ def fit_ranker(
                 ranker, settings = replace(ranker, memory=None), replace(settings, memory=False)
             ranker = replace(ranker, weight=best.weight, votes=best.votes, rare=best.rare)
             ranker = replace(ranker, settings=settings, origin=origin)
-            # On validation, with intervals: it answers so from now on.
+        if ranker.memory is not None and len(ranker.memory.vectors) >= settings.index_from:
+            memory = ranker.memory.with_index(settings.neighbours, named(progress, "indexing texts"))
+            ranker = replace(ranker, memory=memory)
+        if weight is None:  # on validation, with intervals: it answers so from now on
             evaluator = evaluator_of(classifier, dataset, "validation")
             split, width = evaluator.split, max(*evaluator.at, settings.candidates)
             dense = classifier.rank(split.texts, width, split.filtered.matrix, examples=False)

@@ -42,6 +42,7 @@ class RankerSettings:
     keep_texts: bool = True  # these texts lie in the model folder, for explanations to show
     neighbours: int = 20  # that vote
     similarity: float = 0.05  # temperature of the softmax over similarities that weighs the votes
+    index_from: int = 100_000  # remembered texts from which on the nearest are found by an index
 
     def __post_init__(self) -> None:
         for field in fields(self):

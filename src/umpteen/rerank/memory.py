@@ -1,9 +1,11 @@
 """Texts that vote: those the model was trained on for the labels they have, corrected ones for and against labels.
 
 memory.safetensors: the texts' vectors in half precision, and their labels. texts.*: the texts themselves, which only
-explanations read. N texts, E corrected texts, n queries, L labels, d: dimension.
+explanations read. index.faiss, memory_index.json: an index over many vectors, and how much it finds.
+N texts, E corrected texts, n queries, L labels, d: dimension.
 """
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -18,10 +20,13 @@ from scipy.sparse import csr_array, vstack
 from umpteen.data.texts import Texts, TextsWriter
 from umpteen.encoders.folder import map_arrays
 from umpteen.errors import BadInput, DamagedModel
-from umpteen.search.index import LiveVectors, exact_search, product, search_many
+from umpteen.files.progress import Advance
+from umpteen.search.index import Effort, Indexed, LabelIndex, LiveVectors, exact_search, product, search_many
 from umpteen.search.ranking import NO_LABEL, Ranking, Vectors, as_floats, of_length_1, values_at
 
-MEMORY_FILE, TEXTS = "memory.safetensors", "texts"
+MEMORY_FILE, TEXTS, INDEX_FILE = "memory.safetensors", "texts", "memory_index.json"
+KIND, RECALL = "faiss-ivfpq", 0.98  # of an index, and what it is to find
+QUERIES = 500  # by which that is judged
 
 
 def weigh(nearest: Ranking, temperature: float) -> NDArray[np.float32]:
@@ -39,6 +44,8 @@ class Memory:
     vectors: NDArray[np.float16]  # [N, d], of the query tower: mapped, if they were read from a folder
     labels: csr_array  # [N, L], 1 where a text has a label
     texts: Texts | None = None  # [N], if they may be shown
+    index: LabelIndex | None = None  # over the vectors
+    measured: dict[str, Any] | None = None  # how much the index finds of what exact search finds
 
     @classmethod
     def of(cls, vectors: Vectors, relevant: csr_array, texts: Texts | None = None) -> "Memory":
@@ -53,7 +60,29 @@ class Memory:
         count = min(count, len(self.vectors))
         if excluding is not None:
             return search_many(queries, self.vectors, count, excluding=excluding)
+        if self.index is not None:
+            return self.index.search(queries, count)
         return exact_search(queries, LiveVectors(self.vectors), count)
+
+    def with_index(self, count: int, progress: Advance | None = None) -> "Memory":
+        """The memory with an index that finds nearly all of the `count` nearest texts; itself where there can be none.
+
+        It is judged by remembered texts, none of which counts among its own neighbours.
+        """
+        import torch
+
+        from umpteen.search.certificate import interval, tune
+        from umpteen.search.faiss import FaissIndex
+
+        some = as_floats(self.vectors[:: -(-len(self.vectors) // QUERIES)])
+        try:
+            index = FaissIndex.over(KIND, LiveVectors(self.vectors), Effort(1, 1, 1), progress)
+            found = tune(index, torch.from_numpy(some), count + 1, RECALL).recalls
+        except BadInput:  # FAISS is not installed, or misses too many
+            return self
+        found = np.maximum(0, (found * (count + 1) - 1) / count)
+        about = {"recall": float(found.mean()), "recall_interval": [*interval(found)]}
+        return replace(self, index=index, measured={**about, "neighbours": count, "queries": len(found)})
 
     def same(self, texts: Sequence[str]) -> csr_array:
         """Which of these texts are among the remembered ones."""  # [n, N]
@@ -107,6 +136,9 @@ class Memory:
             "labels": self.labels.indices.astype(np.int32),
         }
         save_file(arrays, folder / MEMORY_FILE)
+        if self.index is not None:
+            about = {**self.index.save(folder), "measured": self.measured}
+            (folder / INDEX_FILE).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
         if self.texts is not None:
             with TextsWriter(folder, TEXTS) as kept:
                 for text in self.texts:
@@ -114,7 +146,7 @@ class Memory:
 
     @classmethod
     def load(cls, folder: Path, labels: int) -> "Memory":
-        """What `save` wrote, for so many labels."""
+        """What `save` wrote, for so many labels; without its index where FAISS is not installed."""
         arrays = map_arrays(folder / MEMORY_FILE)
         vectors, starts, rows = (arrays[name] for name in ("vectors", "starts", "labels"))
         if vectors.ndim != 2 or len(starts) != len(vectors) + 1:
@@ -124,7 +156,19 @@ class Memory:
         texts = Texts.open(folder, TEXTS) if (folder / f"{TEXTS}.sha256").exists() else None
         if texts is not None and (len(texts) != len(vectors) or (texts.byte_lengths() < 0).any()):
             raise ValueError(f"{len(texts):,} texts are kept of {len(vectors):,} that are remembered, or end early")
-        return cls(vectors, known, texts)
+        memory = cls(vectors, known, texts)
+        return memory._with_stored_index(folder) if (folder / INDEX_FILE).exists() else memory
+
+    def _with_stored_index(self, folder: Path) -> "Memory":
+        from umpteen.search.faiss import FaissIndex
+
+        about = json.loads((folder / INDEX_FILE).read_text(encoding="utf-8"))
+        now, held = Indexed("", 0, (), LiveVectors(self.vectors)), np.arange(len(self.vectors))
+        try:
+            index = FaissIndex.open(folder, about, now, held, held[:0])
+        except BadInput:  # FAISS is not installed
+            return self
+        return replace(self, index=index, measured=about["measured"])
 
 
 TEMPERATURE, WEIGHT = 0.07, 4.0  # chosen on validation of wordnet-nouns (docs/results/notebook.md)

@@ -1,7 +1,7 @@
 """The ranker of a classifier: what n-grams and training texts say of a text's first labels, and its folder.
 
 ranker.json (settings, weights) · vocabulary.json · weights.safetensors (features × labels, row by row) ·
-memory.safetensors and texts.*. What a ranker does without is not there.
+memory.safetensors, its index and texts.*. What a ranker does without is not there.
 """
 
 import json
@@ -19,7 +19,7 @@ from safetensors.numpy import save_file
 from scipy.sparse import csr_array
 
 from umpteen.encoders.folder import map_arrays
-from umpteen.errors import BadInput, DamagedModel
+from umpteen.errors import BadInput, DamagedModel, UmpteenError
 from umpteen.rerank.features import RankerSettings, TextFeatures
 from umpteen.rerank.memory import Memory
 from umpteen.search.ranking import NO_LABEL, Ranking, Vectors, values_at
@@ -94,7 +94,7 @@ def fuse(dense: Ranking, second: NDArray[np.float32], weight: float) -> Ranking:
 NGRAMS, MEMORY = "n-grams", "training texts"  # who has a say
 LATER = -1  # in place of the number of training texts of a label that was added or renamed since
 _TEXTS_AT_A_TIME = 1024
-_UNREADABLE = BadInput, OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, SafetensorError
+_UNREADABLE = UmpteenError, OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, SafetensorError
 _KINDS = {  # of the stored arrays
     "idf": "float32",
     "starts": "int64",
@@ -196,6 +196,7 @@ class Ranker:
             "features": int(self.weights.shape[0]),
             "weights": int(self.weights.nnz),
             "remembered_texts": 0 if self.memory is None else len(self.memory.vectors),
+            **({"neighbours_found": self.memory.measured["recall"]} if self.memory and self.memory.measured else {}),
             **self.origin,
         }
 

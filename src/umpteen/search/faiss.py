@@ -4,13 +4,13 @@ What was added or changed since it was built is searched exactly beside it, so a
 removed and changed rows are hidden in it. Building it again takes them in.
 """
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from umpteen.errors import BadInput, DamagedModel, NotSaved
@@ -208,5 +208,6 @@ class FaissIndex(LabelIndex):
         return np.ascontiguousarray(np.pad(vectors, ((0, 0), (0, missing))) if missing else vectors, dtype=np.float32)
 
     def _threads(self, work: int) -> None:
-        """As many as torch has, and never more than there are queries: waiting for each other costs more."""
-        self._faiss.omp_set_num_threads(max(1, min(torch.get_num_threads(), work)))
+        """As many as torch has, one without it, and never more than there are queries: waiting for each other costs."""
+        most = getattr(sys.modules.get("torch"), "get_num_threads", lambda: 1)()
+        self._faiss.omp_set_num_threads(max(1, min(most, work)))
