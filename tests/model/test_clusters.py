@@ -51,7 +51,12 @@ def test_the_example_gives_each_text_what_predict_gives(
     (example,) = [block.text for block in page if re.search(rf"^(import|from) {package}\b", block.text, re.M)]
     ours = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "RAY_USAGE_STATS_ENABLED": "0"}
     done = subprocess.run(
-        [sys.executable, "-c", example], cwd=tmp_path, env={**os.environ, **ours}, capture_output=True, text=True, check=False
+        [sys.executable, "-c", example],
+        cwd=tmp_path,
+        env={**os.environ, **ours},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     expected = Classifier.load(tmp_path / "runs" / "demo").predict(list(TEXTS.values()), k=5)
