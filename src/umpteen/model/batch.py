@@ -80,7 +80,8 @@ def record_of(output: Path) -> Path:
 
 def shard_of(output: Path, shard: Shard) -> Path:
     """Where a shard of an output is written."""
-    return output.parent / "{}-{:05}-of-{:05}{}".format(output.stem, *shard, output.suffix)
+    number, count = shard
+    return output.parent / f"{output.stem}-{number:05}-of-{count:05}{output.suffix}"
 
 
 def _there(output: Path) -> Path | None:
