@@ -95,7 +95,7 @@ def test_two_trainings_into_one_output_do_not_both_start(tmp_path: Path) -> None
         assert f"another process (pid {os.getpid()}) is at work in {tmp_path / 'model.training'}" in refusal
 
 
-@pytest.mark.parametrize("options", [[], ["--resume"], ["--overwrite"], ["--processes", "2"]])
+@pytest.mark.parametrize("options", [[], ["--resume"], ["--overwrite"]])
 def test_a_neighbour_named_like_the_unfinished_run_is_refused_and_left_alone(
     options: list[str], tmp_path: Path
 ) -> None:

@@ -277,11 +277,6 @@ def open_workspace(folder: Path, kind: str, identity: Any = None, *, anew: bool 
             return
 
 
-def is_begun(folder: Path, kind: str) -> bool:
-    """Whether a workspace of this kind is there; refuses what else is."""
-    return _marker_of(folder, kind) is not None
-
-
 def _marker_of(folder: Path, kind: str) -> Any:
     """What a workspace of this kind says of itself; None where nobody has put anything yet."""
     marker = None
