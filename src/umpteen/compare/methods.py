@@ -23,7 +23,7 @@ from umpteen.data.dataset import Dataset, Split
 from umpteen.errors import BadInput
 from umpteen.evaluation.baselines import TfidfNeighbours, popularity
 from umpteen.evaluation.report import Evaluator
-from umpteen.files.progress import Notice
+from umpteen.files.progress import Notice, silent
 from umpteen.files.storage import atomic_folder, write_atomically
 from umpteen.model.classifier import Classifier
 from umpteen.model.rerank import fit_ranker
@@ -123,7 +123,7 @@ class Baseline(Method):
 
     knobs: tuple[str, ...]  # key=v1,v2,…; the first value of each is its own default
     fit: Fit
-    install: Callable[[Notice], None] = lambda notice: None  # raises Unavailable where it cannot be had
+    install: Callable[[Notice], None] = silent  # raises Unavailable where it cannot be had
     release: str | None = None
     reads_labels: bool = False  # `fit` takes the labels' texts, too
 

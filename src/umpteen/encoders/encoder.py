@@ -24,7 +24,7 @@ from umpteen.encoders.folder import TextTokenizer
 from umpteen.encoders.light import SMALLEST_NORM as SMALLEST_NORM
 from umpteen.encoders.rows import RowTable
 from umpteen.errors import BadConfig, BadInput, DamagedModel
-from umpteen.files.progress import Advance
+from umpteen.files.progress import Advance, silent
 from umpteen.parallel.world import Shard, spread
 
 LEVELS = 1 << 16  # a rate is rounded to one in 65,536, and the scale follows the rounded rate
@@ -125,7 +125,7 @@ class Encoder(nn.Module):
         """What the encoder takes for the texts at hand, of labels of these rows (NEW: it was not trained with it)."""
         return read(self)
 
-    def tokenise(self, texts: Texts, progress: Advance | None = None) -> TokenTable:
+    def tokenise(self, texts: Texts, progress: Advance = silent) -> TokenTable:
         """Texts of a dataset, whose tokens are made once and kept in the cache."""
         return tokenise(texts, self.tokenizer, progress=progress)
 
@@ -278,7 +278,7 @@ def micro_batches(lengths: NDArray[np.int64], token_budget: int) -> list[NDArray
 
 
 def encode_tokens(
-    encoder: Encoder, table: TokenTable, token_budget: int | None = None, progress: Advance | None = None
+    encoder: Encoder, table: TokenTable, token_budget: int | None = None, progress: Advance = silent
 ) -> Tensor:
     """The vectors of all rows of a token table, in its order, without a graph and with dropout off.
 
@@ -302,8 +302,7 @@ def encode_tokens(
                 vectors[torch.from_numpy(rows).to(parameter.device)] = found
                 with telling:
                     done += len(rows)
-                    if progress is not None:
-                        progress(done, len(table))
+                    progress(done, len(table))
         except BaseException:
             list(unread)  # the other threads stop, too
             raise
@@ -319,7 +318,7 @@ def encode_tokens(
 
 
 def tokens_for(
-    tower: Encoder, texts: Texts, rows: NDArray[np.int64] | None = None, progress: Advance | None = None
+    tower: Encoder, texts: Texts, rows: NDArray[np.int64] | None = None, progress: Advance = silent
 ) -> TokenTable:
     """What a tower takes for texts of a dataset, which are read once, into the cache; of labels, by their rows, too."""
     return tower.takes(lambda leaf: leaf.tokenise(texts, progress), np.full(len(texts), NEW) if rows is None else rows)
@@ -338,7 +337,7 @@ def encode_texts(
     encoder: Encoder,
     texts: Sequence[str],
     token_budget: int | None = None,
-    progress: Advance | None = None,
+    progress: Advance = silent,
     *,
     rows: NDArray[np.int64] | None = None,
 ) -> Tensor:
@@ -351,6 +350,5 @@ def encode_texts(
         some = [texts[row] for row in range(start, min(start + _TEXTS_AT_A_TIME, len(texts)))]
         table = tokens_now(encoder, some, None if rows is None else rows[start : start + len(some)])
         parts.append(encode_tokens(encoder, table, token_budget))
-        if progress is not None:
-            progress(start + len(some), len(texts))
+        progress(start + len(some), len(texts))
     return torch.cat(parts)
