@@ -23,7 +23,7 @@ from umpteen.encoders import folder as layout
 from umpteen.encoders.folder import TextTokenizer
 from umpteen.encoders.light import SMALLEST_NORM as SMALLEST_NORM
 from umpteen.encoders.rows import RowTable
-from umpteen.errors import BadConfig, BadInput, DamagedModel
+from umpteen.errors import BadConfig, BadInput, DamagedModel, known
 from umpteen.files.progress import Advance, silent
 from umpteen.parallel.world import Shard, spread
 
@@ -212,9 +212,7 @@ KINDS = {
 
 def class_of(kind: str) -> type[Encoder]:
     """The class of encoders of this kind, or an error that lists those there are."""
-    if kind not in KINDS:
-        raise BadConfig(f"no encoder of kind {kind!r} is known; there is {', '.join(KINDS)}")
-    found: type[Encoder] = resolve_name(KINDS[kind])
+    found: type[Encoder] = resolve_name(known(KINDS, kind, f"no encoder of kind {kind!r} is known"))
     return found
 
 
