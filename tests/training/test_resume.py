@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -145,12 +146,12 @@ RUNS = {
 }
 
 
-@pytest.fixture(scope="module", params=RUNS.values(), ids=RUNS.keys())
+@pytest.fixture(scope="module")
 def undisturbed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with data, start, recipe and the model of a run that nobody disturbed."""
     forkserver.ensure_running()  # it imports while we write
     folder = tmp_path_factory.mktemp("undisturbed")
-    kind, towers, pool = request.param
+    kind, towers, pool = RUNS[request.param]
     write_recipe(folder, *CHANGES, *pool, kind=kind, towers=towers)
     finished(folder)
     return folder
@@ -163,9 +164,12 @@ def folder(undisturbed: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_killed_at_random_moments_and_resumed_it_ends_with_the_same_weights(undisturbed: Path, folder: Path) -> None:
-    chance = random.Random(11)
-    for records in (0, 1, 5, 7, 4):
+@pytest.mark.parametrize("undisturbed", RUNS, indirect=True)
+def test_killed_at_random_moments_and_resumed_it_ends_with_the_same_weights(
+    undisturbed: Path, folder: Path, request: pytest.FixtureRequest
+) -> None:
+    chance = random.Random(request.node.name)  # other moments for each
+    for records in (0, 6, 9):
         kill = Signal(signal.SIGKILL, records, chance.randrange(CALLS))
         assert exit_code(folder, "--resume", "--quiet", given=kill) == -signal.SIGKILL
         assert not (folder / "model").exists()
@@ -178,6 +182,7 @@ def test_killed_at_random_moments_and_resumed_it_ends_with_the_same_weights(undi
     assert {path.name for path in folder.iterdir()} == {"recipe.toml", "model", "errors"}
 
 
+@pytest.mark.parametrize("undisturbed", ["static"], indirect=True)
 def test_ctrl_c_saves_and_leaves_and_the_run_goes_on_exactly(undisturbed: Path, folder: Path) -> None:
     assert exit_code(folder, given=Signal(signal.SIGINT, 5)) == 128 + signal.SIGINT
     assert "stopped and saved after step" in (folder / "errors").read_text()
@@ -207,14 +212,15 @@ def test_a_terminated_command_saves_and_leaves_with_128_plus_the_signal(tmp_path
     assert not (tmp_path / "model").exists()
 
 
-@pytest.mark.parametrize("steps", range(1, 6))
-def test_ended_after_any_step_and_resumed_it_ends_with_the_same_weights(steps: int, tmp_path: Path) -> None:
+def test_ended_after_any_step_and_resumed_it_ends_with_the_same_weights(tmp_path: Path) -> None:
     changes = ("training.steps=6", "evaluation.every_steps=2", "encoder.query.dropout=0.3")
-    unfinished(tmp_path, *changes, steps=steps)
-    train = ("train", tmp_path / "recipe.toml", "--quiet", "--output")
-    assert command(*train, tmp_path / "model", "--resume").code == 0
+    train = ("train", write_recipe(tmp_path, "training.checkpoint_minutes=0", *changes), "--quiet", "--output")
     assert command(*train, tmp_path / "straight").code == 0
-    assert weights(tmp_path / "model") == weights(tmp_path / "straight")
+    for steps in range(1, 6):
+        unfinished(tmp_path, *changes, steps=steps)
+        assert command(*train, tmp_path / "model", "--resume").code == 0
+        assert weights(tmp_path / "model") == weights(tmp_path / "straight")
+        shutil.rmtree(tmp_path / "model")
 
 
 def test_resume_starts_a_run_where_there_is_none(tmp_path: Path) -> None:
