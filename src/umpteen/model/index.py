@@ -76,10 +76,6 @@ def build_index(
     own texts are the queries; `k` is 10, or as many as the ranker looks at; `uri` says where Milvus is.
     """
     chosen = class_of(kind)
-    if not 0 < recall <= 1:
-        raise BadInput(f"a recall of {recall:g} is asked for; it must lie above 0 and not above 1")
-    if k is not None and k < 1:
-        raise BadInput(f"k is {k}; ask for at least 1 label")
     if uri is not None and not chosen.has_address:
         others = [name for name in KINDS if class_of(name).has_address]
         raise BadInput(f"an address ({uri}) is for {', '.join(others)}; {kind} keeps its files in the model folder")
