@@ -10,7 +10,18 @@ from typing import Any
 import pytest
 import torch
 
-from miniature import Enough, command, files_of, flip_a_byte, listing, refused, trained, unfinished, write_recipe
+from miniature import (
+    Enough,
+    checkpoint_of,
+    command,
+    files_of,
+    flip_a_byte,
+    listing,
+    refused,
+    trained,
+    unfinished,
+    write_recipe,
+)
 from umpteen.errors import InUse, NotSaved
 from umpteen.model.classifier import verify
 from umpteen.model.train import train
@@ -36,7 +47,7 @@ def cut_in_half(file: Path) -> None:
 )
 def test_a_damaged_checkpoint_is_refused(name: str, damage: Callable[[Path], None], tmp_path: Path) -> None:
     workspace = unfinished(tmp_path)
-    damage(workspace / "checkpoint" / name)
+    damage(checkpoint_of(workspace) / name)
     before = listing(workspace)
     refused(command("train", tmp_path / "recipe.toml", "--output", tmp_path / "model", "--resume"), name, "afresh")
     assert listing(workspace) == before and not (tmp_path / "model").exists()
@@ -44,9 +55,9 @@ def test_a_damaged_checkpoint_is_refused(name: str, damage: Callable[[Path], Non
 
 def test_a_best_model_cut_short_is_refused_and_the_checkpoint_stays(tmp_path: Path) -> None:
     workspace = unfinished(tmp_path, "evaluation.every_steps=1", "optimizer.learning_rate=1e-9", steps=4)
-    cut_in_half(workspace / "checkpoint" / BEST)  # nothing after it will be better, so nothing replaces it
+    cut_in_half(checkpoint_of(workspace) / BEST)  # nothing after it will be better, so nothing replaces it
     refused(command("train", tmp_path / "recipe.toml", "--output", tmp_path / "model", "--resume"), BEST)
-    assert (workspace / "checkpoint" / "state.json").exists() and not (tmp_path / "model").exists()
+    assert (checkpoint_of(workspace) / "state.json").exists() and not (tmp_path / "model").exists()
 
 
 def test_a_kill_between_a_better_evaluation_and_its_checkpoint_leaves_the_best_weights_of_the_last_one(
@@ -61,13 +72,13 @@ def test_a_kill_between_a_better_evaluation_and_its_checkpoint_leaves_the_best_w
         if state.step > 1 and state.best_step == state.step:
             raise Enough
         real(own, state, *rest)
-        kept.append((written / "checkpoint" / "weights.safetensors").read_bytes())
+        kept.append((checkpoint_of(written) / "weights.safetensors").read_bytes())
 
     monkeypatch.setattr(Checkpoints, "save", dies_after_a_better_evaluation)
     with pytest.raises(Enough):
         train(recipe, output=tmp_path / "model")
-    state = json.loads((written / "checkpoint" / "state.json").read_text())["state"]
-    assert (written / "checkpoint" / BEST).read_bytes() == kept[state["best_step"] - 1]
+    state = json.loads((checkpoint_of(written) / "state.json").read_text())["state"]
+    assert (checkpoint_of(written) / BEST).read_bytes() == kept[state["best_step"] - 1]
     monkeypatch.undo()
     train(recipe, output=tmp_path / "model", resume=True)
     assert not written.exists()
@@ -153,11 +164,11 @@ def test_a_full_disk_leaves_the_old_checkpoint(
     tmp_path: Path, full_disk: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workspace = unfinished(tmp_path)
-    before = listing(workspace / "checkpoint")
+    before = listing(checkpoint_of(workspace))
     resume = ("train", tmp_path / "recipe.toml", "--output", tmp_path / "model", "--resume", "--quiet")
-    full_disk(".checkpoint.partial")
-    refused(command(*resume), str(workspace / "checkpoint"), "No space left", "untouched")
-    assert listing(workspace / "checkpoint") == before
+    full_disk(".checkpoint-")
+    refused(command(*resume), str(workspace / "checkpoint-"), "No space left", "nothing was left behind")
+    assert listing(checkpoint_of(workspace)) == before
     assert not [path for path in workspace.iterdir() if "partial" in path.name]
     monkeypatch.undo()
     assert command(*resume).code == 0
@@ -197,7 +208,7 @@ def test_a_loss_turned_nan_stops_the_run_at_its_step_and_keeps_the_checkpoint_be
     monkeypatch.setitem(OBJECTIVES, "decoupled_softmax", failing)
     refused(command(*arguments), "nan at step 3", "learning_rate")
     monkeypatch.undo()
-    state = json.loads((tmp_path / "model.training" / "checkpoint" / "state.json").read_text())
+    state = json.loads((checkpoint_of(tmp_path / "model.training") / "state.json").read_text())
     assert state["state"]["step"] == 2 and not (tmp_path / "model").exists()
     assert command(*arguments, "--resume").code == 0
     assert command("train", recipe, "--output", tmp_path / "straight", "--quiet").code == 0

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from miniature import command, files_of, unfinished, write_recipe
+from miniature import checkpoint_of, command, files_of, unfinished, write_recipe
 from umpteen.config.settings import RunConfig
 from umpteen.parallel.children import StopRequest
 from umpteen.training.observer import MetricsLog
@@ -206,7 +206,7 @@ def test_a_terminated_command_saves_and_leaves_with_128_plus_the_signal(tmp_path
     finally:
         process.kill()
     assert process.returncode == 128 + signal.SIGTERM, errors
-    state = json.loads((tmp_path / "model.training" / "checkpoint" / "state.json").read_text())["state"]
+    state = json.loads((checkpoint_of(tmp_path / "model.training") / "state.json").read_text())["state"]
     assert state["step"] >= 3
     assert errors.strip().endswith(f"stopped and saved after step {state['step']:,}; --resume goes on")
     assert not (tmp_path / "model").exists()

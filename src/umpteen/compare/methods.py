@@ -248,7 +248,7 @@ class Ours(Method):
         clock = ranked.with_name(f"{ranked.name}.seconds")  # written last: it says that the ranker is there
         if not ranked.exists():
             clock.unlink(missing_ok=True)
-            with atomic_folder(ranked, replace=False) as copy:
+            with atomic_folder(ranked) as copy:
                 shutil.copytree(plain, copy, dirs_exist_ok=True)
         if not clock.exists():
             chosen, found = (RankerSettings(), {}) if weighed is None else (weighed.settings, weighed.chosen())

@@ -252,7 +252,7 @@ def write_native(dataset: Dataset, folder: Path, progress: Advance = silent) -> 
     files = {"labels": labels, **{name: _queries(keys, split) for name, split in splits.items()}}
     total = len(dataset.labels) + sum(map(len, splits.values()))
     done = 0
-    with atomic_folder(folder, replace=False) as partial:
+    with atomic_folder(folder) as partial:
         name = json.dumps(dataset.name, ensure_ascii=False).replace("\x7f", "\\u007f")  # as TOML wants it
         (partial / "dataset.toml").write_text(f"name = {name}\n", encoding="utf-8")
         for stem, records in files.items():

@@ -9,6 +9,7 @@ import difflib
 import hashlib
 import json
 import os
+import shutil
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -306,6 +307,7 @@ def prepare(folder: Path, form: Format, asked: Mapping[str, str], cache: Path | 
     total = sum(stat.st_size for _, stat in files)
 
     def make() -> None:
+        shutil.rmtree(target, ignore_errors=True)  # one whose manifest is gone
         with atomic_folder(target) as partial, Builder(partial, folder.name, asked, total, progress) as into:
             form.read(folder, into)
             into.finish()

@@ -448,8 +448,8 @@ class Classifier:
         A classifier with a path has it on disk for good when this returns. It waits for other processes' changes for
         `patience` seconds at most; who may try again gives `encoded`, so that no text is encoded twice.
         """
-        how: dict[str, Any] = {"patience": patience, "encoded": encoded}
-        self._changed(lambda model: model.catalogue.change(changes, self._encode("label"), note, **how))
+        encode = self._encode("label")
+        self._changed(lambda model: model.catalogue.change(changes, encode, note, patience=patience, encoded=encoded))
         return self.version
 
     def _encode(self, tower: str) -> Encode:
@@ -484,8 +484,10 @@ class Classifier:
             )
         keys = [[(one,) if isinstance(one, str) else tuple(one) for one in column] for column in (right, wrong)]
         given = [Example(*row) for row in zip(texts, *keys, strict=True)]
-        how: dict[str, Any] = {"patience": patience, "encoded": encoded}
-        return self._changed(lambda one: one.examples.learn(given, one.catalogue, self._encode("query"), note, **how))
+        encode = self._encode("query")
+        return self._changed(
+            lambda model: model.examples.learn(given, model.catalogue, encode, note, patience=patience, encoded=encoded)
+        )
 
     def examples(self) -> list[Example]:
         """What was learnt and not undone, oldest first."""
