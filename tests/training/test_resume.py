@@ -6,9 +6,7 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
-import time
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,8 +17,6 @@ from miniature import checkpoint_of, command, files_of, unfinished, write_recipe
 from umpteen.config.settings import RunConfig
 from umpteen.parallel.children import StopRequest
 from umpteen.training.observer import MetricsLog
-
-UMPTEEN = Path(sys.executable).with_name("umpteen")
 
 # Real processes, forked from one that has imported torch already: starting each anew would take seconds.
 PROCESSES = multiprocessing.get_context("forkserver")
@@ -92,16 +88,6 @@ def exit_code(folder: Path, *options: str, given: Signal | None = None) -> int |
 def finished(folder: Path, *options: str) -> Path:
     assert exit_code(folder, *options) == 0, (folder / "errors").read_text()
     return folder / "model"
-
-
-def records(metrics: Path) -> int:
-    return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
-
-
-def wait_for(folder: Path, wanted: int, process: subprocess.Popen[str]) -> None:
-    """Returns once the run has logged so many records, or has ended."""
-    while process.poll() is None and records(folder / "model.training" / "metrics.jsonl") < wanted:
-        time.sleep(0.001)
 
 
 def weights(model: Path) -> dict[str, bytes]:
@@ -182,34 +168,17 @@ def test_killed_at_random_moments_and_resumed_it_ends_with_the_same_weights(
     assert {path.name for path in folder.iterdir()} == {"recipe.toml", "model", "errors"}
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("undisturbed", ["static"], indirect=True)
-def test_ctrl_c_saves_and_leaves_and_the_run_goes_on_exactly(undisturbed: Path, folder: Path) -> None:
-    assert exit_code(folder, given=Signal(signal.SIGINT, 5)) == 128 + signal.SIGINT
-    assert "stopped and saved after step" in (folder / "errors").read_text()
-    assert "Traceback" not in (folder / "errors").read_text()
+def test_a_signal_saves_and_leaves_and_the_run_goes_on_exactly(number: int, undisturbed: Path, folder: Path) -> None:
+    assert exit_code(folder, given=Signal(number, 5)) == 128 + number
+    state = json.loads((checkpoint_of(folder / "model.training") / "state.json").read_text())["state"]
+    said = (folder / "errors").read_text()
+    assert said.strip().endswith(f"stopped and saved after step {state['step']}; --resume goes on")
+    assert "Traceback" not in said and not (folder / "model").exists()
     model = finished(folder, "--resume")
     assert "resumed after step" in (folder / "errors").read_text()
     assert weights(model) == weights(undisturbed / "model") and course(model) == course(undisturbed / "model")
-
-
-def test_a_terminated_command_saves_and_leaves_with_128_plus_the_signal(tmp_path: Path) -> None:
-    recipe = write_recipe(
-        tmp_path, "training.steps=100000", "training.checkpoint_minutes=60", "evaluation.every_epochs=0"
-    )
-    process = subprocess.Popen(
-        [UMPTEEN, "train", recipe, "--output", tmp_path / "model"], stderr=subprocess.PIPE, text=True
-    )
-    try:
-        wait_for(tmp_path, 3, process)
-        process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate()
-    finally:
-        process.kill()
-    assert process.returncode == 128 + signal.SIGTERM, errors
-    state = json.loads((checkpoint_of(tmp_path / "model.training") / "state.json").read_text())["state"]
-    assert state["step"] >= 3
-    assert errors.strip().endswith(f"stopped and saved after step {state['step']:,}; --resume goes on")
-    assert not (tmp_path / "model").exists()
 
 
 def test_ended_after_any_step_and_resumed_it_ends_with_the_same_weights(tmp_path: Path) -> None:
