@@ -55,7 +55,7 @@ def fit(
             _write_texts(folder / "labels.jsonl", labels)
         scipy.sparse.save_npz(folder / "relevance.npz", _positives(train))
         figures = _run(ENVIRONMENTS[method], _WORKERS.get(method, "pecos_worker.py"), folder)
-        found = Ranking.from_csr(csr_array(scipy.sparse.load_npz(folder / "ranking.npz")), width)
+        found = Ranking.load(folder / "ranking.npz", width)
     ranking = found.without(excluded).head(k)
     return Outcome(ranking, figures["train_seconds"], figures["predict_seconds"], figures["parameters"])
 

@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse
 from scipy.sparse import csr_array
 
-from umpteen.errors import BadInput
+from umpteen.errors import BadFile, BadInput
 from umpteen.search.ranking import Ranking, contains
 
 
@@ -21,7 +21,7 @@ def test_a_ranking_comes_back_from_its_file(tmp_path: Path) -> None:
     ranking().save(tmp_path / "predictions.npz")
     matrix = scipy.sparse.load_npz(tmp_path / "predictions.npz")
     assert matrix.shape == (2, 4) and matrix.nnz == 4  # a score of 0 is stored like any other
-    again = Ranking.from_csr(csr_array(matrix), 3)
+    again = Ranking.load(tmp_path / "predictions.npz", 3)
     assert np.array_equal(again.rows, ranking().rows) and np.array_equal(again.scores, ranking().scores)
 
 
@@ -54,3 +54,11 @@ def test_head_refuses_more_than_there_is() -> None:
     assert ranking().head(1).rows.tolist() == [[2], [1]]
     with pytest.raises(BadInput, match="4 were asked of a ranking that is 3 wide"):
         ranking().head(4)
+
+
+def test_a_file_that_holds_no_matrix_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(BadFile, match=r"none\.npz: there is no such file"):
+        Ranking.load(tmp_path / "none.npz", 1)
+    (tmp_path / "text.npz").write_text("hello")
+    with pytest.raises(BadFile, match=r"text\.npz: not a scipy sparse matrix"):
+        Ranking.load(tmp_path / "text.npz", 1)

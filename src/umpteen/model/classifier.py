@@ -24,7 +24,7 @@ from umpteen.calibration.calibration import CONFIDENCE, Calibration, fit_calibra
 from umpteen.calibration.curves import DEPTH, HeldOut
 from umpteen.data.texts import Texts, values_of
 from umpteen.errors import BadInput, UmpteenError
-from umpteen.model.catalogue import Encode, Encoded, LiveCatalogue, encode_new
+from umpteen.model.catalogue import Encoded, LiveCatalogue, encode_new
 from umpteen.model.changes import PATIENCE, Add, Change, Example, Rename, Replaced, Retire, VersionSummary
 from umpteen.model.folder import CALIBRATION, INDEX, Stamp, read_plainly
 from umpteen.model.folder import RANKER as RANKER
@@ -448,12 +448,12 @@ class Classifier:
         A classifier with a path has it on disk for good when this returns. It waits for other processes' changes for
         `patience` seconds at most; who may try again gives `encoded`, so that no text is encoded twice.
         """
-        encode = self._encode("label")
+
+        def encode(texts: list[str]) -> NDArray[np.float32]:
+            return encode_new(self.towers.label, texts).float().cpu().numpy()
+
         self._changed(lambda model: model.catalogue.change(changes, encode, note, patience=patience, encoded=encoded))
         return self.version
-
-    def _encode(self, tower: str) -> Encode:
-        return lambda texts: encode_new(getattr(self.towers, tower), texts).float().cpu().numpy()
 
     def undo(self, to_version: int | None = None, *, note: str = "", patience: float = PATIENCE) -> int:
         """A new version in which all labels are as they were in an older one, by default the one before."""
@@ -484,10 +484,14 @@ class Classifier:
             )
         keys = [[(one,) if isinstance(one, str) else tuple(one) for one in column] for column in (right, wrong)]
         given = [Example(*row) for row in zip(texts, *keys, strict=True)]
-        encode = self._encode("query")
-        return self._changed(
-            lambda model: model.examples.learn(given, model.catalogue, encode, note, patience=patience, encoded=encoded)
-        )
+
+        def encode(new: list[str]) -> NDArray[np.float32]:
+            return encode_new(self.towers.query, new).float().cpu().numpy()
+
+        def learn(model: LiveModel) -> int:
+            return model.examples.learn(given, model.catalogue, encode, note, patience=patience, encoded=encoded)
+
+        return self._changed(learn)
 
     def examples(self) -> list[Example]:
         """What was learnt and not undone, oldest first."""

@@ -13,7 +13,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from umpteen.errors import BadInput
+from umpteen.errors import BadFile, BadInput
 from umpteen.files.storage import atomic_file
 
 if TYPE_CHECKING:
@@ -90,6 +90,17 @@ class Ranking:
         """Written as scipy CSR (.npz), which `scipy.sparse.load_npz` reads."""
         with atomic_file(path) as file:
             scipy.sparse.save_npz(file, self.to_csr())
+
+    @classmethod
+    def load(cls, path: Path, k: int) -> Ranking:
+        """The best k a row of a saved query × label matrix, ours or another tool's."""
+        try:
+            matrix = scipy.sparse.load_npz(path)
+        except FileNotFoundError:
+            raise BadFile(path, "there is no such file") from None
+        except Exception as error:
+            raise BadFile(path, f"not a scipy sparse matrix ({error}); save one with scipy.sparse.save_npz") from error
+        return cls.from_csr(scipy.sparse.csr_array(matrix), k)
 
 
 @dataclass(frozen=True)
