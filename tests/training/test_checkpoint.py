@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,14 @@ def test_a_damaged_checkpoint_is_refused(name: str, damage: Callable[[Path], Non
     before = listing(workspace)
     refused(command("train", tmp_path / "recipe.toml", "--output", tmp_path / "model", "--resume"), name, "afresh")
     assert listing(workspace) == before and not (tmp_path / "model").exists()
+
+
+def test_of_two_checkpoints_that_a_kill_has_left_the_newer_counts(tmp_path: Path) -> None:
+    workspace = unfinished(tmp_path)
+    shutil.copytree(checkpoint_of(workspace), older := workspace / "checkpoint-000000001")
+    (older / "state.json").unlink()  # half removed
+    outcome = command("train", tmp_path / "recipe.toml", "--output", tmp_path / "model", "--resume")
+    assert outcome.code == 0 and "resumed after step 3" in outcome.err and not workspace.exists()
 
 
 def test_a_best_model_cut_short_is_refused_and_the_checkpoint_stays(tmp_path: Path) -> None:
