@@ -150,7 +150,7 @@ def _step(row: dict[str, Any]) -> Step:
 def prepare(case: Case) -> Measure:
     """A model, its optimizer and a batch; what is measured is one step."""
     towers = Towers(TransformerEncoder.load(case.model, max_length=TOKENS, hidden_dropout=0.0))
-    optimizer = make_optimizer([(towers, 1e-4)], weight_decay=0.01, betas=(0.9, 0.999), epsilon=1e-8)
+    optimizer = make_optimizer([(towers, 1e-4)], weight_decay=0.01)
     vocabulary_size = towers.query.tokenizer.vocabulary_size
     data = [_draw(sizes, vocabulary_size, case.seed) for sizes in ((2, POSITIVES), (case.batch, case.labels))]
     warm_up, step = (_step_of(case, towers, part, optimizer) for part in data)

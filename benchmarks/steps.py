@@ -139,4 +139,4 @@ def batching_seconds(data: TrainingData, sampler: EpochSampler, token_budget: in
 
 def _optimizer(towers: Towers) -> AdamW:
     rates = [(tower, LEARNING_RATE) for tower in (towers.query, towers.label)]
-    return make_optimizer(rates, weight_decay=0.01, betas=(0.9, 0.999), epsilon=1e-8)
+    return make_optimizer(rates, weight_decay=0.01)

@@ -48,7 +48,7 @@ def fine_tune(
     `workspace` holds a checkpoint of every epoch; the same call goes on from there.
     """
     model = writer.model
-    optimizer = make_optimizer([(model, budget.learning_rate)], weight_decay=0.01, betas=(0.9, 0.999), epsilon=1e-8)
+    optimizer = make_optimizer([(model, budget.learning_rate)], weight_decay=0.01)
     checkpoints = Checkpoints(workspace, model, optimizer, recipe, _fingerprint(train))
     state = checkpoints.load() or TrainState()
     per_epoch = -(-len(train) // budget.batch_size)

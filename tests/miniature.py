@@ -147,6 +147,12 @@ def part_of(model: Path, name: str) -> Path:
     return at_one_moment(model, lambda folder, connection: folder.part_path(checked_parts(connection)[name]))
 
 
+def checkpoint_of(workspace: Path) -> Path:
+    """The checkpoint of an unfinished run."""
+    (found,) = workspace.glob("checkpoint-*")
+    return found
+
+
 class Enough(Exception):
     """Ends a run from the inside, as a kill would from the outside."""
 

@@ -81,7 +81,10 @@ class Stopped(UmpteenError):
 
 
 def known(table: Mapping[str, Entry], name: str, otherwise: str, error: type[BadInput] = BadConfig) -> Entry:
-    """The entry of this name; `otherwise` says what there is not, and the names that there are follow."""
+    """The entry of this name; `otherwise` says what there is not, and the nearest name, or all there are, follow."""
     if name not in table:
-        raise error(f"{otherwise}; there is {', '.join(table)}")
+        from difflib import get_close_matches
+
+        nearest = get_close_matches(name, table, n=1, cutoff=0.5)
+        raise error(f"{otherwise}; " + (f"did you mean {nearest[0]}?" if nearest else f"there is {', '.join(table)}"))
     return table[name]

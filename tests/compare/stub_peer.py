@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 from lab.peers.apart import ENVIRONMENTS
 
@@ -34,6 +35,6 @@ def make_stub(log: Path, python: str, body: str = "", method: str = "xr-linear")
     (environment.folder / "ready.json").write_text("{}")
 
 
-def calls(log: Path) -> list[dict[str, object]]:
+def calls(log: Path) -> list[dict[str, Any]]:
     """What the stand-in was asked, in order."""
     return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []

@@ -21,8 +21,7 @@ def test_a_shipped_recipe_printed_in_full_reads_back_as_itself(name: str) -> Non
 
 def test_every_setting_is_explained_in_a_printed_recipe() -> None:
     printed = to_toml(RunConfig())
-    unexplained = [line for line in printed.splitlines() if "=" in line and "#" not in line]
-    assert {line.split()[0] for line in unexplained} == {"beta1", "beta2", "epsilon"}
+    assert not [line for line in printed.splitlines() if "=" in line and "#" not in line]
 
 
 @pytest.mark.parametrize(

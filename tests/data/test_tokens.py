@@ -1,8 +1,7 @@
 import errno
+import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -100,23 +99,22 @@ def test_texts_without_a_single_token_make_a_table(tmp_path: Path) -> None:
         assert ids.tolist() == [] and offsets.tolist() == [0, 0, 0]
 
 
-def test_a_process_killed_midway_is_resumed_where_it_was(tmp_path: Path) -> None:
-    child = f"""
-import os, signal, sys
-from pathlib import Path
-sys.path.insert(0, {str(Path(__file__).parent)!r})
-from test_tokens import CHUNK, TEXTS, Texts, Words, on_disk
-
 class Killed(Words):
-    def __call__(self, texts):
+    def __call__(self, texts: list[str]) -> list[list[int]]:
         if self.texts == 3 * CHUNK:
             os.kill(os.getpid(), signal.SIGKILL)
         return super().__call__(texts)
 
-on_disk(Texts.of(TEXTS), Path({str(tmp_path)!r}), Killed())
-"""
-    ended = subprocess.run([sys.executable, "-c", child], env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
-    assert ended.returncode == -signal.SIGKILL
+
+def tokenise_until_killed(folder: Path) -> None:
+    on_disk(Texts.of(TEXTS), folder, Killed())
+
+
+def test_a_process_killed_midway_is_resumed_where_it_was(tmp_path: Path) -> None:
+    process = multiprocessing.get_context("forkserver").Process(target=tokenise_until_killed, args=(tmp_path,))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
     table = on_disk(Texts.of(TEXTS), tmp_path, tokenizer := Words())
     assert rows_of(table) == Words()(TEXTS)
     assert tokenizer.texts == len(TEXTS) - 3 * CHUNK

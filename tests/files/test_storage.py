@@ -14,7 +14,6 @@ from threading import Timer
 import pytest
 
 from umpteen.errors import BadInput, InUse, NotSaved
-from umpteen.files import storage
 from umpteen.files.storage import atomic_folder, locked_file, open_workspace, sha256_of, write_atomically
 
 
@@ -50,57 +49,28 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Mon
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_a_folder_is_replaced_whole(tmp_path: Path) -> None:
+def test_a_folder_appears_whole_and_replaces_nothing_that_has_come_to_be_there(tmp_path: Path) -> None:
     target = tmp_path / "parent" / "model"
-    for name in ("first", "second"):
-        with atomic_folder(target) as folder:
-            (folder / "inner").mkdir()
-            (folder / "inner" / name).write_text(name)
-    assert [path.name for path in (target / "inner").iterdir()] == ["second"]
+    target.mkdir(parents=True)  # an empty one is nothing
+    with atomic_folder(target) as folder:
+        (folder / "inner").mkdir()
+        (folder / "inner" / "first").write_text("first")
+        assert not any(target.iterdir())
+    with pytest.raises(NotSaved, match=r"model.*not empty.*untouched"), atomic_folder(target) as folder:
+        (folder / "second").write_text("second")
+    assert [path.name for path in target.rglob("*")] == ["inner", "first"]
     assert list(target.parent.iterdir()) == [target]
-
-
-def test_a_folder_is_replaced_where_names_cannot_be_exchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage.ctypes, "CDLL", lambda *_, **__: object())
-    for name in ("first", "second"):
-        with atomic_folder(tmp_path / "model") as folder:
-            (folder / name).touch()
-    assert [path.name for path in (tmp_path / "model").iterdir()] == ["second"]
-    assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
 @pytest.mark.parametrize(
     "error", [OSError(errno.ENOSPC, "No space left"), RuntimeError("I/O error: No space left on device (os error 28)")]
 )
-def test_a_full_disk_leaves_the_old_folder(tmp_path: Path, error: Exception) -> None:
-    target = tmp_path / "model"
-    with atomic_folder(target) as folder:
-        (folder / "file").write_text("old")
-    with pytest.raises(NotSaved, match=r"model.*No space left.*untouched"), atomic_folder(target) as folder:
+def test_a_full_disk_leaves_nothing_of_a_folder(tmp_path: Path, error: Exception) -> None:
+    nothing = r"model.*No space left.*nothing was left behind"
+    with pytest.raises(NotSaved, match=nothing), atomic_folder(tmp_path / "model") as folder:
         (folder / "file").write_text("half of the n")
         raise error
-    assert (target / "file").read_text() == "old"
-    assert list(tmp_path.iterdir()) == [target]
-
-
-def test_a_kill_between_the_two_renames_of_an_exchange_loses_nothing(tmp_path: Path) -> None:
-    target = tmp_path / "model"
-    with atomic_folder(target) as folder:
-        (folder / "file").write_text("old")
-    target.replace(tmp_path / ".model.replaced")  # where the kill left it
-    storage.put_back(target)
-    assert (target / "file").read_text() == "old" and not (tmp_path / ".model.replaced").exists()
-
-
-def test_a_failed_exchange_leaves_the_old_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    target = tmp_path / "model"
-    with atomic_folder(target) as folder:
-        (folder / "old").touch()
-    monkeypatch.setattr(storage, "_exchange", fail_with_full_disk)
-    with pytest.raises(NotSaved), atomic_folder(target) as folder:
-        (folder / "new").touch()
-    assert [path.name for path in target.iterdir()] == ["old"]
-    assert list(tmp_path.iterdir()) == [target]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_errors_that_are_not_the_disks_pass_unchanged(tmp_path: Path) -> None:
@@ -132,10 +102,11 @@ def test_what_a_killed_process_left_is_removed_by_the_next_save(tmp_path: Path) 
 
 
 def test_two_saves_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
-    with atomic_folder(tmp_path / "model") as first, atomic_folder(tmp_path / "model") as second:
+    with pytest.raises(NotSaved), atomic_folder(tmp_path / "model") as first:
         (first / "first").touch()
-        (second / "second").touch()
-    assert [path.name for path in (tmp_path / "model").iterdir()] == ["first"]  # the last to finish
+        with atomic_folder(tmp_path / "model") as second:
+            (second / "second").touch()
+    assert [path.name for path in (tmp_path / "model").iterdir()] == ["second"]  # who is done first
 
 
 def test_sha256_is_the_standard_one(tmp_path: Path) -> None:

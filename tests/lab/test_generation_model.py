@@ -7,6 +7,7 @@ from lab.generation_model import IGNORED, Example, Room, Shape, Writer, start_sm
 from lab.generation_tuning import Budget, batches, fine_tune, validation_loss
 
 from lab import generation_tuning
+from miniature import checkpoint_of
 from umpteen.errors import BadInput, Stopped
 
 ROOM = Room(prompt=10, target=8)
@@ -117,7 +118,7 @@ def test_a_signal_saves_first(folder: Path, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(generation_tuning, "_step", interrupted)
     with pytest.raises(Stopped, match="saved after step 1"):
         tuned(folder, tmp_path / "work")
-    assert (tmp_path / "work" / "checkpoint").is_dir()
+    assert checkpoint_of(tmp_path / "work").is_dir()
 
 
 def test_batches_hold_every_example_once_and_are_of_like_length() -> None:

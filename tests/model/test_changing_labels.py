@@ -79,7 +79,8 @@ def test_several_changes_are_one_version_and_all_or_none(model: Path) -> None:
         classifier.change_labels([Add("m", "more"), Retire("nobody")])
     assert classifier.version == 1 and "m" not in Classifier.load(model).labels
     (line,) = classifier.history()
-    assert line[2:] == (1, 1, 1, "spring") and line.version == 1 and line.time.endswith("+00:00")
+    assert (line.added, line.renamed, line.retired, line.note) == (1, 1, 1, "spring")
+    assert line.version == 1 and line.time.endswith("+00:00")
     assert classifier.rename_labels({"f": "fishes"}) == 1  # nothing to do, no version
 
 

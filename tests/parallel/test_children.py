@@ -11,7 +11,7 @@ import pytest
 
 from umpteen.errors import BadInput, LostProcess
 from umpteen.parallel.children import end_with_launcher, run_in_world
-from umpteen.parallel.world import LAUNCHER, World
+from umpteen.parallel.world import World
 
 
 def ranks(world: World, word: str) -> tuple[int, list[str]]:
@@ -53,14 +53,13 @@ def test_patience_ends() -> None:
         run_in_world(1, sleep, seconds=0.5)
 
 
-def test_a_process_whose_launcher_ended_before_it_could_look_ends_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_whose_launcher_ended_before_it_could_look_ends_too() -> None:
     launcher = subprocess.Popen([sys.executable, "-c", ""])
     launcher.wait()
-    monkeypatch.setenv(LAUNCHER, str(launcher.pid))
     told = threading.Event()
     before = signal.signal(signal.SIGTERM, lambda *_: told.set())
     try:
-        end_with_launcher()
+        end_with_launcher(launcher.pid)
         # In short waits: a handler runs in this thread, and the signal may reach another one, which wakes nobody.
         assert any(told.wait(0.1) for _ in range(600))
     finally:

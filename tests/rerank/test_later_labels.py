@@ -89,7 +89,7 @@ def test_the_ranker_knows_nothing_of_changed_labels_and_all_of_the_others(home: 
 def test_a_ranker_fitted_on_changed_labels_knows_what_the_data_says_and_survives_compacting(home: Path) -> None:
     model = home / "model"
     Classifier.load(model).change_labels([Add("new", NEW), Rename(KEYS[2], "library of trees"), Retire(KEYS[5])])
-    few = ("--candidates", "5", "--jobs", "1", "--weight", "0.5")
+    few = ("--set", "candidates=5", "--jobs", "1", "--weight", "0.5")
     outcome = command("rerank", "fit", model, "--data", home / "data", *few)
     assert outcome.code == 0, outcome.err
     assert verify(model) == []

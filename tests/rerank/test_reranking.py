@@ -179,7 +179,7 @@ def test_filtered_pairs_are_no_candidates_and_no_positives(home: Path) -> None:
 
 def test_the_command_fits_judges_and_predicts(home: Path) -> None:
     outcome = command(
-        "rerank", "fit", home / "model", "--data", home / "data", "--candidates", "7", "--jobs", "1", "--json"
+        "rerank", "fit", home / "model", "--data", home / "data", "--set", "candidates=7", "--jobs", "1", "--json"
     )
     assert outcome.code == 0, outcome.err
     told = json.loads(outcome.out)
@@ -217,8 +217,10 @@ def test_a_model_with_few_labels_has_all_of_them_looked_at(home: Path) -> None:
 
 def test_what_cannot_be_is_refused(home: Path) -> None:
     model, data = home / "model", home / "data"
-    refused(command("rerank", "fit", model, "--data", data, "--candidates", "5", "--set", "costs=1"), "costs", "cost")
-    few = ("--candidates", "5", "--jobs", "1")
+    refused(
+        command("rerank", "fit", model, "--data", data, "--set", "candidates=5", "--set", "costs=1"), "costs", "cost"
+    )
+    few = ("--set", "candidates=5", "--jobs", "1")
     refused(command("rerank", "fit", model, "--data", data, *few, "--set", "min_texts=1000"), "no n-gram")
     other = home / "other-data"
     shutil.copytree(data, other)
@@ -229,7 +231,7 @@ def test_what_cannot_be_is_refused(home: Path) -> None:
 
 def test_a_model_fitted_on_everything_needs_a_weight(tmp_path: Path) -> None:
     model = trained(tmp_path, "data.fit_on=train+validation")
-    asked = ("rerank", "fit", model, "--data", tmp_path / "data", "--candidates", "5", "--jobs", "1")
+    asked = ("rerank", "fit", model, "--data", tmp_path / "data", "--set", "candidates=5", "--jobs", "1")
     refused(command(*asked), "fitted on validation", "--weight")
     outcome = command(*asked, "--weight", "0.35")
     assert outcome.code == 0, outcome.err

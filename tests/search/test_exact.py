@@ -79,12 +79,6 @@ def test_half_precision_vectors_are_multiplied_in_float32() -> None:
     assert np.array_equal(top_k(queries, labels, 20).rows, exact.rows)
 
 
-def test_it_reports_progress_up_to_the_end() -> None:
-    seen: list[tuple[int, int]] = []
-    top_k(torch.ones(5, 2), torch.ones(3, 2), 1, block=2, progress=lambda done, total: seen.append((done, total)))
-    assert seen == [(2, 5), (4, 5), (5, 5)]
-
-
 def test_no_queries_give_an_empty_ranking() -> None:
     assert top_k(torch.empty(0, 2), torch.ones(3, 2), 2).rows.shape == (0, 2)
 

@@ -118,5 +118,5 @@ def test_a_service_ends_however_often_it_looks_for_changes(shared_model: Path) -
     async def wait(service: Running) -> None:
         await asyncio.sleep(0.02)
 
-    for _ in range(25):  # one of the first few never ended when a look could miss its cancellation
+    for _ in range(8):  # one of the first few never ended when a look could miss its cancellation
         in_service(classifier, wait, ServiceSettings(refresh=0.0005))

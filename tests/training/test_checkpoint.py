@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,18 @@ from typing import Any
 import pytest
 import torch
 
-from miniature import Enough, command, files_of, flip_a_byte, listing, refused, trained, unfinished, write_recipe
+from miniature import (
+    Enough,
+    checkpoint_of,
+    command,
+    files_of,
+    flip_a_byte,
+    listing,
+    refused,
+    trained,
+    unfinished,
+    write_recipe,
+)
 from umpteen.errors import InUse, NotSaved
 from umpteen.model.classifier import verify
 from umpteen.model.train import train
@@ -36,17 +48,25 @@ def cut_in_half(file: Path) -> None:
 )
 def test_a_damaged_checkpoint_is_refused(name: str, damage: Callable[[Path], None], tmp_path: Path) -> None:
     workspace = unfinished(tmp_path)
-    damage(workspace / "checkpoint" / name)
+    damage(checkpoint_of(workspace) / name)
     before = listing(workspace)
     refused(command("train", tmp_path / "recipe.toml", "--output", tmp_path / "model", "--resume"), name, "afresh")
     assert listing(workspace) == before and not (tmp_path / "model").exists()
 
 
+def test_of_two_checkpoints_that_a_kill_has_left_the_newer_counts(tmp_path: Path) -> None:
+    workspace = unfinished(tmp_path)
+    shutil.copytree(checkpoint_of(workspace), older := workspace / "checkpoint-000000001")
+    (older / "state.json").unlink()  # half removed
+    outcome = command("train", tmp_path / "recipe.toml", "--output", tmp_path / "model", "--resume")
+    assert outcome.code == 0 and "resumed after step 3" in outcome.err and not workspace.exists()
+
+
 def test_a_best_model_cut_short_is_refused_and_the_checkpoint_stays(tmp_path: Path) -> None:
     workspace = unfinished(tmp_path, "evaluation.every_steps=1", "optimizer.learning_rate=1e-9", steps=4)
-    cut_in_half(workspace / "checkpoint" / BEST)  # nothing after it will be better, so nothing replaces it
+    cut_in_half(checkpoint_of(workspace) / BEST)  # nothing after it will be better, so nothing replaces it
     refused(command("train", tmp_path / "recipe.toml", "--output", tmp_path / "model", "--resume"), BEST)
-    assert (workspace / "checkpoint" / "state.json").exists() and not (tmp_path / "model").exists()
+    assert (checkpoint_of(workspace) / "state.json").exists() and not (tmp_path / "model").exists()
 
 
 def test_a_kill_between_a_better_evaluation_and_its_checkpoint_leaves_the_best_weights_of_the_last_one(
@@ -61,13 +81,13 @@ def test_a_kill_between_a_better_evaluation_and_its_checkpoint_leaves_the_best_w
         if state.step > 1 and state.best_step == state.step:
             raise Enough
         real(own, state, *rest)
-        kept.append((written / "checkpoint" / "weights.safetensors").read_bytes())
+        kept.append((checkpoint_of(written) / "weights.safetensors").read_bytes())
 
     monkeypatch.setattr(Checkpoints, "save", dies_after_a_better_evaluation)
     with pytest.raises(Enough):
         train(recipe, output=tmp_path / "model")
-    state = json.loads((written / "checkpoint" / "state.json").read_text())["state"]
-    assert (written / "checkpoint" / BEST).read_bytes() == kept[state["best_step"] - 1]
+    state = json.loads((checkpoint_of(written) / "state.json").read_text())["state"]
+    assert (checkpoint_of(written) / BEST).read_bytes() == kept[state["best_step"] - 1]
     monkeypatch.undo()
     train(recipe, output=tmp_path / "model", resume=True)
     assert not written.exists()
@@ -95,7 +115,7 @@ def test_two_trainings_into_one_output_do_not_both_start(tmp_path: Path) -> None
         assert f"another process (pid {os.getpid()}) is at work in {tmp_path / 'model.training'}" in refusal
 
 
-@pytest.mark.parametrize("options", [[], ["--resume"], ["--overwrite"], ["--processes", "2"]])
+@pytest.mark.parametrize("options", [[], ["--resume"], ["--overwrite"]])
 def test_a_neighbour_named_like_the_unfinished_run_is_refused_and_left_alone(
     options: list[str], tmp_path: Path
 ) -> None:
@@ -153,11 +173,11 @@ def test_a_full_disk_leaves_the_old_checkpoint(
     tmp_path: Path, full_disk: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workspace = unfinished(tmp_path)
-    before = listing(workspace / "checkpoint")
+    before = listing(checkpoint_of(workspace))
     resume = ("train", tmp_path / "recipe.toml", "--output", tmp_path / "model", "--resume", "--quiet")
-    full_disk(".checkpoint.partial")
-    refused(command(*resume), str(workspace / "checkpoint"), "No space left", "untouched")
-    assert listing(workspace / "checkpoint") == before
+    full_disk(".checkpoint-")
+    refused(command(*resume), str(workspace / "checkpoint-"), "No space left", "nothing was left behind")
+    assert listing(checkpoint_of(workspace)) == before
     assert not [path for path in workspace.iterdir() if "partial" in path.name]
     monkeypatch.undo()
     assert command(*resume).code == 0
@@ -197,7 +217,7 @@ def test_a_loss_turned_nan_stops_the_run_at_its_step_and_keeps_the_checkpoint_be
     monkeypatch.setitem(OBJECTIVES, "decoupled_softmax", failing)
     refused(command(*arguments), "nan at step 3", "learning_rate")
     monkeypatch.undo()
-    state = json.loads((tmp_path / "model.training" / "checkpoint" / "state.json").read_text())
+    state = json.loads((checkpoint_of(tmp_path / "model.training") / "state.json").read_text())
     assert state["state"]["step"] == 2 and not (tmp_path / "model").exists()
     assert command(*arguments, "--resume").code == 0
     assert command("train", recipe, "--output", tmp_path / "straight", "--quiet").code == 0

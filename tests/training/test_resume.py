@@ -4,22 +4,19 @@ import json
 import multiprocessing
 import os
 import random
+import shutil
 import signal
-import subprocess
 import sys
-import time
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from miniature import command, files_of, unfinished, write_recipe
+from miniature import checkpoint_of, command, files_of, unfinished, write_recipe
 from umpteen.config.settings import RunConfig
 from umpteen.parallel.children import StopRequest
 from umpteen.training.observer import MetricsLog
-
-UMPTEEN = Path(sys.executable).with_name("umpteen")
 
 # Real processes, forked from one that has imported torch already: starting each anew would take seconds.
 PROCESSES = multiprocessing.get_context("forkserver")
@@ -93,16 +90,6 @@ def finished(folder: Path, *options: str) -> Path:
     return folder / "model"
 
 
-def records(metrics: Path) -> int:
-    return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
-
-
-def wait_for(folder: Path, wanted: int, process: subprocess.Popen[str]) -> None:
-    """Returns once the run has logged so many records, or has ended."""
-    while process.poll() is None and records(folder / "model.training" / "metrics.jsonl") < wanted:
-        time.sleep(0.001)
-
-
 def weights(model: Path) -> dict[str, bytes]:
     files = files_of(model)
     found = {str(path.relative_to(files)): path.read_bytes() for path in files.rglob("*.safetensors")}
@@ -145,12 +132,12 @@ RUNS = {
 }
 
 
-@pytest.fixture(scope="module", params=RUNS.values(), ids=RUNS.keys())
+@pytest.fixture(scope="module")
 def undisturbed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with data, start, recipe and the model of a run that nobody disturbed."""
     forkserver.ensure_running()  # it imports while we write
     folder = tmp_path_factory.mktemp("undisturbed")
-    kind, towers, pool = request.param
+    kind, towers, pool = RUNS[request.param]
     write_recipe(folder, *CHANGES, *pool, kind=kind, towers=towers)
     finished(folder)
     return folder
@@ -163,9 +150,12 @@ def folder(undisturbed: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_killed_at_random_moments_and_resumed_it_ends_with_the_same_weights(undisturbed: Path, folder: Path) -> None:
-    chance = random.Random(11)
-    for records in (0, 1, 5, 7, 4):
+@pytest.mark.parametrize("undisturbed", RUNS, indirect=True)
+def test_killed_at_random_moments_and_resumed_it_ends_with_the_same_weights(
+    undisturbed: Path, folder: Path, request: pytest.FixtureRequest
+) -> None:
+    chance = random.Random(request.node.name)  # other moments for each
+    for records in (0, 6, 9):
         kill = Signal(signal.SIGKILL, records, chance.randrange(CALLS))
         assert exit_code(folder, "--resume", "--quiet", given=kill) == -signal.SIGKILL
         assert not (folder / "model").exists()
@@ -178,43 +168,28 @@ def test_killed_at_random_moments_and_resumed_it_ends_with_the_same_weights(undi
     assert {path.name for path in folder.iterdir()} == {"recipe.toml", "model", "errors"}
 
 
-def test_ctrl_c_saves_and_leaves_and_the_run_goes_on_exactly(undisturbed: Path, folder: Path) -> None:
-    assert exit_code(folder, given=Signal(signal.SIGINT, 5)) == 128 + signal.SIGINT
-    assert "stopped and saved after step" in (folder / "errors").read_text()
-    assert "Traceback" not in (folder / "errors").read_text()
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("undisturbed", ["static"], indirect=True)
+def test_a_signal_saves_and_leaves_and_the_run_goes_on_exactly(number: int, undisturbed: Path, folder: Path) -> None:
+    assert exit_code(folder, given=Signal(number, 5)) == 128 + number
+    state = json.loads((checkpoint_of(folder / "model.training") / "state.json").read_text())["state"]
+    said = (folder / "errors").read_text()
+    assert said.strip().endswith(f"stopped and saved after step {state['step']}; --resume goes on")
+    assert "Traceback" not in said and not (folder / "model").exists()
     model = finished(folder, "--resume")
     assert "resumed after step" in (folder / "errors").read_text()
     assert weights(model) == weights(undisturbed / "model") and course(model) == course(undisturbed / "model")
 
 
-def test_a_terminated_command_saves_and_leaves_with_128_plus_the_signal(tmp_path: Path) -> None:
-    recipe = write_recipe(
-        tmp_path, "training.steps=100000", "training.checkpoint_minutes=60", "evaluation.every_epochs=0"
-    )
-    process = subprocess.Popen(
-        [UMPTEEN, "train", recipe, "--output", tmp_path / "model"], stderr=subprocess.PIPE, text=True
-    )
-    try:
-        wait_for(tmp_path, 3, process)
-        process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate()
-    finally:
-        process.kill()
-    assert process.returncode == 128 + signal.SIGTERM, errors
-    state = json.loads((tmp_path / "model.training" / "checkpoint" / "state.json").read_text())["state"]
-    assert state["step"] >= 3
-    assert errors.strip().endswith(f"stopped and saved after step {state['step']:,}; --resume goes on")
-    assert not (tmp_path / "model").exists()
-
-
-@pytest.mark.parametrize("steps", range(1, 6))
-def test_ended_after_any_step_and_resumed_it_ends_with_the_same_weights(steps: int, tmp_path: Path) -> None:
+def test_ended_after_any_step_and_resumed_it_ends_with_the_same_weights(tmp_path: Path) -> None:
     changes = ("training.steps=6", "evaluation.every_steps=2", "encoder.query.dropout=0.3")
-    unfinished(tmp_path, *changes, steps=steps)
-    train = ("train", tmp_path / "recipe.toml", "--quiet", "--output")
-    assert command(*train, tmp_path / "model", "--resume").code == 0
+    train = ("train", write_recipe(tmp_path, "training.checkpoint_minutes=0", *changes), "--quiet", "--output")
     assert command(*train, tmp_path / "straight").code == 0
-    assert weights(tmp_path / "model") == weights(tmp_path / "straight")
+    for steps in range(1, 6):
+        unfinished(tmp_path, *changes, steps=steps)
+        assert command(*train, tmp_path / "model", "--resume").code == 0
+        assert weights(tmp_path / "model") == weights(tmp_path / "straight")
+        shutil.rmtree(tmp_path / "model")
 
 
 def test_resume_starts_a_run_where_there_is_none(tmp_path: Path) -> None:

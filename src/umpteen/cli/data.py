@@ -52,7 +52,7 @@ def convert(source: str, folder: Path, form: str) -> None:
         if form == "jsonl":
             write_native(dataset, folder, progress=partial(watch, "writing"))
         else:
-            with atomic_folder(folder, replace=False) as partly:
+            with atomic_folder(folder) as partly:
                 dataset.to_hugging_face().save_to_disk(partly)
     say(f"wrote {folder}: {len(dataset.labels):,} labels, {len(dataset.train):,} training queries")
 

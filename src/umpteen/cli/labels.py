@@ -95,7 +95,7 @@ def history(model: Path, count: int, as_json: bool) -> None:
 
     catalogue = open_labels(model)
     shown = catalogue.history()[::-1][:count]
-    answer = {"model": str(model), "version": catalogue.labels.version, "versions": [one._asdict() for one in shown]}
+    answer = {"model": str(model), "version": catalogue.labels.version, "versions": [vars(one) for one in shown]}
     notes = [f"  ({line.note})" if line.note else "" for line in shown]
     lines = [f"{one.version:>5}  {one.time}  {_counted(one)}{note}" for one, note in zip(shown, notes, strict=True)]
     tell(as_json, answer, *lines, f"{catalogue.start.version:>5}  the labels in the model's own files")

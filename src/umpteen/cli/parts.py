@@ -73,13 +73,10 @@ def rerank() -> None:
 @click.option("--weight", type=click.FloatRange(0, 1), help="Of the ranker's score.  [default: chosen on validation]")
 @click.option("--votes", type=click.FloatRange(0, 1), help="The memory's share of it.  [default: chosen on validation]")
 @click.option("--rare", type=click.FloatRange(0), help="Head start of rare labels.  [default: chosen on validation]")
-@click.option("--candidates", type=click.IntRange(1), help="Labels of a text to put in order.  [default: 100, or all]")
-@settings("A setting, e.g. cost=3 or words=[1,3].")
+@settings("A setting, e.g. cost=3, words=[1,3] or candidates=50, the labels of a text to put in order.")
 @click.option("--jobs", type=click.IntRange(1), help="Processes that fit labels.  [default: one for each core]")
 @JSON
-def fit(
-    model: Path, source: str, candidates: int | None, overrides: tuple[str, ...], as_json: bool, **asked: Any
-) -> None:
+def fit(model: Path, source: str, overrides: tuple[str, ...], as_json: bool, **asked: Any) -> None:
     """Fit a ranker on what MODEL was trained on and put it into the model folder; a killed fit goes on."""
     from umpteen.config.recipes import with_overrides
     from umpteen.model.folder import CALIBRATION, has_part
@@ -87,8 +84,7 @@ def fit(
     from umpteen.parallel.world import cores
     from umpteen.rerank.features import RankerSettings
 
-    width = {} if candidates is None else {"candidates": candidates}
-    chosen = RankerSettings.of(with_overrides({}, overrides) | width)
+    chosen = RankerSettings.of(with_overrides({}, overrides))
     asked["jobs"] = asked["jobs"] or cores()
     had_calibration = has_part(model, CALIBRATION)
     with Watch(quiet=as_json) as watch:

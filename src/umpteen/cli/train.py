@@ -24,8 +24,6 @@ from umpteen.cli.main import (
 )
 from umpteen.errors import BadInput
 
-LAUNCHED = "TORCHELASTIC_RUN_ID"  # what torch's launcher tells every process it starts
-
 
 @cli.command()
 @click.argument("recipe")
@@ -35,42 +33,25 @@ LAUNCHED = "TORCHELASTIC_RUN_ID"  # what torch's launcher tells every process it
 @click.option("--resume", is_flag=True, help="Go on with an interrupted run; starts it where there is none.")
 @click.option("--overwrite", is_flag=True, help="Discard an unfinished run; replace the model when training ends.")
 @click.option("--from", "start_from", metavar="MODEL", help="Start from a trained model, on other data or more labels.")
-@option("--processes", type=click.IntRange(1), default=1, help="Processes of this machine to share it.")
-@option("--restarts", type=click.IntRange(0), default=0, help="How often to go on when a process ends.")
 @click.option("--quiet", is_flag=True, help="No progress; errors only.")
-def train(
-    recipe: str,
-    source: str | None,
-    overrides: tuple[str, ...],
-    output: Path,
-    processes: int,
-    restarts: int,
-    quiet: bool,
-    **how: Any,
-) -> None:
-    """Train a model by RECIPE: a TOML file, or the name of one that ships with umpteen."""
-    from umpteen.parallel.children import end_with_launcher
+def train(recipe: str, source: str | None, overrides: tuple[str, ...], output: Path, quiet: bool, **how: Any) -> None:
+    """Train a model by RECIPE: a TOML file, or the name of one that ships with umpteen.
 
-    if LAUNCHED in os.environ:
-        end_with_launcher()  # before anything that takes time
+    On several processes: torchrun --standalone --nproc-per-node 2 -m umpteen train … (docs/how-to/many-machines.md).
+    """
+    launcher = os.getppid()  # which may end while torch is loaded
+    from umpteen.parallel.children import end_with_launcher
+    from umpteen.parallel.world import join_world, launch_name
+
+    if launch_name():
+        end_with_launcher(launcher)
     from umpteen.config.recipes import resolve
-    from umpteen.files.storage import is_begun
     from umpteen.model.classifier import Classifier
-    from umpteen.model.train import WORK, is_complete, started_by_this_launch, train_in, workspace_of
-    from umpteen.parallel.world import join_world, launch
+    from umpteen.model.train import started_by_this_launch, train_in, workspace_of
     from umpteen.training.build import pick_device
 
     config = resolve(recipe, overrides, source)
     device = pick_device(config.training.device)
-    if processes > 1 or restarts:
-        _check_launch(processes, device.type)
-        # What stands in the way is told once, not by each process.
-        is_complete(output, is_begun(workspace_of(output), WORK), resume=how["resume"], overwrite=how["overwrite"])
-        flags = {"--resume": how["resume"], "--overwrite": how["overwrite"], "--quiet": quiet}
-        values = [("--data", source), ("--from", how["start_from"]), *(("--set", override) for override in overrides)]
-        arguments = ["train", recipe, "--output", str(output), *(flag for flag, given in flags.items() if given)]
-        arguments += [part for name, value in values if value is not None for part in (name, value)]
-        sys.exit(launch(processes, arguments, restarts=restarts))
     with join_world(device) as world, Watch(quiet=quiet or not world.is_first) as watch:
         if world.gather_objects(started_by_this_launch(workspace_of(output)))[0]:
             how |= {"resume": True, "overwrite": False}  # this process stands in the place of one that ended
@@ -81,19 +62,6 @@ def train(
     if report is not None:
         show_metrics({"validation": report})
     say(f"saved {output}; try: umpteen predict {output} 'your text'")
-
-
-def _check_launch(processes: int, device: str) -> None:
-    import torch
-
-    from umpteen.parallel.world import cores
-
-    if LAUNCHED in os.environ:
-        raise BadInput("--processes and --restarts start processes, as torchrun does; leave them out under torchrun")
-    if device == "cuda" and processes > torch.cuda.device_count():
-        raise BadInput(f"--processes {processes}: this machine has {torch.cuda.device_count()} GPUs, one per process")
-    if device == "cpu" and processes > cores():
-        say(f"warning: {processes} processes share {cores()} cores, which is slower than as many of each", err=True)
 
 
 TUNED = "# The best that `umpteen tune` found.\n"

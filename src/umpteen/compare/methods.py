@@ -3,7 +3,6 @@
 Systems that have to be installed first are lab/peers of the repository, not part of the package.
 """
 
-import difflib
 import hashlib
 import json
 import shutil
@@ -20,10 +19,10 @@ import umpteen
 from umpteen.config.recipes import path_of, resolve, with_overrides
 from umpteen.config.settings import RunConfig
 from umpteen.data.dataset import Dataset, Split
-from umpteen.errors import BadInput
+from umpteen.errors import BadInput, known
 from umpteen.evaluation.baselines import TfidfNeighbours, popularity
 from umpteen.evaluation.report import Evaluator
-from umpteen.files.progress import Notice
+from umpteen.files.progress import Notice, silent
 from umpteen.files.storage import atomic_folder, write_atomically
 from umpteen.model.classifier import Classifier
 from umpteen.model.rerank import fit_ranker
@@ -123,7 +122,7 @@ class Baseline(Method):
 
     knobs: tuple[str, ...]  # key=v1,v2,…; the first value of each is its own default
     fit: Fit
-    install: Callable[[Notice], None] = lambda notice: None  # raises Unavailable where it cannot be had
+    install: Callable[[Notice], None] = silent  # raises Unavailable where it cannot be had
     release: str | None = None
     reads_labels: bool = False  # `fit` takes the labels' texts, too
 
@@ -249,7 +248,7 @@ class Ours(Method):
         clock = ranked.with_name(f"{ranked.name}.seconds")  # written last: it says that the ranker is there
         if not ranked.exists():
             clock.unlink(missing_ok=True)
-            with atomic_folder(ranked, replace=False) as copy:
+            with atomic_folder(ranked) as copy:
                 shutil.copytree(plain, copy, dirs_exist_ok=True)
         if not clock.exists():
             chosen, found = (RankerSettings(), {}) if weighed is None else (weighed.settings, weighed.chosen())
@@ -275,13 +274,8 @@ class Ours(Method):
 def their_methods(names: Sequence[str]) -> list[Method]:
     """The peers by name; one that is only in the repository cannot be had without it."""
     absent = {name: Baseline(name, (), _popularity, _refuse_absent) for name in PEERS}
-    known = absent | BASELINES | (peers() if set(names) - set(BASELINES) else {})
-    for name in names:
-        if name not in known:
-            nearest = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {nearest[0]}?" if nearest else f"there is {', '.join(known)}"
-            raise BadInput(f"--peers {name}: no such method; {hint}")
-    return [known[name] for name in dict.fromkeys(names)]
+    there = absent | BASELINES | (peers() if set(names) - set(BASELINES) else {})
+    return [known(there, name, f"--peers {name}: no such method", BadInput) for name in dict.fromkeys(names)]
 
 
 def _refuse_absent(notice: Notice) -> None:

@@ -413,9 +413,6 @@ class OptimizerConfig(Section):
     weight_decay: float = Field(0.01, ge=0, description="on matrices only: biases, norms and token weights have none")
     warmup: float = Field(0.1, ge=0, le=1, description="share of the steps with a rising learning rate; it then falls")
     clip_norm: float = Field(1.0, ge=0, description="longer gradients are shortened to this; 0 leaves them alone")
-    beta1: float = Field(0.9, ge=0, lt=1)
-    beta2: float = Field(0.999, ge=0, lt=1)
-    epsilon: float = Field(1e-8, gt=0)
 
 
 class TrainingConfig(Section):

@@ -20,7 +20,7 @@ from umpteen.data.labels import LabelCatalogue, Relevance, Split
 from umpteen.data.prepared import content_fingerprint, merging, open_prepared, prepare
 from umpteen.data.texts import Texts, values_of
 from umpteen.errors import BadInput
-from umpteen.files.progress import Advance
+from umpteen.files.progress import Advance, silent
 from umpteen.files.storage import atomic_folder, can_hold
 
 __all__ = ["Dataset", "Split", "bundled_names", "open_dataset", "write_native"]
@@ -136,7 +136,7 @@ class Dataset:
         )
 
 
-def open_dataset(source: str | Path | Any, *, cache: Path | None = None, progress: Advance | None = None) -> Dataset:
+def open_dataset(source: str | Path | Any, *, cache: Path | None = None, progress: Advance = silent) -> Dataset:
     """A folder in any known format, a file of texts and labels, or a bundled dataset by name.
 
     It is read once, and memory-mapped ever after. It may be said which columns count: FILE?text=body&labels=tags.
@@ -242,7 +242,7 @@ def _keys(row: Any, name: str) -> list[str]:
 ROWS_BETWEEN_REPORTS = 1024
 
 
-def write_native(dataset: Dataset, folder: Path, progress: Advance | None = None) -> None:
+def write_native(dataset: Dataset, folder: Path, progress: Advance = silent) -> None:
     """labels.jsonl, dataset.toml, and one .jsonl for each split: all of them, or nothing at all."""
     if not can_hold(folder):
         raise BadInput(f"{folder} is there already and not empty; name a new folder")
@@ -252,7 +252,7 @@ def write_native(dataset: Dataset, folder: Path, progress: Advance | None = None
     files = {"labels": labels, **{name: _queries(keys, split) for name, split in splits.items()}}
     total = len(dataset.labels) + sum(map(len, splits.values()))
     done = 0
-    with atomic_folder(folder, replace=False) as partial:
+    with atomic_folder(folder) as partial:
         name = json.dumps(dataset.name, ensure_ascii=False).replace("\x7f", "\\u007f")  # as TOML wants it
         (partial / "dataset.toml").write_text(f"name = {name}\n", encoding="utf-8")
         for stem, records in files.items():
@@ -260,7 +260,7 @@ def write_native(dataset: Dataset, folder: Path, progress: Advance | None = None
                 for record in records:
                     file.write(json.dumps(record, ensure_ascii=False) + "\n")
                     done += 1
-                    if progress is not None and (done % ROWS_BETWEEN_REPORTS == 0 or done == total):
+                    if done % ROWS_BETWEEN_REPORTS == 0 or done == total:
                         progress(done, total)
 
 

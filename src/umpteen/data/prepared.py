@@ -9,6 +9,7 @@ import difflib
 import hashlib
 import json
 import os
+import shutil
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -52,7 +53,7 @@ class Builder:
     In memory stay the label keys, and one split's pairs: 12 bytes for each of them.
     """
 
-    def __init__(self, folder: Path, name: str, asked: Mapping[str, str], size: int, progress: Advance | None) -> None:
+    def __init__(self, folder: Path, name: str, asked: Mapping[str, str], size: int, progress: Advance) -> None:
         self.name = name
         self.asked = asked  # which columns count, if somebody has said it
         self._folder = folder
@@ -78,8 +79,7 @@ class Builder:
     def advance(self, size: int) -> None:
         """So many more bytes have been read."""
         self._read += size
-        if self._progress is not None:
-            self._progress(min(self._read, self._size), self._size)
+        self._progress(min(self._read, self._size), self._size)
 
     @property
     def labels(self) -> int:
@@ -295,7 +295,7 @@ def cache_folder(cache: Path | None = None) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "umpteen"
 
 
-def prepare(folder: Path, form: Format, asked: Mapping[str, str], cache: Path | None, progress: Advance | None) -> Path:
+def prepare(folder: Path, form: Format, asked: Mapping[str, str], cache: Path | None, progress: Advance) -> Path:
     """The prepared copy of a folder or file: made now, or found as it was made if no source has changed since."""
     folder = folder.resolve()
     files = [(path.relative_to(folder).as_posix(), path.stat()) for path in form.sources(folder)]
@@ -307,6 +307,7 @@ def prepare(folder: Path, form: Format, asked: Mapping[str, str], cache: Path | 
     total = sum(stat.st_size for _, stat in files)
 
     def make() -> None:
+        shutil.rmtree(target, ignore_errors=True)  # one whose manifest is gone
         with atomic_folder(target) as partial, Builder(partial, folder.name, asked, total, progress) as into:
             form.read(folder, into)
             into.finish()

@@ -22,7 +22,7 @@ from torch.nn.functional import pad
 
 from umpteen.data.prepared import cache_folder, cached
 from umpteen.data.texts import Texts
-from umpteen.files.progress import Advance
+from umpteen.files.progress import Advance, silent
 
 LENGTHS = np.dtype(np.int32)
 
@@ -171,7 +171,7 @@ def tokenise(
     texts: Texts,
     tokenizer: Tokenizer,
     cache: Path | None = None,
-    progress: Advance | None = None,
+    progress: Advance = silent,
     *,
     chunk: int = CHUNK,
     small: int = SMALL,
@@ -212,7 +212,7 @@ def _open(folder: Path, dtype: np.dtype[Any], texts: int) -> TokenTable | None:
 
 
 def _write(
-    folder: Path, dtype: np.dtype[Any], texts: Texts, tokenizer: Tokenizer, chunk: int, progress: Advance | None
+    folder: Path, dtype: np.dtype[Any], texts: Texts, tokenizer: Tokenizer, chunk: int, progress: Advance
 ) -> None:
     """Tokenise on from where the partial table ends, then put it in place."""
     partial = folder.with_suffix(".partial")
@@ -231,21 +231,19 @@ def _write(
 
 
 def _tokenised(
-    texts: Texts, tokenizer: Tokenizer, first: int, chunk: int, progress: Advance | None
+    texts: Texts, tokenizer: Tokenizer, first: int, chunk: int, progress: Advance
 ) -> Iterator[list[list[int]]]:
     """Chunk by chunk from the text `first` on; progress hears of a chunk once the caller is done with it."""
     ends = np.cumsum(texts.byte_lengths())
     start = first
     while start < len(texts):
-        if progress:
-            progress(start, len(texts))
+        progress(start, len(texts))
         bytes_before = ends[start - 1] if start else 0
         within_bytes = int(np.searchsorted(ends, bytes_before + CHUNK_BYTES, side="right"))
         end = min(max(within_bytes, start + 1), start + chunk, len(texts))
         yield tokenizer([texts[row] for row in range(start, end)])
         start = end
-    if progress:
-        progress(len(texts), len(texts))
+    progress(len(texts), len(texts))
 
 
 def _append(file: BinaryIO, values: NDArray[Any]) -> None:

@@ -34,7 +34,7 @@ from umpteen.encoders.rows import row_tables
 from umpteen.encoders.static import StaticEncoder
 from umpteen.encoders.towers import Towers, with_lengths
 from umpteen.errors import BadConfig, BadInput, UmpteenError
-from umpteen.files.progress import Progress
+from umpteen.files.progress import Progress, silent
 from umpteen.objectives.losses import build_objective
 from umpteen.objectives.reference import formula
 from umpteen.parallel.children import run_in_world
@@ -303,7 +303,7 @@ def look(name: str, check: Callable[[], str]) -> Check:
     return Check(name, status, detail, round(time.monotonic() - began, 2))
 
 
-def examine(config: RunConfig, progress: Progress = lambda name, done, total: None) -> Iterator[Check]:
+def examine(config: RunConfig, progress: Progress = silent) -> Iterator[Check]:
     """Every check in order, as soon as it is made; progress hears the name of each before."""
     patient = Examination(config)
     every: dict[str, Callable[[], str]] = {

@@ -23,8 +23,8 @@ from umpteen.encoders import folder as layout
 from umpteen.encoders.folder import TextTokenizer
 from umpteen.encoders.light import SMALLEST_NORM as SMALLEST_NORM
 from umpteen.encoders.rows import RowTable
-from umpteen.errors import BadConfig, BadInput, DamagedModel
-from umpteen.files.progress import Advance
+from umpteen.errors import BadConfig, BadInput, DamagedModel, known
+from umpteen.files.progress import Advance, silent
 from umpteen.parallel.world import Shard, spread
 
 LEVELS = 1 << 16  # a rate is rounded to one in 65,536, and the scale follows the rounded rate
@@ -126,7 +126,7 @@ class Encoder(nn.Module):
         """What the encoder takes for the texts at hand, of labels of these rows (NEW: it was not trained with it)."""
         return read(self)
 
-    def tokenise(self, texts: Texts, progress: Advance | None = None) -> TokenTable:
+    def tokenise(self, texts: Texts, progress: Advance = silent) -> TokenTable:
         """Texts of a dataset, whose tokens are made once and kept in the cache."""
         return tokenise(texts, self.tokenizer, progress=progress)
 
@@ -217,9 +217,7 @@ KINDS = {
 
 def class_of(kind: str) -> type[Encoder]:
     """The class of encoders of this kind, or an error that lists those there are."""
-    if kind not in KINDS:
-        raise BadConfig(f"no encoder of kind {kind!r} is known; there is {', '.join(KINDS)}")
-    found: type[Encoder] = resolve_name(KINDS[kind])
+    found: type[Encoder] = resolve_name(known(KINDS, kind, f"no encoder of kind {kind!r} is known"))
     return found
 
 
@@ -283,7 +281,7 @@ def micro_batches(lengths: NDArray[np.int64], token_budget: int) -> list[NDArray
 
 
 def encode_tokens(
-    encoder: Encoder, table: TokenTable, token_budget: int | None = None, progress: Advance | None = None
+    encoder: Encoder, table: TokenTable, token_budget: int | None = None, progress: Advance = silent
 ) -> Tensor:
     """The vectors of all rows of a token table, in its order, without a graph and with dropout off.
 
@@ -307,8 +305,7 @@ def encode_tokens(
                 vectors[torch.from_numpy(rows).to(parameter.device)] = found
                 with telling:
                     done += len(rows)
-                    if progress is not None:
-                        progress(done, len(table))
+                    progress(done, len(table))
         except BaseException:
             list(unread)  # the other threads stop, too
             raise
@@ -324,7 +321,7 @@ def encode_tokens(
 
 
 def tokens_for(
-    tower: Encoder, texts: Texts, rows: NDArray[np.int64] | None = None, progress: Advance | None = None
+    tower: Encoder, texts: Texts, rows: NDArray[np.int64] | None = None, progress: Advance = silent
 ) -> TokenTable:
     """What a tower takes for texts of a dataset, which are read once, into the cache; of labels, by their rows, too."""
     return tower.takes(lambda leaf: leaf.tokenise(texts, progress), np.full(len(texts), NEW) if rows is None else rows)
@@ -343,7 +340,7 @@ def encode_texts(
     encoder: Encoder,
     texts: Sequence[str],
     token_budget: int | None = None,
-    progress: Advance | None = None,
+    progress: Advance = silent,
     *,
     rows: NDArray[np.int64] | None = None,
 ) -> Tensor:
@@ -356,6 +353,5 @@ def encode_texts(
         some = [texts[row] for row in range(start, min(start + _TEXTS_AT_A_TIME, len(texts)))]
         table = tokens_now(encoder, some, None if rows is None else rows[start : start + len(some)])
         parts.append(encode_tokens(encoder, table, token_budget))
-        if progress is not None:
-            progress(start + len(some), len(texts))
+        progress(start + len(some), len(texts))
     return torch.cat(parts)

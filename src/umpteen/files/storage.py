@@ -4,7 +4,6 @@ Everything is written to a hidden sibling, flushed to the disk, and only then pu
 workspace until it is whole, and a lock keeps two processes from doing it at once.
 """
 
-import ctypes
 import fcntl
 import hashlib
 import json
@@ -23,7 +22,6 @@ from umpteen.errors import BadInput, InUse, NotSaved, UmpteenError
 
 # Libraries written in Rust (safetensors, tokenizers) report a full disk as a plain exception that ends so.
 _RUST_OS_ERROR = re.compile(r"\(os error \d+\)")
-_AT_CURRENT_FOLDER, _RENAME_EXCHANGE = -100, 2
 _BETWEEN_TRIES = 0.02  # seconds
 _WORKSPACE = "umpteen-workspace"  # how the names of the files begin that make a folder a workspace
 
@@ -53,13 +51,12 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def atomic_folder(path: Path, *, replace: bool = True) -> Iterator[Path]:
-    """What the body writes into the folder it is given replaces `path` when the body ends well, and only then.
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """What the body writes into the folder it is given is at `path` when the body ends well, and only then.
 
-    If it may not `replace` anything, what has come to be at the path meanwhile stays, and this is NotSaved.
+    Nothing is replaced but an empty folder: what has come to be at the path meanwhile stays, and this is NotSaved.
     """
     target = Path(path).resolve()
-    put_back(target)
     with _explained(target):
         sibling = hidden_sibling(target)
         try:
@@ -68,14 +65,10 @@ def atomic_folder(path: Path, *, replace: bool = True) -> Iterator[Path]:
             for folder, _, files in os.walk(sibling):
                 for name in [*files, "."]:
                     flush_to_disk(Path(folder, name))
-            if replace and target.exists():
-                _exchange(sibling, target)
-            else:
-                sibling.replace(target)
+            sibling.replace(target)
             flush_to_disk(target.parent)
         finally:
-            # After a success this is the old folder; after a failure the unfinished new one.
-            shutil.rmtree(sibling, ignore_errors=True)
+            shutil.rmtree(sibling, ignore_errors=True)  # which is unfinished, if it is there
 
 
 def can_hold(folder: Path, mark: str | None = None) -> bool:
@@ -145,34 +138,6 @@ def is_taken(lock: Path) -> bool:
     except (UmpteenError, OSError) as problem:
         return isinstance(problem, InUse)
     return False
-
-
-def put_back(path: Path) -> None:
-    """Undoes half an exchange: what stood at `path` comes back if a kill left it aside."""
-    target = Path(path).resolve()
-    if not target.exists() and _aside(target).exists():
-        _aside(target).replace(target)
-
-
-def _aside(target: Path) -> Path:
-    return target.with_name(f".{target.name}.replaced")
-
-
-def _exchange(new: Path, old: Path) -> None:
-    """The two folders swap names, in one step where the file system can, so that no kill leaves `old` missing."""
-    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    names = (_AT_CURRENT_FOLDER, os.fsencode(new), _AT_CURRENT_FOLDER, os.fsencode(old))
-    if rename is not None and rename(*names, _RENAME_EXCHANGE) == 0:
-        return
-    aside = _aside(old)
-    shutil.rmtree(aside, ignore_errors=True)  # `old` is there, so what lies aside is a leftover of a kill
-    old.replace(aside)
-    try:
-        new.replace(old)
-    except BaseException:
-        aside.replace(old)
-        raise
-    aside.replace(new)
 
 
 def flush_to_disk(path: Path) -> None:
@@ -275,11 +240,6 @@ def open_workspace(folder: Path, kind: str, identity: Any = None, *, anew: bool 
                 if lock.is_in_place() and _is_unused(folder):
                     workspace.remove()
             return
-
-
-def is_begun(folder: Path, kind: str) -> bool:
-    """Whether a workspace of this kind is there; refuses what else is."""
-    return _marker_of(folder, kind) is not None
 
 
 def _marker_of(folder: Path, kind: str) -> Any:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from umpteen.data.texts import Texts
 from umpteen.encoders.folder import map_arrays
 from umpteen.errors import BadInput, DamagedModel
-from umpteen.files.progress import Advance
+from umpteen.files.progress import Advance, silent
 from umpteen.model.changes import (
     PATIENCE,
     Change,
@@ -235,7 +235,7 @@ def open_labels(path: Path) -> LiveCatalogue:
     return at_one_moment(path, read)
 
 
-def encode_new(tower: Encoder, texts: Sequence[str], progress: Advance | None = None) -> Tensor:
+def encode_new(tower: Encoder, texts: Sequence[str], progress: Advance = silent) -> Tensor:
     """The vectors of texts that the tower was not trained with; a few need no table of tokens and no threads.
 
     Texts of a dataset are tokenised once, into the cache.
@@ -255,7 +255,7 @@ def change_labels(
     changes: Callable[[LiveLabels], Sequence[Change]],
     *,
     note: str = "",
-    progress: Advance | None = None,
+    progress: Advance = silent,
 ) -> LiveCatalogue:
     """Makes the changes that follow from the labels there are, as one version; the encoder is loaded only if needed."""
 

@@ -101,7 +101,8 @@ Version = Entry[Step]  # all that happened to the labels at once: no key stands 
 Lesson = Entry[Example]  # all that was learnt at once; one that undoes another has no examples
 
 
-class VersionSummary(NamedTuple):
+@dataclass(frozen=True)
+class VersionSummary:
     """One line of a catalogue's history; labels that came back count as added."""
 
     version: int

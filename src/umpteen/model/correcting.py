@@ -23,7 +23,7 @@ from umpteen.data.formats.columns import columns_of
 from umpteen.data.formats.reading import ENDINGS, BadRow, InputRows, Row, list_of, read_records, string
 from umpteen.data.labels import LabelCatalogue, Relevance, Split
 from umpteen.errors import BadFile, BadInput
-from umpteen.files.progress import Advance, Notice
+from umpteen.files.progress import Advance, Notice, silent
 from umpteen.files.storage import write_atomically
 from umpteen.model.catalogue import open_labels
 from umpteen.model.changes import Example
@@ -162,7 +162,7 @@ def certainties(scores: NDArray[np.float32], calibration: Calibration | None) ->
 
 
 def review(
-    classifier: Classifier, path: Path, most: int, *, field: str = "text", progress: Advance | None = None
+    classifier: Classifier, path: Path, most: int, *, field: str = "text", progress: Advance = silent
 ) -> list[Doubt]:
     """The texts of a file whose answers are the least certain, these first; those that were learnt are left out."""
     known = {example.text for example in classifier.examples()}
@@ -179,6 +179,5 @@ def review(
             sure = certainties(classifier.rank(texts, width).scores, classifier.calibration)
             keys = ([label.key for label in one] for one in classifier.predict(texts, rule=rule))
             found = sorted([*found, *map(Doubt, sure.tolist(), texts, keys)], key=lambda doubt: doubt.certainty)[:most]
-        if progress is not None:
-            progress(rows.position, rows.size)
+        progress(rows.position, rows.size)
     return found

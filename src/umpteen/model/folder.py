@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from safetensors import SafetensorError, safe_open
 
 from umpteen.errors import BadFile, BadInput, DamagedModel, NotSaved, UmpteenError
-from umpteen.files.progress import Advance
+from umpteen.files.progress import Advance, silent
 from umpteen.files.storage import atomic_folder, is_taken, unfinished_target
 from umpteen.model.changes import Part, Replaced, Store, drop_part, has_version, is_database, read_parts, write_part
 from umpteen.version import __version__
@@ -152,7 +152,7 @@ class ModelFolder:
         *,
         every_byte: bool = False,
         only: tuple[str, ...] = ("",),
-        progress: Advance | None = None,
+        progress: Advance = silent,
     ) -> Iterator[str]:
         """What is not as the manifest and the parts say, one line for each file whose path begins with one of `only`.
 
@@ -173,8 +173,7 @@ class ModelFolder:
                 if problem is not None:
                     yield f"{self.path / at}: {problem}; {advice}"
                 done += expected["bytes"]
-                if progress is not None:
-                    progress(done, total)
+                progress(done, total)
 
     def _problem(self, name: str, expected: dict[str, Any], known: set[Hashed], every_byte: bool) -> str | None:
         path = self.path / name
@@ -301,7 +300,7 @@ def refuse_links(folder: Path | str) -> None:
                 )
 
 
-def verify(path: Path | str, progress: Advance | None = None) -> list[str]:
+def verify(path: Path | str, progress: Advance = silent) -> list[str]:
     """Every byte of a model folder, its database included: one line for each problem."""
 
     def look(folder: ModelFolder, connection: Connection) -> list[str]:

@@ -62,7 +62,7 @@ def download(name: str, output: Path, *, revision: str | None = None) -> str:
     """Writes a model of the hub into a new folder, or nothing at all; returns its commit."""
     if not can_hold(output):
         raise BadInput(f"{output} exists and is not empty; give another folder")
-    with atomic_folder(output, replace=False) as folder:
+    with atomic_folder(output) as folder:
         return fetch(name, folder, revision)
 
 

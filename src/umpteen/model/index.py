@@ -14,7 +14,7 @@ import numpy as np
 from umpteen.data.formats.reading import BadRow, InputRows
 from umpteen.encoders.encoder import encode_texts
 from umpteen.errors import BadFile, BadInput, NotSaved
-from umpteen.files.progress import Progress
+from umpteen.files.progress import Progress, silent
 from umpteen.model.catalogue import open_labels
 from umpteen.model.changes import Part, read_parts, write_part
 from umpteen.model.classifier import Classifier
@@ -68,7 +68,7 @@ def build_index(
     k: int | None = None,
     sample: Sample | int = USUAL,
     uri: str | None = None,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> Certificate:
     """Builds an index over the labels as they are now, tunes it, certifies it and puts it into the model folder.
 
@@ -76,15 +76,10 @@ def build_index(
     own texts are the queries; `k` is 10, or as many as the ranker looks at; `uri` says where Milvus is.
     """
     chosen = class_of(kind)
-    if not 0 < recall <= 1:
-        raise BadInput(f"a recall of {recall:g} is asked for; it must lie above 0 and not above 1")
-    if k is not None and k < 1:
-        raise BadInput(f"k is {k}; ask for at least 1 label")
     if uri is not None and not chosen.has_address:
         others = [name for name in KINDS if class_of(name).has_address]
         raise BadInput(f"an address ({uri}) is for {', '.join(others)}; {kind} keeps its files in the model folder")
     chosen.check(uri)
-    tell = progress or (lambda name, done, total: None)
     classifier = Classifier.load(model, index=False)
     folder = classifier.folder
     assert folder is not None
@@ -97,7 +92,7 @@ def build_index(
     k = min(k or usual_k, labels.count())
     with ExitStack() as made, folder.adding(INDEX) as part:
         begun = time.perf_counter()
-        index, about = made.enter_context(chosen.build(kind, part.folder, over, uri, partial(tell, "building")))
+        index, about = made.enter_context(chosen.build(kind, part.folder, over, uri, partial(progress, "building")))
         seconds = time.perf_counter() - begun
         tuned = tune(index, queries, k, recall)
         speeds = [queries_per_second(side, queries, k) for side in (index, ExactIndex(labels))]
@@ -130,7 +125,7 @@ def build_index(
     return certificate
 
 
-def sync_index(model: Path | str, *, sample: Sample | int = USUAL, progress: Progress | None = None) -> int:
+def sync_index(model: Path | str, *, sample: Sample | int = USUAL, progress: Progress = silent) -> int:
     """Brings the index up to the labels as they are now; returns how many rows were not yet in it.
 
     Milvus is told of those rows, and its certificate stays as it was measured. Other kinds are built again for the

@@ -6,6 +6,7 @@ While it is fitted, MODEL.ranker holds what is done; the ranker becomes a part o
 import itertools
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from umpteen.data.dataset import Dataset, Split
 from umpteen.encoders.encoder import encode_tokens, tokens_for
-from umpteen.files.progress import Advance, Progress, named
+from umpteen.files.progress import Advance, Progress, silent
 from umpteen.files.storage import open_workspace
 from umpteen.model.classifier import RANKER, Classifier
 from umpteen.model.evaluate import as_trained, evaluator_of
@@ -63,7 +64,7 @@ def fit_ranker(
     votes: float | None = None,
     rare: float | None = None,
     jobs: int = 1,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> tuple[Ranker, list[Trial]]:
     """Fits a ranker and puts it into the model folder; returns it with what was tried on validation.
 
@@ -115,7 +116,7 @@ def fit_ranker(
 
 
 def _fit(
-    classifier: Classifier, train: Split, samples: Samples, settings: RankerSettings, jobs: int, told: Progress | None
+    classifier: Classifier, train: Split, samples: Samples, settings: RankerSettings, jobs: int, told: Progress
 ) -> Ranker:
     features, count = TextFeatures.fit(train.texts, settings), len(classifier.labels)
     relevant = train.relevance.without(train.filtered).matrix
@@ -125,18 +126,18 @@ def _fit(
         samples.keep_matrix("features", features.transform(train.texts))
         samples.keep_matrix("relevant", relevant)
         _retrieve(classifier, train, samples, settings, told)
-        advance = named(told, "fitting labels")
+        advance = partial(told, "fitting labels")
         weights, intercepts = fit_weights(samples, count, settings, jobs=jobs, progress=advance)
     memory = None
     if settings.memory:
-        vectors = _vectors(classifier, train, named(told, "remembering texts"))
+        vectors = _vectors(classifier, train, partial(told, "remembering texts"))
         memory = Memory.of(vectors, relevant, train.texts if settings.keep_texts else None)
     texts = np.bincount(relevant.indices[relevant.data > 0], minlength=count).astype(np.int64)
     texts[(texts == 0) & (classifier.labels.origins != TRAINED)] = LATER
     return Ranker(features, weights, intercepts, texts, settings, memory)
 
 
-def _vectors(classifier: Classifier, split: Split, progress: Advance | None = None) -> Tensor:
+def _vectors(classifier: Classifier, split: Split, progress: Advance = silent) -> Tensor:
     tower = classifier.towers.query
     return encode_tokens(tower, tokens_for(tower, split.texts), progress=progress).float().cpu()
 
@@ -206,7 +207,7 @@ def try_on_validation(
 
 
 def _retrieve(
-    classifier: Classifier, train: Split, samples: Samples, settings: RankerSettings, progress: Progress | None
+    classifier: Classifier, train: Split, samples: Samples, settings: RankerSettings, progress: Progress
 ) -> None:
     """The dual encoder's first labels of every training text, block by block; blocks that are there are kept."""
     for start in range(0, len(train), TEXTS_AT_A_TIME):
@@ -219,5 +220,4 @@ def _retrieve(
                 vectors, classifier.vectors, settings.candidates, excluding=filtered, hidden=classifier.hidden
             )
             samples.keep_candidates(start, found.rows)
-        if progress is not None:
-            progress("retrieving candidates", stop, len(train))
+        progress("retrieving candidates", stop, len(train))

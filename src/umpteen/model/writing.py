@@ -119,7 +119,7 @@ def save_model(
         ModelFolder(path).sweep()
         return kept
     try:
-        with atomic_folder(path, replace=False) as folder:
+        with atomic_folder(path) as folder:
             new.write(folder)
             new.write_card(folder, card)
     except BaseException:
@@ -200,7 +200,7 @@ def _last_change(path: Path, unless_changed: Standing | EllipsisType | None, asi
             # an engine: files of one that is in use come and go.
             living = {one.name for one in path.glob(f"{INDEX}-*")} - {whole}
             but = shutil.ignore_patterns(".*", "model-*.db*", *living)
-            with atomic_folder(aside, replace=False) as copy:
+            with atomic_folder(aside) as copy:
                 shutil.copytree(path, copy, dirs_exist_ok=True, symlinks=True, ignore=but)
                 old.store.copy(copy)
                 if index is not None and whole is None:

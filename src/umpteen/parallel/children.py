@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from umpteen.errors import LostProcess
-from umpteen.parallel.world import LAUNCHER, cores, join_world, open_meeting
+from umpteen.parallel.world import cores, join_world, open_meeting
 
 
 class _Failure(NamedTuple):
@@ -130,9 +130,8 @@ def stop_request() -> Iterator[StopRequest]:
             signal.signal(number, handler)
 
 
-def end_with_launcher() -> None:
+def end_with_launcher(launcher: int) -> None:
     """Sends this process SIGTERM when the one that started it has ended, be it by SIGKILL: no run goes on unseen."""
-    launcher = int(os.environ.get(LAUNCHER, os.getppid()))  # which may have ended while torch was imported
     # A machine's first process stops all by its own signal; a second one could end it before it has said so.
     patience = 0 if os.environ.get("LOCAL_RANK", "0") == "0" else 30
 

@@ -1,13 +1,10 @@
-"""The processes of a run: what they say to each other, whose rows are whose, their launch, and each one's threads.
+"""The processes of a run: what they say to each other, whose rows are whose, and each one's threads.
 
 The only module that knows torch.distributed. A world of one process is a world like any other: its collectives have
 nothing to do. Every process must make the same calls in the same order. In-place ones end in `_`.
 """
 
-import logging
 import os
-import signal
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib import import_module
-from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -31,7 +27,6 @@ from umpteen.errors import BadInput, LostProcess, Stopped, UmpteenError
 # Longer than one process may prepare data for all. A process that dies is noticed at once, whatever this says.
 PATIENCE = timedelta(hours=6)
 ROWS_AT_ONCE = 16_384  # that travel to the first process together
-LAUNCHER = "UMPTEEN_LAUNCHER"  # in the environment of processes that `launch` starts: which process that was
 
 
 @dataclass(frozen=True)
@@ -293,68 +288,6 @@ def launch_name() -> str | None:
 def cores() -> int:
     """How many processors this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def launch(processes: int, arguments: Sequence[str], *, restarts: int = 0) -> int:
-    """Runs `umpteen ARGUMENTS` on so many processes of this machine, by torch's elastic launcher; the exit code.
-
-    If one ends, all do; then they start again, up to `restarts` times. A process that ended without a word of its own
-    is told here, as LostProcess.
-    """
-    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // processes)))
-    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "600")  # seconds for the last step and its checkpoint
-    if "LOGLEVEL" not in os.environ:  # torch's way to ask for its launcher's log
-        for part in ("elastic", "launcher"):
-            log = logging.getLogger(f"torch.distributed.{part}")
-            log.addHandler(logging.NullHandler())
-            log.propagate = False
-    with TemporaryDirectory(prefix="umpteen-") as scratch:
-        config = LaunchConfig(
-            min_nodes=1,
-            max_nodes=1,
-            nproc_per_node=processes,
-            run_id=uuid4().hex,
-            rdzv_backend="c10d",
-            rdzv_endpoint="localhost:0",  # a port that the system chooses
-            local_addr="localhost",
-            max_restarts=restarts,
-            monitor_interval=0.1,
-            logs_specs=DefaultLogsSpecs(log_dir=scratch),
-        )
-        os.environ[LAUNCHER] = str(os.getpid())
-        try:
-            elastic_launch(config, sys.executable)("-P", "-m", "umpteen", *arguments)
-        except SignalException as stopped:
-            return 128 + stopped.sigval
-        except ChildFailedError as failed:
-            return _told_exit_code({rank: failure.exitcode for rank, failure in failed.failures.items()})
-        finally:
-            del os.environ[LAUNCHER]
-    return 0
-
-
-def _told_exit_code(exit_codes: Mapping[int, int]) -> int:
-    """The exit code of the process to blame if that has told its error; otherwise names the process.
-
-    Exit codes by rank, the first to end first. Those that ended on another's account have 1 or SIGTERM.
-    """
-
-    def blame(code: int) -> int:
-        kinds = (code == 2, code < 0 and code != -signal.SIGTERM, code > 128, code > 0, True)
-        return kinds.index(True)
-
-    rank, code = min(exit_codes.items(), key=lambda item: blame(item[1]))
-    if code == 2 or code > 128:
-        return code
-    how = f"ended with exit code {code}, its error is above"
-    if code < 0:
-        how = f"was ended by {signal.Signals(-code).name}"
-        how += ", which the system sends when memory runs out" if code == -signal.SIGKILL else ""
-    raise LostProcess(f"process {rank} {how}; the last checkpoint is whole: the same command with --resume goes on")
 
 
 Result = TypeVar("Result")

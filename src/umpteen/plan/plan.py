@@ -318,7 +318,7 @@ def make_plan(config: RunConfig, *, memory_gb: float | None, processes: int, obs
     if labels < processes:
         raise BadInput(f"{labels:,} labels cannot be shared by {processes} processes; use fewer of them")
     if processes > 1 and config.training.threads is None and "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(max(1, cores() // processes))  # as `umpteen train --processes` does
+        torch.set_num_threads(max(1, cores() // processes))  # as many-machines.md advises
     building, lengths = meter.peak(), run.data.queries.lengths
     batches = [run.sampler.rows(0, number) for number in range(min(BATCHES, run.sampler.batches_per_epoch))]
     longest = max(range(len(batches)), key=lambda number: (len(batches[number]), lengths[batches[number]].max()))

@@ -4,7 +4,6 @@ Each kind of n-gram, of words and of characters, has a vocabulary of its own; a 
 A stored vocabulary is parsed with the first text: many who open a model never get there.
 """
 
-import difflib
 import json
 import re
 from array import array
@@ -19,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from umpteen.errors import BadConfig, BadInput, DamagedModel
+from umpteen.errors import BadConfig, BadInput, DamagedModel, known
 
 NGrams = tuple[int, int]  # the shortest and the longest
 
@@ -67,12 +66,9 @@ class RankerSettings:
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> "RankerSettings":
         """Settings as they come from JSON or from the command line: lists for pairs, every name checked."""
-        known = [field.name for field in fields(cls)]
+        there = {field.name: field for field in fields(cls)}
         for name in given:
-            if name not in known:
-                nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-                hint = f"did you mean {nearest[0]}?" if nearest else f"there is {', '.join(known)}"
-                raise BadConfig(f"a ranker has no setting {name}; {hint}")
+            known(there, name, f"a ranker has no setting {name}")
         values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in given.items()}
         return cls(**values)
 

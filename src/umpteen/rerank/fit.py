@@ -17,7 +17,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import LinearSVC
 
 from umpteen.errors import LostProcess
-from umpteen.files.progress import Advance
+from umpteen.files.progress import Advance, silent
 from umpteen.files.storage import write_atomically
 from umpteen.rerank.features import RankerSettings
 
@@ -143,7 +143,7 @@ def fit_weights(
     settings: RankerSettings,
     *,
     jobs: int = 1,
-    progress: Advance | None = None,
+    progress: Advance = silent,
 ) -> tuple[csr_array, NDArray[np.float32]]:
     """Weights (features × labels) and intercepts; blocks that an earlier call finished are not solved again."""
     size = max(_SMALLEST_BLOCK, -(-labels // _MOST_BLOCKS))
@@ -156,8 +156,7 @@ def fit_weights(
         )
         for start, stop in finished:
             done += stop - start
-            if progress is not None:
-                progress(done, labels)
+            progress(done, labels)
     except BrokenProcessPool as problem:
         raise LostProcess(
             f"a process that fitted labels has ended ({str(problem).partition('.')[0]}); finished labels are kept, "

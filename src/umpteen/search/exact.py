@@ -14,7 +14,6 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from umpteen.errors import BadInput
-from umpteen.files.progress import Advance
 from umpteen.parallel.world import Shard, World, spread
 from umpteen.search.ranking import NO_LABEL, Ranking, require_searchable
 
@@ -35,7 +34,6 @@ def top_k(
     hidden: NDArray[np.int64] | None = None,
     block: int = 1024,
     tile: int = 2048,
-    progress: Advance | None = None,
 ) -> Ranking:
     """The k best labels of every query by inner product in float32; of equal scores the smaller row comes first.
 
@@ -68,8 +66,6 @@ def top_k(
         for first in range(0, len(queries), block * threads):
             stop = min(first + block * threads, len(queries))
             spread(partial(search, first), -(-(stop - first) // block))
-            if progress is not None:
-                progress(stop, len(queries))
     if shard.world.size > 1:
         for some in torch.split(keys, _MERGED_AT_ONCE):
             everyone = torch.cat([*shard.world.gather(some.to(shard.world.device))], 1)  # the best of all processes

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from umpteen.errors import BadInput, DamagedModel, NotSaved
-from umpteen.files.progress import Advance
+from umpteen.files.progress import Advance, silent
 from umpteen.search.index import (
     Effort,
     Indexed,
@@ -102,7 +102,7 @@ class FaissIndex(LabelIndex):
         yield cls.over(kind, now.vectors, Effort(1, 1, 1), progress), {}
 
     @classmethod
-    def over(cls, kind: str, labels: LiveVectors, effort: Effort, progress: Advance | None = None) -> "FaissIndex":
+    def over(cls, kind: str, labels: LiveVectors, effort: Effort, progress: Advance = silent) -> "FaissIndex":
         """An index of this kind over the labels as they are now."""
         faiss, count = faiss_library(), labels.count()
         empty, held = _empty(faiss, kind, count, labels.dimension), np.flatnonzero(labels.active)
@@ -124,8 +124,7 @@ class FaissIndex(LabelIndex):
                 part, longest = part / lengths, max(longest, lengths.max())
             made._index.add(made._padded(part))
             done += len(part)
-            if progress is not None:
-                progress(done, count)
+            progress(done, count)
         if kind == HNSW:
             storage = faiss.downcast_index(made._index.storage)
             storage.reset()

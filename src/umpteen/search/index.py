@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from umpteen.errors import BadInput
+from umpteen.errors import BadInput, known
 from umpteen.files.progress import Advance
 from umpteen.search import KINDS
 from umpteen.search.ranking import NO_LABEL, Ranking, Vectors, as_floats, require_searchable
@@ -236,9 +236,7 @@ class LabelIndex(ABC):
 
 def class_of(kind: str) -> type[LabelIndex]:
     """The class of indexes of this kind, or an error that lists those there are."""
-    if kind not in KINDS:
-        raise BadInput(f"{kind!r} is no kind of index; there are {', '.join(KINDS)}")
-    found: type[LabelIndex] = resolve_name(KINDS[kind])
+    found: type[LabelIndex] = resolve_name(known(KINDS, kind, f"{kind!r} is no kind of index", BadInput))
     return found
 
 

@@ -23,7 +23,7 @@ from weakref import ref
 import numpy as np
 
 from umpteen.errors import BadInput
-from umpteen.files.progress import Advance
+from umpteen.files.progress import Advance, silent
 from umpteen.search.index import (
     BOUND,
     Effort,
@@ -153,7 +153,7 @@ class MilvusIndex(LabelIndex):
         self.labels = now.vectors
         self._overlay = Overlay.of(now.vectors, np.union1d(self._overlay.changed, changed))
 
-    def write(self, rows: Rows, now: Indexed, progress: Advance = lambda done, total: None) -> None:
+    def write(self, rows: Rows, now: Indexed, progress: Advance = silent) -> None:
         """These rows as they are now; those that are there already are replaced."""
         step = max(1, _NUMBERS_AT_A_TIME // now.vectors.dimension)
         for start in range(0, len(rows), step):

@@ -72,7 +72,7 @@ def add_labels(app: FastAPI, service: Service) -> None:
         version = service.classifier.version
         lines = await service.look_up(lambda _: service.classifier.history())
         newest = sorted(lines, key=lambda line: line.version, reverse=True)[:count]
-        return schemas.History(version=version, versions=[schemas.VersionLine(**line._asdict()) for line in newest])
+        return schemas.History(version=version, versions=newest)
 
 
 def _counts(ranker: Ranker | None, rows: NDArray[np.int64]) -> NDArray[np.int64]:

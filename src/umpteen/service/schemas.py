@@ -13,7 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from starlette.exceptions import HTTPException
 
 from umpteen.errors import BadInput, DamagedModel, NotSaved
-from umpteen.model.changes import LONGEST_KEY, LONGEST_TEXT, MOST_KEYS, NO_PART_OF_A_TEXT, UNSEEN
+from umpteen.model.changes import LONGEST_KEY, LONGEST_TEXT, MOST_KEYS, NO_PART_OF_A_TEXT, UNSEEN, VersionSummary
 from umpteen.service.settings import Limits
 
 
@@ -167,18 +167,9 @@ class LabelTexts(BaseModel):
     texts: list[str]
 
 
-class VersionLine(BaseModel):
-    version: int
-    time: str
-    added: int
-    renamed: int
-    retired: int
-    note: str
-
-
 class History(BaseModel):
     version: int
-    versions: list[VersionLine] = Field(description="Newest first.")
+    versions: list[VersionSummary] = Field(description="Newest first.")
 
 
 class IndexAbout(BaseModel):

@@ -241,8 +241,7 @@ def build_optimizer(config: RunConfig, towers: Towers) -> AdamW:
     sides = [(towers.query, config.encoder.query), (towers.label, config.encoder.label_tower)]
     rates = [rate for tower, own in sides for rate in tower.rates(own, settings.learning_rate)]
     rates.append((towers, settings.learning_rate))  # what is in neither: what the objective learns
-    betas = settings.beta1, settings.beta2
-    return make_optimizer(rates, weight_decay=settings.weight_decay, betas=betas, epsilon=settings.epsilon)
+    return make_optimizer(rates, weight_decay=settings.weight_decay)
 
 
 def pick_device(wish: str) -> torch.device:

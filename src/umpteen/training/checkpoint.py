@@ -1,12 +1,13 @@
 """Checkpoints that an exact resume needs, and nothing else: weights, optimizer, pool, progress.
 
 Batches, sampled positives and dropout follow from (seed, step), so no generator has a state to keep.
-A checkpoint is a folder that appears whole or not at all; its files carry checksums.
+A checkpoint is a folder, named after its step, that appears whole or not at all; its files carry checksums.
 """
 
 import hashlib
 import json
 import shutil
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,10 @@ from torch.optim import AdamW
 
 from umpteen.encoders.rows import row_tables
 from umpteen.errors import DamagedCheckpoint
-from umpteen.files.storage import atomic_folder, put_back, sha256_of
+from umpteen.files.storage import atomic_folder, sha256_of
 from umpteen.parallel.world import World
 
 FORMAT = 3
-NAME = "checkpoint"
 WEIGHTS, BEST = "weights.safetensors", "best.safetensors"  # as they are, and as they were best on validation
 TRACKED = "tracked"  # what trackers call the run, by their names
 POOL = "pool.safetensors"  # what the pool of competing labels remembers: a shortlist, cached vectors
@@ -54,7 +54,7 @@ class Checkpoints:
     world: World = field(default_factory=World)
 
     def save(self, state: TrainState, pool: dict[str, Tensor] | None = None) -> None:
-        """Replaces the run's checkpoint; the previous one survives until this one is complete.
+        """A checkpoint of the step; the previous one goes when this one is complete.
 
         The first one after a better evaluation must be of the same step: its weights are then the best, too.
         """
@@ -66,11 +66,12 @@ class Checkpoints:
         weights, moments = weights_of(self.model), _whole(self.model, moments)
         if self.run is None:
             return
-        with atomic_folder(self.run / NAME) as folder:
+        previous = sorted(_checkpoints(self.run))
+        with atomic_folder(self.run / f"checkpoint-{state.step:09}") as folder:
             save_file(weights, folder / WEIGHTS)
             if state.best_step is not None:
-                best = folder / WEIGHTS if state.best_step == state.step else self.run / NAME / BEST
-                shutil.copyfile(best, folder / BEST)
+                best = folder if state.best_step == state.step else previous[-1]
+                shutil.copyfile(best / (WEIGHTS if best == folder else BEST), folder / BEST)
             save_file(moments, folder / "optimizer.safetensors")
             save_file(pool or {}, folder / POOL)
             files = {path.name: sha256_of(path) for path in sorted(folder.iterdir())}
@@ -78,6 +79,8 @@ class Checkpoints:
             record = {"format": FORMAT, "state": asdict(state), "files": files, **known}
             record["checksum"] = _checksum(record)
             (folder / "state.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
+        for older in previous:
+            shutil.rmtree(older, ignore_errors=True)
 
     def load(self) -> TrainState | None:
         """Restores weights and optimizer and returns the state; None where the run has no checkpoint yet.
@@ -85,18 +88,16 @@ class Checkpoints:
         The first process reads for all, however many there were when it was saved.
         """
         record: dict[str, Any] | None = None
-        if self.run is not None and self.world.is_first:
-            put_back(self.run / NAME)
-            if (self.run / NAME).exists():
-                record = _verified_record(self.run / NAME)
-                if differing := sorted(_differences(record["recipe"], self.recipe)):
-                    raise DamagedCheckpoint(
-                        f"{self.run / NAME} belongs to another recipe: {'; '.join(differing[:5])}. "
-                        "Resume with the recipe it was started with, or choose another --output"
-                    )
-                if record["data"] != self.data:
-                    told = "was trained on other data than is given now; choose another --output"
-                    raise DamagedCheckpoint(f"{self.run / NAME} {told}")
+        if self.run is not None and self.world.is_first and (newest := max(_checkpoints(self.run), default=None)):
+            record = _verified_record(newest)
+            if differing := sorted(_differences(record["recipe"], self.recipe)):
+                raise DamagedCheckpoint(
+                    f"{newest} belongs to another recipe: {'; '.join(differing[:5])}. "
+                    "Resume with the recipe it was started with, or choose another --output"
+                )
+            if record["data"] != self.data:
+                told = "was trained on other data than is given now; choose another --output"
+                raise DamagedCheckpoint(f"{newest} {told}")
         state = self.world.gather_objects(record and record["state"])[0]
         if state is None:
             return None
@@ -107,7 +108,7 @@ class Checkpoints:
     def load_best(self) -> None:
         """Sets the model's weights to the best on validation, if they were kept."""
         if self.run is not None and self.world.is_first:
-            _verified_record(self.run / NAME)
+            _verified_record(max(_checkpoints(self.run)))
         if self.world.gather_objects(self.run is not None)[0]:
             self._load_weights(BEST)
 
@@ -134,7 +135,8 @@ class Checkpoints:
 
     def shared(self, name: str) -> dict[str, Tensor]:
         """A file of the checkpoint, on every process."""
-        return self.world.share(load_file(self.run / NAME / name) if self.run and self.world.is_first else None)
+        place = max(_checkpoints(self.run)) / name if self.run is not None and self.world.is_first else None
+        return self.world.share(None if place is None else load_file(place))
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
@@ -156,11 +158,15 @@ def _whole(model: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
+def _checkpoints(run: Path) -> Iterator[Path]:
+    """More than one only where a kill came between a new one and the end of the one before; the last counts."""
+    return run.glob("checkpoint-*")
+
+
 def remove_checkpoint(run: Path) -> None:
     """The run in this workspace starts afresh."""
-    put_back(run / NAME)  # or it would come back later
-    shutil.rmtree(run / NAME, ignore_errors=True)
-    shutil.rmtree(run / TRACKED, ignore_errors=True)
+    for folder in (*_checkpoints(run), run / TRACKED):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _verified_record(folder: Path) -> dict[str, Any]:

@@ -62,10 +62,10 @@ class Loop:
                 better = self.evaluate is not None and due and self._validate()
                 waited = time.monotonic() - self._last_save
                 waited, signal = self._world.largest(waited, stop.signal or 0)
-                if better or waited >= 60 * self.config.training.checkpoint_minutes:
+                stopped = signal and not self._finished()
+                if better or stopped or waited >= 60 * self.config.training.checkpoint_minutes:
                     self._save()
-                if signal and not self._finished():
-                    self._save()
+                if stopped:
                     raise Stopped(f"stopped and saved after step {state.step:,}; --resume goes on", signal=int(signal))
         if state.best_step is not None:
             self.checkpoints.load_best()

@@ -103,8 +103,8 @@ def make_optimizer(
     towers: Iterable[tuple[nn.Module, float]],
     *,
     weight_decay: float,
-    betas: tuple[float, float],
-    epsilon: float,
+    betas: tuple[float, float] = (0.9, 0.999),
+    epsilon: float = 1e-8,
 ) -> AdamW:
     """One group per learning rate and decay: matrices decay; biases (of rows, too), norms and token weights do not."""
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}

@@ -25,7 +25,7 @@ from umpteen.data.tokens import TokenTable
 from umpteen.encoders.encoder import Encoder
 from umpteen.encoders.towers import Towers
 from umpteen.errors import BadConfig, Diverged
-from umpteen.files.progress import Notice
+from umpteen.files.progress import Notice, silent
 from umpteen.objectives.losses import Objective
 from umpteen.objectives.scores import Scores
 from umpteen.objectives.targets import Pairs, Targets
@@ -169,7 +169,7 @@ class TrainingStep:
     config: RunConfig
     world: World = field(default_factory=World, kw_only=True)
     pool: Pool | None = field(default=None, kw_only=True)  # None: all labels compete at every step
-    notice: Notice = field(default=lambda message: None, kw_only=True)
+    notice: Notice = field(default=silent, kw_only=True)
     mark: Callable[[str], None] = field(
         default=lambda part: None, kw_only=True
     )  # hears what begins, and which part ends

@@ -1,6 +1,6 @@
 """Python imports this when it starts: UMPTEEN_TEST_FAULT says what the process of a rank does after five steps.
 
-"kill 1": that of rank 1 kills itself. "stop 0": that of rank 0 stops the launcher, and takes no step until it is told.
+"kill 1": that of rank 1 kills itself. "hold 0": that of rank 0 takes no step until it is told to stop.
 """
 
 import os
@@ -20,7 +20,6 @@ if os.environ.get("RANK") == RANK and os.environ["TORCHELASTIC_RESTART_COUNT"] =
             return
         if FAULT == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
-        os.kill(os.getppid(), signal.SIGTERM)
         while signal.getsignal(signal.SIGTERM).signal is None:  # type: ignore[union-attr]
             time.sleep(0.01)
 

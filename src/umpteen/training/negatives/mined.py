@@ -15,7 +15,7 @@ from torch import Tensor
 from umpteen.config.settings import BankPool, CachePool, RunConfig, ShortlistPool
 from umpteen.encoders.encoder import encode_tokens
 from umpteen.encoders.towers import Towers
-from umpteen.files.progress import Notice
+from umpteen.files.progress import Notice, silent
 from umpteen.objectives.losses import Objective
 from umpteen.objectives.scores import Scores
 from umpteen.objectives.targets import Pairs
@@ -38,7 +38,7 @@ class Shortlist(Pool):
     settings: ShortlistPool
     config: RunConfig
     batches_per_epoch: int
-    notice: Notice = lambda message: None
+    notice: Notice = silent
 
     def __post_init__(self) -> None:
         self._refreshed: int | None = None
