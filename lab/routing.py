@@ -113,7 +113,7 @@ def lists_curve(lists: Lists, space: Space, exact: Tensor) -> tuple[NDArray[np.f
     """Shares compared when the best lists are opened one after another, and the mean recall at each."""
     sizes = torch.bincount(lists.of_label, minlength=len(lists.centres))
     costs = []
-    for queries, wanted in zip(space.test.split(1024), exact.split(1024), strict=True):
+    for queries, wanted in zip(torch.split(space.test, 1024), torch.split(exact, 1024), strict=True):
         order = (queries @ normalised(lists.centres).T).argsort(1, descending=True)
         reached = torch.empty_like(order).scatter_(1, order, sizes[order].cumsum(1))  # labels compared, list included
         costs.append(reached.gather(1, lists.of_label[wanted]))
@@ -126,7 +126,8 @@ def graph_curve(index: FaissIndex, queries: Tensor, exact: Tensor) -> tuple[NDAr
     import faiss
 
     compared, recalls = [], []
-    statistics, count = faiss.cvar.hnsw_stats, len(index.labels)
+    library: Any = faiss.cvar
+    statistics, count = library.hnsw_stats, len(index.labels)
     for breadth in doubling(WANTED, min(count, 4096)):
         statistics.reset()
         rows = torch.from_numpy(index.candidates(queries, Effort(WANTED, breadth, WANTED)))
@@ -184,14 +185,14 @@ def learned_over(space: Space, lists: Lists, seed: int, temperature: float = 0.0
     generator = torch.Generator().manual_seed(seed)
     starts = torch.searchsorted(space.pairs.query, torch.arange(len(space.train) + 1))
     for _ in range(EPOCHS):
-        for rows in torch.randperm(len(space.train), generator=generator).split(BATCH):
+        for rows in torch.split(torch.randperm(len(space.train), generator=generator), BATCH):
             counts = starts[rows + 1] - starts[rows]
             query = torch.repeat_interleave(torch.arange(len(rows)), counts)
             first = torch.repeat_interleave(starts[rows] - counts.cumsum(0) + counts, counts)
             label = space.pairs.label[first + torch.arange(len(query))]
             optimizer.zero_grad()
             pairs = of_lists(Pairs(query, label), of_label, len(centres))
-            routing_loss(space.train[rows], centres, pairs, temperature).backward()
+            torch.autograd.backward([routing_loss(space.train[rows], centres, pairs, temperature)])
             optimizer.step()
         of_label = balanced(places, centres.detach())
     return Lists(centres.detach(), of_label)
@@ -249,6 +250,7 @@ def space_of(source: Any, *, with_test: bool = True) -> Space:
     rows = np.arange(train)
     tower, test = run.towers.query, torch.empty(0, run.towers.query.dimension)
     if with_test:
+        assert run.dataset.test is not None
         test = encode_tokens(tower, tokens_for(tower, run.dataset.test.texts))
     return Space(
         encode_tokens(run.towers.label, run.data.labels),

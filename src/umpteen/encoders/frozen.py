@@ -27,7 +27,7 @@ from umpteen.encoders import folder as layout
 from umpteen.encoders.encoder import Change, Encoder, Place, Reader, encode_tokens
 from umpteen.encoders.transformer import TransformerEncoder
 from umpteen.errors import BadInput, NotSaved
-from umpteen.files.progress import Advance
+from umpteen.files.progress import Advance, silent
 from umpteen.files.storage import write_atomically
 
 CACHE_VERSION = 2
@@ -59,7 +59,7 @@ class FrozenReader:
                 digest.update(np.ascontiguousarray(tensor.float().cpu().numpy()).data)
         return digest.hexdigest()
 
-    def tokenise(self, texts: Texts, progress: Advance | None) -> TokenTable:
+    def tokenise(self, texts: Texts, progress: Advance) -> TokenTable:
         """One token a text, which says where its vector is; texts without one are encoded now, into the cache."""
         whole = texts.whole()
         identity = {"version": CACHE_VERSION, "texts": whole.fingerprint(), "reader": self.fingerprint}
@@ -82,7 +82,7 @@ class FrozenReader:
             found[here] = kept[rows[here] - start]
         return torch.from_numpy(found)
 
-    def _vectors(self, folder: Path, texts: Texts, progress: Advance | None) -> NDArray[np.float32]:
+    def _vectors(self, folder: Path, texts: Texts, progress: Advance) -> NDArray[np.float32]:
         file = folder / VECTORS_FILE
         cached(folder, lambda: file if file.exists() else None, lambda: self._write(folder, texts, progress))
         try:
@@ -93,7 +93,7 @@ class FrozenReader:
             raise NotSaved(f"{folder}: holds {vectors.shape} numbers, not the texts' vectors; remove this folder")
         return vectors
 
-    def _write(self, folder: Path, texts: Texts, progress: Advance | None) -> None:
+    def _write(self, folder: Path, texts: Texts, progress: Advance) -> None:
         """Goes on from where the record of a partial file stands, then puts the folder in place."""
         partial, shape = folder.with_suffix(".partial"), (len(texts), self.encoder.dimension)
         done, file = 0, partial / VECTORS_FILE
@@ -115,8 +115,7 @@ class FrozenReader:
             vectors.flush()
             done = int(rows[-1]) + 1
             write_atomically(partial / RECORD_FILE, json.dumps({"done": done}))
-            if progress is not None:
-                progress(done, len(texts))
+            progress(done, len(texts))
         shutil.rmtree(folder, ignore_errors=True)  # one whose vectors are gone
         partial.replace(folder)
 
@@ -172,7 +171,7 @@ class FrozenEncoder(Encoder):
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
 
-    def tokenise(self, texts: Texts, progress: Advance | None = None) -> TokenTable:
+    def tokenise(self, texts: Texts, progress: Advance = silent) -> TokenTable:
         return self.reader.tokenise(texts, progress)
 
     @property

@@ -96,7 +96,7 @@ def fit_ranker(
             ranker = replace(ranker, weight=best.weight, votes=best.votes, rare=best.rare)
             ranker = replace(ranker, settings=settings, origin=origin)
         if ranker.memory is not None and len(ranker.memory.vectors) >= settings.index_from:
-            memory = ranker.memory.with_index(settings.neighbours, named(progress, "indexing texts"))
+            memory = ranker.memory.with_index(settings.neighbours, partial(progress, "indexing texts"))
             ranker = replace(ranker, memory=memory)
         if weight is None:  # on validation, with intervals: it answers so from now on
             evaluator = evaluator_of(classifier, dataset, "validation")

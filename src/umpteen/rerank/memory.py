@@ -20,7 +20,7 @@ from scipy.sparse import csr_array, vstack
 from umpteen.data.texts import Texts, TextsWriter
 from umpteen.encoders.folder import map_arrays
 from umpteen.errors import BadInput, DamagedModel
-from umpteen.files.progress import Advance
+from umpteen.files.progress import Advance, silent
 from umpteen.search.index import Effort, Indexed, LabelIndex, LiveVectors, exact_search, product, search_many
 from umpteen.search.ranking import NO_LABEL, Ranking, Vectors, as_floats, of_length_1, values_at
 
@@ -64,7 +64,7 @@ class Memory:
             return self.index.search(queries, count)
         return exact_search(queries, LiveVectors(self.vectors), count)
 
-    def with_index(self, count: int, progress: Advance | None = None) -> "Memory":
+    def with_index(self, count: int, progress: Advance = silent) -> "Memory":
         """The memory with an index that finds nearly all of the `count` nearest texts; itself where there can be none.
 
         It is judged by remembered texts, none of which counts among its own neighbours.
