@@ -3,6 +3,7 @@
 The vectors are those that a training step sees, dropout and all. A pair is negligible where its weight is below 2⁻²⁴ of
 the sum of its query's weights; a query's part of a tile, where the sum of the tile's weights is; a tile, where it is so
 for every query of the batch. No order of the labels, and no size of tiles, can spare more than the negligible pairs.
+Beside it: what label vectors of half precision (training.half_labels) do to loss and gradients.
 """
 
 import tomllib
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from sklearn.cluster import MiniBatchKMeans
 from torch import Tensor
 from torch.nn.functional import logsigmoid
@@ -20,13 +22,18 @@ from umpteen.data.dataset import open_dataset
 from umpteen.encoders.encoder import tokens_now
 from umpteen.errors import BadInput
 from umpteen.model.classifier import Classifier
-from umpteen.objectives import Pairs, Scores
+from umpteen.objectives import Pairs, Scores, Targets, decoupled_softmax, one_vs_all, soft_top_k
 from umpteen.objectives.scores import even_tile
 from umpteen.training.gradient_cache import CachedVectors
 from umpteen.training.step import pairs_of
 
 WORTH_A_BIT = -24 * float(np.log(2))
 K, ALPHA = 5, 2.0
+LOSSES: dict[str, Callable[[Scores, Targets], Tensor]] = {
+    "decoupled_softmax": decoupled_softmax,
+    f"soft_top_{K}": lambda scores, targets: soft_top_k(scores, targets, K, ALPHA),
+    "one_vs_all": one_vs_all,
+}
 FINEST = 32  # labels of the smallest tiles that are looked at
 
 
@@ -46,9 +53,7 @@ def run(
     sides = [(towers.query, tokens_now(towers.query, [texts[int(row)] for row in rows])), (towers.label, labels)]
     queries, vectors = (CachedVectors(tower, table, budget=2**18, seed=seed).vectors.detach() for tower, table in sides)
     relevant = pairs_of(dataset.train.relevance.take(rows), queries.device)
-    clusters = max(len(vectors) // even_tile(batch, len(vectors)), 2)
-    found = MiniBatchKMeans(clusters, random_state=seed, n_init=1, max_iter=20).fit_predict(vectors.numpy())
-    by_cluster = torch.from_numpy(found).argsort(stable=True)
+    by_cluster = torch.from_numpy(cluster_order(vectors.numpy(), even_tile(batch, len(vectors)), seed))
     place = torch.empty_like(by_cluster).index_copy_(0, by_cluster, torch.arange(len(by_cluster)))
     orders = {
         "as given": (vectors, relevant),
@@ -61,9 +66,36 @@ def run(
         "temperature": temperature,
         "results": [
             {"objective": objective, "order": order} | shares(queries, *given, temperature, objective)
-            for objective in ("decoupled_softmax", f"soft_top_{K}", "one_vs_all")
+            for objective in LOSSES
             for order, given in orders.items()
         ],
+        "half_labels": {each: errors_of_halves(queries, vectors, relevant, temperature, each) for each in LOSSES},
+    }
+
+
+def cluster_order(vectors: NDArray[np.float32], tile: int, seed: int) -> NDArray[np.int64]:
+    """Labels of a small cluster side by side, and small clusters that are near each other, too."""
+    small = MiniBatchKMeans(max(min(len(vectors) // FINEST, 2048), 2), random_state=seed, n_init=1, max_iter=20)
+    large = MiniBatchKMeans(max(len(vectors) // tile, 2), random_state=seed, n_init=1, max_iter=20)
+    found = small.fit_predict(vectors)
+    return np.lexsort((found, large.fit_predict(small.cluster_centers_)[found]))
+
+
+def errors_of_halves(
+    queries: Tensor, labels: Tensor, relevant: Pairs, temperature: float, objective: str
+) -> dict[str, float]:
+    """By how much loss and gradients differ from those of float32 label vectors, ‖difference‖ ÷ ‖those‖."""
+
+    def solved(labels: Tensor) -> list[Tensor]:
+        vectors = queries.clone().requires_grad_(), labels.clone().requires_grad_()
+        given = Scores(*vectors, temperature=temperature), Targets(relevant, relevant, len(queries))
+        loss = LOSSES[objective](*given)
+        return [loss.detach(), *torch.autograd.grad(loss, vectors)]
+
+    names = ("loss", "query_gradient", "label_gradient")
+    return {
+        name: float((half.float() - whole).norm() / whole.norm())
+        for name, whole, half in zip(names, solved(labels), solved(labels.bfloat16()), strict=True)
     }
 
 
