@@ -179,7 +179,8 @@ def thin(
     noise = (added / max(float((norms**2).sum()), 1e-300)) ** 0.5
     report = {"replayed": len(chosen) / max(shard.count, 1), "replay_noise": noise}
     own = chosen[(chosen >= shard.start) & (chosen < shard.stop)] - shard.start
-    weights = torch.from_numpy(1 / probabilities[own + shard.start]).to(gradients)
+    wide = torch.promote_types(gradients.dtype, torch.float32)  # rounded probabilities would not be unbiased
+    weights = torch.from_numpy(1 / probabilities[own + shard.start]).to(gradients.device, wide)
     return own, gradients[torch.from_numpy(own).to(gradients.device)] * weights[:, None], report
 
 
