@@ -128,7 +128,7 @@ def shares(queries: Tensor, labels: Tensor, relevant: Pairs, temperature: float,
         return mass - total < WORTH_A_BIT
 
     parts = torch.stack([negligible(each.logsumexp(1, keepdim=True))[:, 0] for each in weights])  # [tiles, B]
-    fine = [negligible(part.logsumexp(1, keepdim=True)) for each in weights for part in each.split(FINEST, 1)]
+    fine = [negligible(part.logsumexp(1, keepdim=True)) for each in weights for part in torch.split(each, FINEST, 1)]
     pairs = sum(int(negligible(each).sum()) for each in weights) / (len(queries) * len(labels))
     return {
         "pairs": pairs,
