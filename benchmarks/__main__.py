@@ -27,7 +27,7 @@ def losses(labels: int, dimension: int, repeats: int, as_json: bool) -> None:
 
 
 @benchmarks.command()
-@click.argument("model", type=click.Path(exists=True, path_type=Path))
+@click.argument("model", type=click.Path(path_type=Path))
 @click.argument("data")
 @click.option("--batch", default=1024, show_default=True, help="Training queries of DATA that are drawn.")
 @click.option("--temperature", type=float, help="Scores are divided by it.  [default: as the model was trained]")
