@@ -27,6 +27,19 @@ def losses(labels: int, dimension: int, repeats: int, as_json: bool) -> None:
 
 
 @benchmarks.command()
+@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("data")
+@click.option("--batch", default=1024, show_default=True, help="Training queries of DATA that are drawn.")
+@click.option("--temperature", type=float, help="Scores are divided by it.  [default: as the model was trained]")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def negligible(model: Path, data: str, batch: int, temperature: float | None, as_json: bool) -> None:
+    """What of a trained MODEL's loss has no gradient worth a float32 bit; what halved label vectors do to it."""
+    from benchmarks.negligible import run
+
+    _print(run(model, data, batch=batch, temperature=temperature), as_json)
+
+
+@benchmarks.command()
 @click.option("--documents", default=500_000, show_default=True)
 @click.option("--words", default=200, show_default=True, help="Words in a document.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -93,15 +106,18 @@ def ranker(labels: int, weights: int, as_json: bool) -> None:
 @click.option(
     "--labels", multiple=True, type=int, help="A number of labels; once for each. Default: three, up to a million."
 )
+@click.option(
+    "--half-labels", is_flag=True, help="Each size with training.half_labels, too, in place of other batches."
+)
 @click.option("--steps", default=3, show_default=True, help="Timed steps of each size; the median counts.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def million(labels: tuple[int, ...], steps: int, as_json: bool) -> None:
+def million(labels: tuple[int, ...], half_labels: bool, steps: int, as_json: bool) -> None:
     """Steps against all of up to 1,305,265 labels: time beside the bare matrix products, memory, evaluation."""
     from benchmarks.million import SIZES, run
     from umpteen.cli.main import Watch
 
     with Watch(quiet=as_json) as watch:
-        outcome = run(labels or SIZES, steps=steps, progress=watch)
+        outcome = run(labels or SIZES, half_labels=half_labels, steps=steps, progress=watch)
     _print(outcome, as_json)
 
 

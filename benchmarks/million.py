@@ -60,6 +60,7 @@ class Case(NamedTuple):
     labels: int
     batch: int
     steps: int  # timed ones, after one to warm up
+    half_labels: bool = False
 
 
 Measure = Callable[[Case, Path, Progress], dict[str, Any]]
@@ -70,6 +71,7 @@ def run(
     *,
     batch: int = 1024,
     other_batches: Sequence[int] = (256, 2048),
+    half_labels: bool = False,
     steps: int = 3,
     train: int = 20_000,
     evaluated: int = 10_000,
@@ -78,6 +80,8 @@ def run(
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """One row for each number of labels, and for the middle one a row for each of the other batch sizes.
+
+    With `half_labels`, instead of other batches, a second row for each number of labels, with training.half_labels.
 
     matmul_multiple: a step's seconds ÷ those of its four matrix products, in turns; the median of the turns.
     peak_rss_gb: the most the process ever held, evaluation and the reading of the data included.
@@ -94,11 +98,13 @@ def run(
         for size in sizes:
             data = Path(scratch, f"{size}-labels")
             write_titles(data, labels=size, train=train, validation=evaluated, model=MODEL, seed=seed, progress=tell)
-            for queries in (batch, *(other_batches if size == middle else ())):
-                case = Case(size, queries, steps)
+            others = [Case(size, queries, steps) for queries in other_batches if size == middle]
+            for case in (Case(size, batch, steps), *([Case(size, batch, steps, True)] if half_labels else others)):
                 results.append(in_its_own_process(measure, case, data, Path(scratch, "cache"), tell))
-    seconds = [row["seconds_per_step"] / row["labels"] for row in results if row["batch"] == batch]
-    peaks = [row["peak_rss_gb"] for row in results if row["labels"] == middle]
+    seconds = [
+        row["seconds_per_step"] / row["labels"] for row in results if row["batch"] == batch and not row["half_labels"]
+    ]
+    peaks = [row["peak_rss_gb"] for row in results if row["labels"] == middle and not row["half_labels"]]
     return {
         "benchmark": "million",
         "torch": torch.__version__,
@@ -142,7 +148,8 @@ def measure(case: Case, data: Path, tell: Progress) -> dict[str, Any]:
     """One row of the results, measured in this process."""
     recipe = data / "recipe.toml"
     recipe.write_text(RECIPE, encoding="utf-8")
-    settings = (f"training.batch_size={case.batch}", f"training.steps={case.steps + 1}")
+    given = {"batch_size": case.batch, "steps": case.steps + 1, "half_labels": str(case.half_labels).lower()}
+    settings = tuple(f"training.{key}={value}" for key, value in given.items())
     turns = StepsAndProducts(partial(products_seconds, case.batch, case.labels), tell)
     run = build_run(resolve(str(recipe), settings, str(data)), workspace=None, observer=turns)
     turns.dimension = run.towers.dimension
@@ -150,6 +157,7 @@ def measure(case: Case, data: Path, tell: Progress) -> dict[str, Any]:
     return {
         "labels": case.labels,
         "batch": case.batch,
+        "half_labels": case.half_labels,
         "seconds_per_step": median(turns.steps[1:]),
         "matmul_multiple": median(step / products for step, products in turns.timed()),
         "peak_rss_gb": peak_memory() / 1e9,

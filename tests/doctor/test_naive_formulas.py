@@ -25,10 +25,11 @@ from training.step_cases import (
 )
 from umpteen.config.recipes import resolve
 from umpteen.data.labels import Relevance
-from umpteen.doctor.checks import Outcome, Sample, by_formula
+from umpteen.doctor.checks import Outcome, Sample, by_formula, by_step
 from umpteen.encoders.towers import Towers
 from umpteen.errors import BadInput
 from umpteen.objectives.reference import formula, softplus
+from umpteen.parallel.world import World
 from umpteen.training.step import TrainingData
 
 SETTINGS: dict[str, tuple[str, ...]] = {
@@ -51,10 +52,14 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_recipe(tmp_path_factory.mktemp("miniature"), "objective.temperature=0.5", "seed=0")
 
 
-def doctors(recipe: Path, towers: Towers, relevance: Relevance, *changes: str) -> Outcome:
+def sample(towers: Towers, relevance: Relevance) -> Sample:
     filtered = Relevance.from_lists(FILTERED, len(LABELS))
     data = TrainingData(table(towers.query, QUERIES), table(towers.label, LABELS), relevance, filtered)
-    return by_formula(resolve(str(recipe), changes), towers, Sample(data, len(LABELS)))
+    return Sample(data, len(LABELS))
+
+
+def doctors(recipe: Path, towers: Towers, relevance: Relevance, *changes: str) -> Outcome:
+    return by_formula(resolve(str(recipe), changes), towers, sample(towers, relevance))
 
 
 def judges(towers: Towers, objective: str, relevance: Relevance, *more: Any) -> tuple[float, dict[str, torch.Tensor]]:
@@ -80,6 +85,13 @@ def test_a_shared_transformer_is_encoded_without_padding(start: str, recipe: Pat
     found = doctors(recipe, towers, relevance)
     assert found.loss == pytest.approx(loss, rel=1e-10)
     assert_same({name: found.gradients.get(name, torch.zeros_like(each)) for name, each in expected.items()}, expected)
+
+
+def test_a_recipe_of_rounded_vectors_is_held_to_the_formula_before_they_are_rounded(start: str, recipe: Path) -> None:
+    towers, relevance = make_towers(TOWERS[1], start), Relevance.from_lists(RELEVANT, len(LABELS))
+    config, some = resolve(str(recipe), ("training.half_labels=true",)), sample(towers, relevance)
+    ours, theirs = by_step(config, towers, some, World()), by_formula(config, towers, some)
+    assert ours.loss == pytest.approx(theirs.loss, rel=1e-10)
 
 
 def test_an_objective_without_a_formula_is_an_error_that_lists_the_known_ones() -> None:

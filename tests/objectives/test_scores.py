@@ -113,6 +113,27 @@ def test_half_precision_vectors_are_reduced_in_single_precision(dtype: torch.dty
     assert torch.autograd.grad(bar.sum(), queries)[0].dtype == dtype
 
 
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_halved_label_vectors_give_the_loss_of_their_own_values_and_its_gradient_rounded_once_a_sum(
+    objective: str,
+) -> None:
+    problem = random_problem(labels=61)
+    halved = problem.labels.bfloat16()
+    problem.labels = halved.double()  # what they are worth
+    value, to_queries, to_labels = differentiated(problem, lambda: OBJECTIVES[objective][1](problem))
+    problem.labels = halved
+    found = differentiated(problem, lambda: OBJECTIVES[objective][0](*posed(problem, 7)))
+    torch.testing.assert_close(found[:2], (value, to_queries), rtol=1e-11, atol=1e-11)
+    assert found[2].dtype == torch.bfloat16
+    torch.testing.assert_close(found[2].double(), to_labels, rtol=2**-7, atol=2**-8 * float(to_labels.abs().max()))
+
+
+def test_a_halved_label_of_many_pairs_gets_the_sum_of_all_their_gradients() -> None:
+    queries, labels = torch.ones(1000, 1), torch.ones(2, 1, dtype=torch.bfloat16, requires_grad=True)
+    (gradient,) = torch.autograd.grad(Scores(queries, labels).at(pairs([(i, 1) for i in range(1000)])).sum(), labels)
+    assert gradient.tolist() == [[0.0], [1000.0]]  # one by one they would end at 256
+
+
 def test_without_any_label_the_bar_is_minus_infinity() -> None:
     scores = Scores(torch.randn(3, 2), torch.empty(0, 2))
     assert (scores.log_sum_exp() == -torch.inf).all() and (scores.softplus_sum() == 0).all()

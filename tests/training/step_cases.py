@@ -134,6 +134,7 @@ def make_step(
     epsilon: float = 1e-8,
     clip_norm: float = 0.0,
     replay_fraction: float | None = None,
+    half_labels: bool = False,
     **more: Any,
 ) -> TrainingStep:
     return TrainingStep(
@@ -149,7 +150,12 @@ def make_step(
         RunConfig.model_validate(
             {
                 "objective": {"temperature": 0.5, "reduction": reduction, "positives_per_query": positives},
-                "training": {"token_budget": budget, "tile": tile, "replay_fraction": replay_fraction},
+                "training": {
+                    "token_budget": budget,
+                    "tile": tile,
+                    "replay_fraction": replay_fraction,
+                    "half_labels": half_labels,
+                },
                 "optimizer": {"clip_norm": clip_norm},
             }
         ),

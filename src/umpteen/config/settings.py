@@ -427,6 +427,9 @@ class TrainingConfig(Section):
         None, gt=0, le=1, description="share of the labels, sampled without bias, with a gradient; without it, all"
     )
     tile: int | None = Field(None, ge=1, description="labels in a tile of scores; without it, what the cache holds")
+    half_labels: bool = Field(
+        False, description="label vectors and their gradients take half the memory, as bfloat16; sums are float32"
+    )
     device: str = Field("auto", description="cpu, cuda (cuda:1, …), or auto: a GPU where there is one")
     threads: int | None = Field(None, ge=1, le=1024, description="processor threads; without it, all cores")
     checkpoint_minutes: float = Field(5.0, ge=0, description="a checkpoint this often, and with each better model")

@@ -217,6 +217,7 @@ def step_of(config: RunConfig, towers: Towers, sample: Sample, world: World) -> 
         "token_budget": min(config.training.token_budget, -(-tokens // PARTS)),
         "tile": min(config.training.tile or labels, -(-labels // PARTS)),
         "replay_fraction": None,  # a sample of the gradients has the right mean, and no more
+        "half_labels": False,  # rounded vectors have a loss of their own
     }
     config = config.model_copy(update={"training": config.training.model_copy(update=own)})
     objective = build_objective(config.objective, labels)

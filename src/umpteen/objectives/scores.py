@@ -25,6 +25,7 @@ from umpteen.parallel.world import Shard, World, spread, undivided
 TILE_SCORES = 2**19  # a tile of so many scores stays in a core's second-level cache
 WORTH_A_THREAD = 2**26  # multiplications that take longer than starting a thread does
 PAIRS_AT_ONCE = 4096
+HALVES = (torch.bfloat16, torch.float16)
 
 Holes = Sequence[Tensor]  # for each tile, the flat positions of its excluded pairs
 
@@ -61,7 +62,7 @@ class Tiles:
 
     def __init__(self, queries: Tensor, labels: Tensor, shard: Shard, temperature: float, size: int | None) -> None:
         self.queries = queries.detach() / temperature  # [B, d]
-        self.labels = labels.detach()  # [L, d] this shard's
+        self._labels = labels.detach()  # [L, d] this shard's; those of half precision are widened tile by tile
         self.shard = shard
         self.temperature = temperature
         count = len(labels)
@@ -95,18 +96,25 @@ class Tiles:
         ends = torch.searchsorted(label, torch.tensor([stop for _, stop in self.edges[:-1]], device=label.device))
         return flat.tensor_split(ends.tolist())
 
-    def walk(self, holes: Holes | None, sharpness: float, share: int, shares: int) -> Iterator[tuple[slice, Tensor]]:
-        """The share's slices of the labels, each with its scores [B, T] until the next one overwrites them."""
+    def labels(self, rows: slice | Tensor) -> Tensor:
+        """Some of the label vectors, in the precision of the scores."""
+        return self._labels[rows].to(self.queries.dtype)
+
+    def walk(
+        self, holes: Holes | None, sharpness: float, share: int, shares: int
+    ) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """The share's slices of the labels, their vectors, and their scores [B, T] until the next overwrite them."""
         queries = self.queries if sharpness == 1 else self.queries * sharpness
         buffer = queries.new_empty(len(queries) * self.size)
         for number in range(len(self.edges) * share // shares, len(self.edges) * (share + 1) // shares):
             start, stop = self.edges[number]
             flat = buffer[: len(queries) * (stop - start)]
             tile = flat.view(len(queries), stop - start)
-            torch.mm(queries, self.labels[start:stop].t(), out=tile)
+            labels = self.labels(slice(start, stop))
+            torch.mm(queries, labels.t(), out=tile)
             if holes is not None and len(holes[number]):
                 flat[holes[number]] = -torch.inf
-            yield slice(start, stop), tile
+            yield slice(start, stop), labels, tile
 
     def reduce(self, make_bar: Callable[[], AnyBar], holes: Holes | None) -> tuple[AnyBar, Tensor]:
         """A bar that has seen every tile, and its value [B]."""
@@ -114,7 +122,7 @@ class Tiles:
 
         def fold(share: int) -> AnyBar:
             bar = make_bar()
-            for _, tile in self.walk(holes, bar.sharpness, share, shares):
+            for _, _, tile in self.walk(holes, bar.sharpness, share, shares):
                 bar.fold(tile)
             return bar
 
@@ -137,12 +145,15 @@ class Tiles:
 
         def accumulate(share: int) -> Tensor:
             gathered = torch.zeros_like(self.queries)
-            for columns, tile in self.walk(holes, bar.sharpness, share, shares):
+            for columns, labels, tile in self.walk(holes, bar.sharpness, share, shares):
                 bar.weigh(tile)
                 if to_labels is not None:
-                    to_labels[columns].addmm_(tile.t(), scaled, beta=keep)
+                    so_far = to_labels[columns]
+                    total = so_far.to(tile.dtype).addmm_(tile.t(), scaled, beta=keep)
+                    if total.dtype != so_far.dtype:
+                        so_far.copy_(total)
                 if to_queries is not None:
-                    gathered.addmm_(tile, self.labels[columns])
+                    gathered.addmm_(tile, labels)
             return gathered
 
         for gathered in spread(accumulate, shares):
@@ -153,7 +164,7 @@ class Tiles:
         """A bound no score exceeds, up or down, on any process."""
         norms = [
             float(torch.linalg.vector_norm(vectors, dim=1).amax()) if vectors.numel() else 0.0
-            for vectors in (self.queries, self.labels)
+            for vectors in (self.queries, self._labels)
         ]
         return self.shard.world.largest(norms[0] * norms[1])[0]
 
@@ -165,7 +176,7 @@ class Tiles:
         scores = self.queries.new_zeros(len(pairs.query))
         for span in spans(len(query)):
             rows = label[span] - self.shard.start
-            scores[mine[span]] = torch.linalg.vecdot(self.queries[query[span]], self.labels[rows])
+            scores[mine[span]] = torch.linalg.vecdot(self.queries[query[span]], self.labels(rows))
         return self.shard.world.sum_(scores)  # every pair has one owner, all others add 0
 
     def backpropagate_at(self, pairs: Pairs, gradient: Tensor) -> None:
@@ -175,10 +186,14 @@ class Tiles:
         for span in spans(len(mine)):
             query, label = pairs.take(mine[span])
             label, share = label - self.shard.start, gradient[mine[span], None]
-            if to_labels is not None:
-                to_labels.index_add_(0, label, self.queries[query] * share)
             if to_queries is not None:
-                to_queries.index_add_(0, query, self.labels[label] * (share / self.temperature))
+                to_queries.index_add_(0, query, self.labels(label) * (share / self.temperature))
+            if to_labels is not None:
+                added = self.queries[query] * share
+                if to_labels.dtype != added.dtype:  # a label's many pairs add up before they are rounded
+                    label, place = torch.unique(label, return_inverse=True)
+                    added = added.new_zeros(len(label), added.shape[1]).index_add_(0, place, added).to(to_labels)
+                to_labels.index_add_(0, label, added)
 
     def hand_out(self) -> tuple[Tensor | None, Tensor | None]:
         """The gradients collected so far, of the queries and of the labels; collecting begins anew."""
@@ -197,13 +212,13 @@ class Tiles:
         if self.wanted[0] and self._query_gradient is None:
             self._query_gradient = torch.zeros_like(self.queries)
         if self.wanted[1] and self._label_gradient is None:
-            self._label_gradient = new_for_labels(self.labels)
+            self._label_gradient = new_for_labels(self._labels)
         return self._query_gradient, self._label_gradient
 
     def _shares(self) -> int:
         """Into how many threads a walk is divided."""
-        work = len(self.queries) * self.labels.numel()
-        if self.labels.device.type != "cpu" or work < WORTH_A_THREAD:
+        work = len(self.queries) * self._labels.numel()
+        if self._labels.device.type != "cpu" or work < WORTH_A_THREAD:
             return 1
         return max(min(torch.get_num_threads(), len(self.edges)), 1)
 
@@ -227,7 +242,8 @@ class Scores:
     """The matrix <query_i, label_j> / temperature, of which no more than a tile exists at a time.
 
     Filtered pairs leave every reduction. `tile` is the number of labels in a tile, chosen to fit the cache if left out.
-    `shard` says which of the labels in play are given here; without it, all of them.
+    `shard` says which of the labels in play are given here; without it, all of them. Vectors may have half precision:
+    what is multiplied and added up is float32, and only the sums, the vectors' gradients, are rounded.
     """
 
     def __init__(
@@ -242,14 +258,13 @@ class Scores:
     ) -> None:
         if queries.dim() != 2 or labels.dim() != 2 or queries.shape[1] != labels.shape[1]:
             raise BadInput(f"vectors of shapes {tuple(queries.shape)} and {tuple(labels.shape)} have no scores")
-        if queries.dtype != labels.dtype:
+        if queries.dtype != labels.dtype and labels.dtype not in HALVES:
             raise BadInput(f"queries are {queries.dtype}, labels {labels.dtype}; convert one of them")
         if not (temperature > 0 and math.isfinite(temperature)):
             raise BadInput(f"temperature {temperature} is not a positive number")
         if tile is not None and tile < 1:
             raise BadInput(f"tile {tile} is not a number of labels; use 1 or more")
-        if queries.dtype in (torch.float16, torch.bfloat16):
-            queries, labels = queries.float(), labels.float()
+        queries = queries.float() if queries.dtype in HALVES else queries
         shard = Shard(World(), len(labels)) if shard is None else shard
         if len(labels) != len(shard):
             raise BadInput(f"{len(labels):,} label vectors given for a shard of {len(shard):,}")

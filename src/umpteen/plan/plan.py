@@ -84,6 +84,7 @@ class Costs(NamedTuple):
 
     parts: Sequence[Part]  # the two largest
     vector_bytes: int  # of one
+    label_bytes: int  # of a label's, in a step
     gradient_bytes: int  # of the weights
     saving_bytes: int  # copies of the weights made to write them
     search: Seconds  # of all validation queries among all labels in an evaluation,
@@ -106,18 +107,25 @@ def measure(run: Run, config: RunConfig, batches: Batches, meter: Meter, progres
             break
         share = min(1.0, 4 * share)
     weights = list(run.towers.parameters())
-    vector_bytes = run.towers.dimension * weights[0].element_size()
+    vector_bytes, label_bytes = _vector_bytes(run, config)
     dense = sum(weight.grad.nbytes for weight in weights if weight.grad is not None)
     search = _search(run, meter)
     progress("measuring", 100, 100)
     return Costs(
         parts[-2:],
         vector_bytes,
+        label_bytes,
         dense + sum(table.weight.nbytes for table in row_tables(run.towers).values()),
         2 * sum(weight.nbytes for weight in weights) if meter.device.type == "cpu" else 0,  # when the best are saved
         *search,
-        vector_bytes if config.pool.name == "bank" else 0,
+        label_bytes if config.pool.name == "bank" else 0,
     )
+
+
+def _vector_bytes(run: Run, config: RunConfig) -> tuple[int, int]:
+    """Of a query's vector in a step, and of a label's."""
+    whole = run.towers.dimension * next(run.towers.parameters()).element_size()
+    return whole, 2 * run.towers.dimension if config.training.half_labels else whole
 
 
 def _part(run: Run, config: RunConfig, batches: Batches, share: float, meter: Meter) -> Part:
@@ -135,14 +143,14 @@ def _part(run: Run, config: RunConfig, batches: Batches, share: float, meter: Me
     filtered = Relevance(data.filtered.matrix[rows][:, chosen]).without(relevance)
     part = TrainingData(data.queries.take(rows), data.labels.take(chosen), relevance, filtered)
     objective = build_objective(config.objective, labels, pooled=True)  # k may be more than there are here
-    marks, vector_bytes = Marks(meter), run.towers.dimension * next(run.towers.parameters()).element_size()
-    pool, kept = None, 0
+    marks, pool, kept = Marks(meter), None, 0
     if isinstance(config.pool, BankPool):
         turn = config.pool.model_copy(update={"renewed": math.ceil(config.pool.renewed * share)})
         pool = Bank(run.towers, part, Shard(World(), len(chosen)), turn, smaller, objective)
         anything = normalize(torch.randn(len(chosen), run.towers.dimension))  # encoding all is not part of a step
+        anything = anything.bfloat16() if config.training.half_labels else anything
         pool.restore({"vectors": anything, "seen": torch.zeros(len(chosen), dtype=torch.int64)})
-        kept = len(chosen) * vector_bytes
+        kept = anything.nbytes
     step = TrainingStep(run.towers, part, objective, run.optimizer, smaller, mark=marks, pool=pool)
     step(few[-1], step=0, seed=0)  # libraries load, threads start, the optimizer makes its state
     run.optimizer.zero_grad(set_to_none=True)
@@ -156,7 +164,7 @@ def _part(run: Run, config: RunConfig, batches: Batches, share: float, meter: Me
         step(few[(1 + len(runs)) % len(few)], step=3 + len(runs), seed=0)
         runs.append(marks.seconds())
     peaks[2] = max(peaks[2], meter.peak())  # freed blocks of one shape seldom fit the next: several steps hold more
-    vectors = (size + len(chosen)) * vector_bytes
+    vectors = int(np.dot((size, len(chosen)), _vector_bytes(run, config)))
     return Part(
         share,
         np.median(runs, axis=0),
@@ -260,7 +268,7 @@ def predict(costs: Costs, work: Work, sizes: Sizes) -> Prediction:
     # What scores need goes with the queries and the numbers each has in its vector and in a tile.
     last, tile, numbers = costs.parts[-1], min(sizes.tile or even_tile(batch, labels), labels), costs.vector_bytes // 4
     extra[1] = last.extra[1] * batch * (tile + numbers) / (last.queries * (last.tile + numbers))
-    by_phase = last.always + COPIES * (batch + labels) * costs.vector_bytes + extra
+    by_phase = last.always + COPIES * (batch * costs.vector_bytes + labels * costs.label_bytes) + extra
     memory = {phase: int(size) for phase, size in zip(PHASES, by_phase, strict=True)}
     evaluation = np.zeros(2)
     if work.evaluated:  # texts are encoded as in a step
@@ -344,7 +352,7 @@ def make_plan(config: RunConfig, *, memory_gb: float | None, processes: int, obs
         "memory_gb": prediction.peak / 1e9,
         "memory_limit_gb": limit / 1e9,
         "memory_least_gb": predicted(Sizes(1, 1, 1)).peak / 1e9,
-        "memory_of_labels_gb": 2 * -(-labels // processes) * costs.vector_bytes / 1e9,
+        "memory_of_labels_gb": 2 * -(-labels // processes) * costs.label_bytes / 1e9,
         "fits": prediction.peak <= limit,
         "suggestion": {},
         "memory_by_phase_gb": {phase: size / 1e9 for phase, size in prediction.memory.items()},

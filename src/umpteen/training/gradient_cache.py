@@ -54,9 +54,14 @@ def _sum_together_(gradients: list[Tensor], world: World) -> None:
 
 
 class CachedVectors:
-    """The vectors of some texts, and the way back from their gradients to the encoder's weights."""
+    """The vectors of some texts, and the way back from their gradients to the encoder's weights.
 
-    def __init__(self, encoder: Encoder, texts: TokenTable, *, budget: int, seed: int) -> None:
+    Vectors, and then their gradients, may be kept in half the encoder's precision.
+    """
+
+    def __init__(
+        self, encoder: Encoder, texts: TokenTable, *, budget: int, seed: int, dtype: torch.dtype | None = None
+    ) -> None:
         self._encoder = encoder
         self._texts = texts
         self._lengths = texts.lengths
@@ -64,6 +69,7 @@ class CachedVectors:
         self._seed = seed
         self._parts = micro_batches(self._lengths, budget)
         self._device = next(encoder.parameters()).device
+        self._dtype = dtype or next(encoder.parameters()).dtype
         self._graph: Tensor | None = None
         self.is_random = False  # whether the encoder draws random numbers, as dropout does
         self.vectors = self._encode()  # [n, d]
@@ -72,12 +78,13 @@ class CachedVectors:
         if len(self._parts) == 1:
             # One micro-batch fits in memory with its graph: keeping it saves the second forward pass.
             self._graph = self._forward(self._parts[0], 0)
-            vectors = torch.empty_like(self._graph)
-            return vectors.index_copy_(0, self._on_device(self._parts[0]), self._graph.detach())
-        vectors = next(self._encoder.parameters()).new_empty(len(self._lengths), self._encoder.dimension)
+            vectors = torch.empty_like(self._graph, dtype=self._dtype)
+            return vectors.index_copy_(0, self._on_device(self._parts[0]), self._graph.detach().to(self._dtype))
+        size = len(self._lengths), self._encoder.dimension
+        vectors = torch.empty(size, dtype=self._dtype, device=self._device)
         with torch.no_grad():
             for number, part in enumerate(self._parts):
-                vectors.index_copy_(0, self._on_device(part), self._forward(part, number))
+                vectors.index_copy_(0, self._on_device(part), self._forward(part, number).to(self._dtype))
         return vectors
 
     def _forward(self, part: NDArray[np.int64], number: int) -> Tensor:
@@ -110,6 +117,7 @@ class CachedVectors:
         if positions is not None:
             texts, place = torch.unique(self._on_device(positions), return_inverse=True)
             if len(texts) < len(place):
+                gradients = gradients.to(next(self._encoder.parameters()).dtype)  # their sums are not rounded
                 gradients = gradients.new_zeros(len(texts), gradients.shape[1]).index_add_(0, place, gradients)
             else:
                 texts = self._on_device(positions)
@@ -125,7 +133,7 @@ class CachedVectors:
                 vectors = self._forward(part, number) if self._graph is None else self._graph
                 rows = row[self._on_device(part)]
                 at_part = gradients.index_select(0, rows.clamp_min(0)).masked_fill_((rows < 0)[:, None], 0)
-                vectors.backward(at_part)  # type: ignore[no-untyped-call]
+                vectors.backward(at_part.to(vectors.dtype))  # type: ignore[no-untyped-call]
                 replayed += len(part)
         self._graph = None
         return replayed
@@ -171,7 +179,8 @@ def thin(
     noise = (added / max(float((norms**2).sum()), 1e-300)) ** 0.5
     report = {"replayed": len(chosen) / max(shard.count, 1), "replay_noise": noise}
     own = chosen[(chosen >= shard.start) & (chosen < shard.stop)] - shard.start
-    weights = torch.from_numpy(1 / probabilities[own + shard.start]).to(gradients)
+    wide = torch.promote_types(gradients.dtype, torch.float32)  # rounded probabilities would not be unbiased
+    weights = torch.from_numpy(1 / probabilities[own + shard.start]).to(gradients.device, wide)
     return own, gradients[torch.from_numpy(own).to(gradients.device)] * weights[:, None], report
 
 

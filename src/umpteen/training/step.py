@@ -350,7 +350,8 @@ class TrainingStep:
         # Processes must not draw the same dropout for different texts.
         own = [self.world.rank] if self.world.rank else []
         drawn = int(np.random.SeedSequence([seed, step, side, *own]).generate_state(1, np.uint32)[0])
-        cache = together(self.world, lambda: CachedVectors(tower, texts, budget=self._budget, seed=drawn))
+        dtype = torch.bfloat16 if side and self.config.training.half_labels else None
+        cache = together(self.world, lambda: CachedVectors(tower, texts, budget=self._budget, seed=drawn, dtype=dtype))
         self.mark("encode_labels" if side else "encode_queries")
         return cache
 

@@ -132,7 +132,8 @@ class VectorCache(Pool):
     def prepare(self, step: int) -> None:
         if self._vectors is None:
             own = self.data.labels.take(np.arange(self.shard.start, self.shard.stop))
-            self._vectors = encode_tokens(self.towers.label, own, token_budget=self.config.training.token_budget)
+            vectors = encode_tokens(self.towers.label, own, token_budget=self.config.training.token_budget)
+            self._vectors = vectors.bfloat16() if self.config.training.half_labels else vectors
             self._seen.fill_(step)
 
     def draw(self, batch: Batch) -> Draw:
@@ -186,7 +187,7 @@ class VectorCache(Pool):
     def seen(self, rows: NDArray[np.int64], vectors: Tensor, step: int) -> None:
         assert self._vectors is not None
         own = torch.from_numpy(rows - self.shard.start)
-        self._vectors[own.to(self._vectors.device)] = vectors.detach()
+        self._vectors[own.to(self._vectors.device)] = vectors.detach().to(self._vectors.dtype)
         self._seen[own] = step
 
     def state(self) -> dict[str, Tensor]:
