@@ -528,7 +528,7 @@ def test_memory_does_not_grow_with_the_file(
 def test_long_texts_make_smaller_chunks(
     classifier: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(umpteen.model.batch, "CHARACTERS_AT_A_TIME", 30)
+    monkeypatch.setattr(umpteen.model.batch, "BYTES_AT_A_TIME", 30)
     seen: list[str] = []
     source = write(tmp_path / "t.txt", ["law " * 10, "fish", "tax", "dog"])
     predict_file(classifier, source, tmp_path / "out.jsonl", Wanted(), progress=lambda _, __, note: seen.append(note))
@@ -574,6 +574,22 @@ def test_merged_shards_are_the_output_of_one_machine_to_the_byte(
     assert isinstance(alone, State) and (done.texts, done.labels, done.bad) == (23, alone.labels, 2)
     assert merged.read_bytes() == whole.read_bytes()
     assert bad_rows_of(merged).read_bytes() == bad_rows_of(whole).read_bytes()
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_shards_meet_whatever_lies_between_their_rows(
+    count: int, classifier: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(umpteen.model.batch, "BYTES_AT_A_TIME", 40)
+    source, rows = tmp_path / "t.jsonl", [json.dumps({"text": text}) for text in TEXTS]
+    between = ["\n", "\n\n", "\r\n", "\n\u3000\n", "\n \t\n\n\n", "\n\x85\n"]
+    content = "".join(row + between[at % len(between)] for at, row in enumerate(rows))
+    source.write_bytes(f"\ufeff\n{content}\n\n".encode())
+    predict_file(classifier, source, tmp_path / "whole.jsonl", Wanted())
+    states = in_shards(classifier, source, tmp_path / "merged.jsonl", count, Wanted())
+    assert sum(state.chunks for state in states) > 8 and all(state.texts for state in states)
+    assert merge_shards(tmp_path / "merged.jsonl").texts == 23
+    assert (tmp_path / "merged.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
 
 
 def test_a_shard_reads_nothing_behind_its_last_chunk(classifier: Classifier, tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ OUTPUT.shard.json says from where to where it read. Shards that meet there make 
 import csv
 import hashlib
 import io
-import itertools
 import json
 import re
 import shutil
@@ -28,7 +27,7 @@ from umpteen.model.classifier import LIMITS, Classifier, Prediction, answer
 BEGUN = "begun.json"
 FORMAT = 6  # of the unfinished work
 TEXTS_AT_A_TIME = 4096
-CHARACTERS_AT_A_TIME = 2**24  # a chunk of long texts has fewer of them
+BYTES_AT_A_TIME = 2**24  # of the input: a chunk of long texts has fewer of them
 
 Progress = Callable[[int, int, str], None]
 Shard = tuple[int, int]  # which of how many, from 1 on
@@ -139,17 +138,17 @@ def _answer_all(
     unread, done, (number, count) = iter(rows), work.state, shard
     first, end = (-(-rows.size * edge // count) for edge in (number - 1, number))  # where its chunks begin
     limits = {name: getattr(wanted, name) for name in LIMITS}
-    passed = sum(1 for _ in itertools.islice(unread, done.rows))  # answered before a kill
+    passed = rows.pass_over(unread, done.rows)  # answered before a kill
     if done.rows and (passed < done.rows or rows.digest != done.digest):
         raise BadInput(
             f"{rows.path} has changed: its first {done.rows:,} rows are not those that were answered; "
             "--overwrite begins anew"
         )
-    chunks = _chunks(unread)
-    while rows.position < first and (others := next(chunks, None)):
-        passed += len(others)
+    while rows.position < first and (others := rows.pass_over(unread, TEXTS_AT_A_TIME, BYTES_AT_A_TIME)):
+        passed += others
     if done.chunks == 0:
         work.state = done = State(0, passed, 0, 0, rows.digest, passed, rows.digest)
+    chunks = _chunks(rows, unread)
     while (number == count or rows.position < end) and (chunk := next(chunks, None)):
         good = [row for row in chunk if isinstance(row, Row)]
         bad = [row for row in chunk if isinstance(row, BadRow)]
@@ -169,15 +168,14 @@ def _answer_all(
         raise BadFile(rows.path, "holds no text; was it cut short?")
 
 
-def _chunks(unread: Iterator[Row | BadRow]) -> Iterator[list[Row | BadRow]]:
+def _chunks(rows: InputRows, unread: Iterator[Row | BadRow]) -> Iterator[list[Row | BadRow]]:
     chunk: list[Row | BadRow] = []
-    characters = 0
+    start = rows.offset
     for row in unread:
         chunk.append(row)
-        characters += len(row.text if isinstance(row, Row) else row.content)
-        if len(chunk) == TEXTS_AT_A_TIME or characters >= CHARACTERS_AT_A_TIME:
+        if len(chunk) == TEXTS_AT_A_TIME or rows.offset - start >= BYTES_AT_A_TIME:
             yield chunk
-            chunk, characters = [], 0
+            chunk, start = [], rows.offset
     if chunk:
         yield chunk
 

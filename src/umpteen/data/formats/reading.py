@@ -9,6 +9,7 @@ import gzip
 import hashlib
 import io
 import json
+import math
 import re
 import zlib
 from collections.abc import Callable, Collection, Iterator
@@ -219,7 +220,7 @@ class BadRow(NamedTuple):
 
 
 class InputRows:
-    """Iterates over the rows of a file; `position` and `size` are in bytes.
+    """Iterates over the rows of a file, once; `position` and `size` are in bytes, `offset` in bytes of it unpacked.
 
     `digest` is of all lines up to the last one that is not blank: blank lines at the end may be read early or late.
     """
@@ -234,10 +235,23 @@ class InputRows:
             self.size = path.stat().st_size
         except OSError as error:
             raise BadFile(path, f"cannot be read: {error.strerror or error}") from error
-        self.position = 0
+        self.position = self.offset = 0
         self._fields = (field,) if self._kind == "txt" else tuple(field.split("+"))  # joined by blanks
         self._name_field = None if self._kind == "txt" else name_field
         self._digest = hashlib.sha256()
+        self._unread = self._lines()
+
+    def pass_over(self, unread: Iterator[Row | BadRow], rows: int, size: float = math.inf) -> int:
+        """Reads on over so many rows, or bytes of them, which are parsed only in tables; how many rows these were.
+
+        `unread` is what iterates over them.
+        """
+        start, passed = self.offset, 0
+        lines = (self._kind == "txt" or bool(line.strip()) for _, line in self._unread)
+        are_rows = lines if self._kind in ("jsonl", "txt") else (True for _ in unread)
+        while passed < rows and self.offset - start < size and any(are_rows):
+            passed += 1
+        return passed
 
     @property
     def digest(self) -> str:
@@ -246,13 +260,13 @@ class InputRows:
     def __iter__(self) -> Iterator[Row | BadRow]:
         rows: Iterator[Found]
         if self._kind == "txt":
-            plain = ((at, line.removesuffix("\n").removesuffix("\r")) for at, line in self._lines())
+            plain = ((at, line.removesuffix("\n").removesuffix("\r")) for at, line in self._unread)
             rows = ((at, line, {self._fields[0]: line}) for at, line in plain)
         elif self._kind == "jsonl":
-            rows = rows_of_json(self._lines())
+            rows = rows_of_json(self._unread)
         else:
             columns = [name for name in (*self._fields, self._name_field) if name is not None]
-            rows = rows_of_table(self.path, self._lines(), columns)
+            rows = rows_of_table(self.path, self._unread, columns)
         for at, content, record in rows:
             row: Row | BadRow
             try:
@@ -278,7 +292,7 @@ class InputRows:
         """Bytes that are no UTF-8 come out as halves of surrogate pairs."""
         blank_lines = 0  # that are not in the digest yet
         for number, (position, line) in enumerate(raw_lines(self.path), 1):
-            self.position = position
+            self.position, self.offset = position, self.offset + len(line)
             if line.isspace():
                 blank_lines += 1
             else:
