@@ -101,19 +101,15 @@ def errors_of_halves(
 
 def shares(queries: Tensor, labels: Tensor, relevant: Pairs, temperature: float, objective: str) -> dict[str, float]:
     """What of one objective is negligible."""
-    scores = Scores(queries, labels, temperature=temperature)
     log_weight: Callable[[Tensor], Tensor]
-    if objective == "decoupled_softmax":
-        bar, out = scores.log_sum_exp(excluding=relevant), relevant
-        log_weight = lambda tile: tile - bar[:, None]  # noqa: E731
-    elif objective == "one_vs_all":
-        out, log_weight = relevant, logsigmoid
-    else:
-        threshold, out = scores.soft_threshold(K, ALPHA), Pairs.empty()
+    if objective == f"soft_top_{K}":
+        threshold, out = Scores(queries, labels, temperature=temperature).soft_threshold(K, ALPHA), Pairs.empty()
 
         def log_weight(tile: Tensor) -> Tensor:
             distance = ALPHA * (tile - threshold[:, None])
             return logsigmoid(distance) + logsigmoid(-distance)
+    else:
+        out, log_weight = relevant, logsigmoid if objective == "one_vs_all" else torch.clone
 
     tile = even_tile(len(queries), len(labels))
     weights = []
