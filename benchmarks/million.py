@@ -85,7 +85,7 @@ def run(
 
     matmul_multiple: a step's seconds ÷ those of its four matrix products, in turns; the median of the turns.
     peak_rss_gb: the most the process ever held, evaluation and the reading of the data included.
-    first_step_peak_gb: the same until the first step's end, before the bare products take float32 vectors of all labels.
+    first_step_peak_gb: the same until the first step's end, before bare products take float32 vectors of all labels.
     memory_spread_gb: by how much the peaks of the batch sizes differ.
     linearity: seconds a label at the most labels ÷ seconds a label at the fewest.
     """
