@@ -85,6 +85,7 @@ def run(
 
     matmul_multiple: a step's seconds ÷ those of its four matrix products, in turns; the median of the turns.
     peak_rss_gb: the most the process ever held, evaluation and the reading of the data included.
+    first_step_peak_gb: the same until the first step's end, before bare products take float32 vectors of all labels.
     memory_spread_gb: by how much the peaks of the batch sizes differ.
     linearity: seconds a label at the most labels ÷ seconds a label at the fewest.
     """
@@ -161,6 +162,7 @@ def measure(case: Case, data: Path, tell: Progress) -> dict[str, Any]:
         "seconds_per_step": median(turns.steps[1:]),
         "matmul_multiple": median(step / products for step, products in turns.timed()),
         "peak_rss_gb": peak_memory() / 1e9,
+        "first_step_peak_gb": turns.first_peak / 1e9,
         "evaluation_seconds": turns.evaluation,
         "seconds_of_products": median(turns.products[1:]),
     }
@@ -174,6 +176,7 @@ class StepsAndProducts(Observer):
         self.steps: list[float] = []
         self.products: list[float] = []
         self.evaluation = 0.0
+        self.first_peak = 0
         self._products = products
         self._tell = tell
         self._total = 0
@@ -192,6 +195,7 @@ class StepsAndProducts(Observer):
 
     def stepped(self, record: dict[str, Any]) -> None:
         self.steps.append(time.perf_counter() - self._began)
+        self.first_peak = self.first_peak or peak_memory()
         self.products.append(self._products(self.dimension))
         self._tell("steps", record["step"], self._total)
         self._began = time.perf_counter()
