@@ -302,6 +302,8 @@ def rule_for_f1(held_out: HeldOut, probabilities: NDArray[np.float32]) -> Rule:
 
 def rule_for_coverage(held_out: HeldOut, probabilities: NDArray[np.float32], share: float | None) -> Rule:
     """The smallest label sets that together hold this share of all right labels; without one, 0.9 or what there is."""
+    if share is not None and not 0 < share < 1:
+        raise BadInput(f"coverage is {share}; it must lie between 0 and 1")
     width = held_out.scores.shape[1]
     thresholds, given, hits = _at_least(held_out, probabilities)
     recall = hits / max(1, int(held_out.positives.sum()))  # falls as thresholds rise

@@ -124,6 +124,8 @@ class StaticEncoder(Encoder):
                 f"the token table has {len(table):,} rows but the tokenizer {tokenizer.vocabulary_size:,} tokens; "
                 "take both from the same model"
             )
+        if bigrams < 0:
+            raise BadConfig(f"bigrams = {bigrams}: it is a number of hash buckets, 0 for none")
         self.tokenizer = tokenizer
         self.dimension = table.shape[1]
         # Rows beyond the vocabulary fill up a transformer's table; no text can reach them.
@@ -148,6 +150,8 @@ class StaticEncoder(Encoder):
         cls, source: str | Path, dimension: int, seed: int, *, max_length: int = 128, **own: Any
     ) -> "StaticEncoder":
         """Starts from Gaussian rows of about unit length, with the tokenizer of `source`."""
+        if dimension < 1:
+            raise BadConfig(f"dimension = {dimension}: a vector needs at least one number")
         tokenizer = TextTokenizer.load(source, max_length, special_tokens=False)
         numbers = torch.Generator().manual_seed(seed)
         table = torch.randn(tokenizer.vocabulary_size, dimension, generator=numbers) / dimension**0.5
