@@ -298,7 +298,7 @@ def conclude(outcomes: Outcomes) -> Conclusion:
         summary=(
             f"Share of all label vectors compared to find {ENOUGH[0]:.0%} of the {WANTED} best: {words}. Lists as many "
             "as the root of the labels, at most twice as long as the mean; a comparison with a centre counts as one "
-            "with a label, and HNSW's are those FAISS counts."
+            "with a label, and HNSW's are those FAISS counts. The paper searches exactly and leaves this for later."
         ),
         title=f"Labels of exact search found against vectors compared (first {WANTED})",
         panels=[

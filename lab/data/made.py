@@ -6,6 +6,7 @@ filter_labels_*.txt), which umpteen reads as it is. Equal rows give equal bytes;
 
 import hashlib
 import json
+import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -95,6 +96,7 @@ def write(made: Made, name: str, packages: Sequence[Package], licences: Sequence
                 (partial / f"LICENCE-{one.name}.txt").write_bytes(notice)
         (partial / "README.md").write_text(_datasheet(made, record), encoding="utf-8")
         (partial / RECORD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        shutil.rmtree(folder, ignore_errors=True)  # made before; the new one is complete
     return record
 
 

@@ -64,7 +64,7 @@ def reader_of(start: Path) -> FrozenReader:
 
 def vectors_of(reader: FrozenReader, texts: Texts = TEXTS) -> NDArray[np.float32]:
     """What the reader gives for texts, by way of the cache."""
-    return reader.at((-1 - reader.tokenise(texts, None).ids).astype(np.int64)).numpy()
+    return reader.at((-1 - reader.tokenise(texts).ids).astype(np.int64)).numpy()
 
 
 def right(reader: FrozenReader, found: NDArray[np.float32]) -> bool:

@@ -59,7 +59,7 @@ class FrozenReader:
                 digest.update(np.ascontiguousarray(tensor.float().cpu().numpy()).data)
         return digest.hexdigest()
 
-    def tokenise(self, texts: Texts, progress: Advance) -> TokenTable:
+    def tokenise(self, texts: Texts, progress: Advance = silent) -> TokenTable:
         """One token a text, which says where its vector is; texts without one are encoded now, into the cache."""
         whole = texts.whole()
         identity = {"version": CACHE_VERSION, "texts": whole.fingerprint(), "reader": self.fingerprint}
