@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from lab.routing import Lists, Space, balanced, k_means, learned_over, lists_curve, routing_loss, share_at
+from lab.routing import Lists, Space, balanced, k_means, learned_over, lists_curve, of_lists, routing_loss, share_at
 from torch.nn.functional import normalize
 
 from umpteen.objectives import Pairs
@@ -53,8 +53,7 @@ def test_learned_centres_route_training_queries_better(space: Space) -> None:
     after = learned_over(space, before, 0)
 
     def loss(lists: Lists) -> float:
-        distinct = torch.unique(space.pairs.query * len(lists.centres) + lists.of_label[space.pairs.label])
-        pairs = Pairs(distinct // len(lists.centres), distinct % len(lists.centres))
+        pairs = of_lists(space.pairs, lists.of_label, len(lists.centres))
         return float(routing_loss(space.train, lists.centres, pairs, 0.05))
 
     assert loss(after) < loss(before)

@@ -21,6 +21,7 @@ from typing import Any
 
 from umpteen.data.formats.reading import BadRow, InputRows, Row
 from umpteen.errors import BadFile, BadInput, NotSaved, Stopped, UmpteenError
+from umpteen.files.progress import silent
 from umpteen.files.storage import Workspace, atomic_file, open_workspace, sha256_of, write_atomically
 from umpteen.model.classifier import LIMITS, Classifier, Prediction, answer
 
@@ -97,7 +98,7 @@ def predict_file(
     shard: Shard | None = None,
     resume: bool = False,
     overwrite: bool = False,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> State | None:
     """Writes the labels of every text of `source` to `output` (.jsonl or .csv) and returns what was done.
 
@@ -133,7 +134,7 @@ def predict_file(
 
 
 def _answer_all(
-    classifier: Classifier, rows: InputRows, work: "Work", wanted: Wanted, shard: Shard, told: Progress | None
+    classifier: Classifier, rows: InputRows, work: "Work", wanted: Wanted, shard: Shard, told: Progress
 ) -> None:
     unread, done, (number, count) = iter(rows), work.state, shard
     first, end = (-(-rows.size * edge // count) for edge in (number - 1, number))  # where its chunks begin
@@ -162,8 +163,7 @@ def _answer_all(
         counts = done.rows + len(chunk), done.texts + len(good), done.labels + sum(map(len, answers))
         done = State(done.chunks + 1, *counts, rows.digest, done.rows_before, done.digest_before)
         work.append(done, {"answers": written, "bad": _lines(row._asdict() for row in bad)})
-        if told is not None:
-            told(min(rows.position, end), end, f"{done.texts:,} texts")
+        told(min(rows.position, end), end, f"{done.texts:,} texts")
     if done.rows == 0:
         raise BadFile(rows.path, "holds no text; was it cut short?")
 
