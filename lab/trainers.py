@@ -62,7 +62,7 @@ FACTOR, MOST = 3.0, 8  # between two learning rates, and trials of a loss
 DESIGNS = {
     "minilm": {
         "tiny": Design(2, 8, 1, 1e-4, 16, 100, 50),
-        "small": Design(300, 64, 3, 2e-4, 48, 4000, 2000),
+        "small": Design(50, 16, 2, 6e-4, 32, 4000, 2000),
         "paper": Design(1000, 64, 6, 1e-4, 128),
     },
     "static": {
