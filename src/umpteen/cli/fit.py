@@ -60,7 +60,7 @@ DEMO, RECIPE = "wordnet-nouns", "wordnet-nouns-mixed"
 MEMORY = {"neighbours": 10, "similarity": 0.05, "weight": 0.3}
 SAMPLES = (
     "husky: a strong dog with a thick coat, bred to pull sledges over snow",
-    "mandolin player: a person who plucks the strings of a small lute-like instrument",
+    "mandolin player: a person who plays a small stringed instrument",
     "sourdough: bread raised by fermented dough kept from an earlier baking",
 )
 
