@@ -24,7 +24,7 @@ from umpteen.calibration.calibration import CONFIDENCE, Calibration, fit_calibra
 from umpteen.calibration.curves import DEPTH, HeldOut
 from umpteen.data.texts import Texts, values_of
 from umpteen.errors import BadInput, UmpteenError
-from umpteen.model.catalogue import Encoded, LiveCatalogue, encode_new
+from umpteen.model.catalogue import Encoded, LiveCatalogue, encode_new, encoding
 from umpteen.model.changes import PATIENCE, Add, Change, Example, Rename, Replaced, Retire, VersionSummary
 from umpteen.model.folder import CALIBRATION, INDEX, RUNTIME, Stamp, read_plainly
 from umpteen.model.folder import RANKER as RANKER
@@ -442,28 +442,20 @@ class Classifier:
         return self.change_labels([Retire(key) for key in keys], note=note)
 
     def change_labels(
-        self,
-        changes: Sequence[Change],
-        *,
-        note: str = "",
-        patience: float = PATIENCE,
-        encoded: Encoded | None = None,
+        self, changes: Sequence[Change], *, note: str = "", patience: float = PATIENCE, encoded: Encoded | None = None
     ) -> int:
         """Several changes at once, all or none of them; returns the new version, or the old one if nothing changes.
 
         A classifier with a path has it on disk for good when this returns. It waits for other processes' changes for
         `patience` seconds at most; who may try again gives `encoded`, so that no text is encoded twice.
         """
-
-        def encode(texts: list[str]) -> NDArray[np.float32]:
-            return encode_new(self.towers.label, texts).float().cpu().numpy()
-
-        self._changed(lambda model: model.catalogue.change(changes, encode, note, patience=patience, encoded=encoded))
+        encode = encoding(lambda: self.towers.label, encoded)
+        self._changed(lambda model: model.catalogue.change(changes, encode, note, patience))
         return self.version
 
     def undo(self, to_version: int | None = None, *, note: str = "", patience: float = PATIENCE) -> int:
         """A new version in which all labels are as they were in an older one, by default the one before."""
-        self._changed(lambda model: model.catalogue.undo(to_version, note, patience=patience))
+        self._changed(lambda model: model.catalogue.undo(to_version, note, patience))
         return self.version
 
     def learn(
@@ -490,14 +482,8 @@ class Classifier:
             )
         keys = [[(one,) if isinstance(one, str) else tuple(one) for one in column] for column in (right, wrong)]
         given = [Example(*row) for row in zip(texts, *keys, strict=True)]
-
-        def encode(new: list[str]) -> NDArray[np.float32]:
-            return encode_new(self.query_tower, new).float().cpu().numpy()
-
-        def learn(model: LiveModel) -> int:
-            return model.examples.learn(given, model.catalogue, encode, note, patience=patience, encoded=encoded)
-
-        return self._changed(learn)
+        encode = encoding(lambda: self.query_tower, encoded)
+        return self._changed(lambda model: model.examples.learn(given, model.catalogue, encode, note, patience))
 
     def examples(self) -> list[Example]:
         """What was learnt and not undone, oldest first."""
@@ -505,7 +491,7 @@ class Classifier:
 
     def undo_examples(self, *, patience: float = PATIENCE) -> int:
         """What the last call of `learn` taught counts no more; returns how many examples that were."""
-        return self._changed(lambda model: model.examples.undo(patience=patience))
+        return self._changed(lambda model: model.examples.undo(patience))
 
     def refresh(self) -> bool:
         """Takes in what other processes have done to the folder; a few looks at the disk if there is nothing.
