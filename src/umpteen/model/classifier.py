@@ -114,8 +114,9 @@ class Classifier:
         its runtime torch encodes. `light` is for who has few texts and no time to load torch: a static model predicts
         with numpy, and its encoders are read when something else needs them.
         """
+        wanted = {RANKER: ranker, CALIBRATION: True, INDEX: index, RUNTIME: runtime}
         loaded = cls.__new__(cls)
-        loaded._live = LiveModel.load(path, ranker=ranker, index=index, runtime=runtime, light=light)
+        loaded._live = LiveModel.load(path, [name for name, is_wanted in wanted.items() if is_wanted], light=light)
         return loaded
 
     @classmethod
@@ -201,6 +202,8 @@ class Classifier:
     """Steps, seconds and parameters."""
     folder = _OfModel(lambda model: model.folder)
     """The folder it was loaded from, and the model in it."""
+    home = _OfModel(lambda model: model.home)
+    """The same, of one that was loaded."""
     path = _OfModel(lambda model: None if model.folder is None else model.folder.path)
     """Where it was loaded from; changes of its labels are on disk then."""
     parts = _OfModel(lambda model: model.parts)
@@ -270,20 +273,14 @@ class Classifier:
         ]
 
     def select(
-        self,
-        texts: Sequence[str],
-        k: int | None = None,
-        *,
-        min_probability: float | None = None,
-        precision: float | None = None,
-        rule: str | None = None,
+        self, texts: Sequence[str], k: int | None = None, **limits: Any
     ) -> tuple[Ranking, NDArray[np.float32] | None]:
         """What `predict` gives as label rows and scores, and their probabilities if the model is calibrated."""
         if self.calibration is None:
-            if (min_probability, precision, rule) != (None, None, None):
+            if any(limit is not None for limit in limits.values()):
                 raise BadInput("the model gives no probabilities yet; `umpteen calibrate` fits them")
             return self.rank(texts, min(USUAL_K, self.labels.count()) if k is None else k), None
-        line = self.calibration.line(min_probability=min_probability, precision=precision, rule=rule)
+        line = self.calibration.line(**limits)
         most = min(line.at_most or USUAL_K, self.labels.count())
         ranking = self.rank(texts, most if k is None else k)
         probabilities = self.calibration.probabilities(ranking.scores)
@@ -416,14 +413,10 @@ class Classifier:
 
     def keep_calibration(self, calibration: Calibration) -> None:
         """Puts it into the folder, and uses it from now on."""
-        from umpteen.model.writing import describe_parts
-
-        assert self.folder is not None
-        with self.folder.adding(CALIBRATION) as part:
+        with self.home.adding(CALIBRATION) as part:
             calibration.save(part.folder)
             part.about = calibration.describe()
             part.labels_version, part.needs = self.version, {RANKER: self.parts.get(RANKER)}
-        describe_parts(self.folder)
         self.refresh()
 
     def add_labels(self, labels: Mapping[str, str] | Iterable[tuple[str, str]], *, note: str = "") -> int:
@@ -517,10 +510,8 @@ class Classifier:
         """Another model has taken the place of this one; one that is damaged is not tried again and again."""
         if self._damaged is not None and self._damaged[0] == seen and monotonic() < self._damaged[2]:
             raise self._damaged[1].with_traceback(None)
-        assert self.folder is not None
         try:
-            how = {"ranker": self._live.is_whole, "runtime": RUNTIME in self._live.follows}
-            new = LiveModel.load(self.folder.path, **how, index=False)
+            new = LiveModel.load(self.home.path, [name for name in self._live.follows if name != INDEX])
         except Exception as error:
             self._damaged = seen, error, monotonic() + _UNTIL_NEXT_MODEL
             raise
@@ -561,9 +552,7 @@ class Classifier:
             try:
                 return change(self._live)
             except Replaced:
-                assert self.folder is not None
-                self._turn_to_the_current(self.folder.stamp())
-                continue
+                self._turn_to_the_current(self.home.stamp())
             finally:  # even if it was refused: other processes' changes may have come in meanwhile
                 self._live.tell_index()
 
