@@ -228,11 +228,6 @@ class LiveModel:
             raise why
         return changed
 
-    @property
-    def is_whole(self) -> bool:
-        """False if it was loaded without its ranker."""
-        return self.folder is None or RANKER in self.follows
-
     def tell_index(self) -> None:
         """The index hears of the labels that have changed since it last did."""
         changed = self.catalogue.since(self._index_version)
@@ -242,7 +237,7 @@ class LiveModel:
 
     def _wanted(self, parts: Mapping[str, Part]) -> Iterable[str]:
         """The names of the parts that are followed; a calibration holds for the ranker's scores, if there is one."""
-        return (name for name in self.follows if name != CALIBRATION or self.is_whole or RANKER not in parts)
+        return (name for name in self.follows if name != CALIBRATION or RANKER in self.follows or RANKER not in parts)
 
     def _use(self, name: str, part: Part | None, *, try_it: bool) -> None:
         """The part counts from now on; an index that is to be tried has answered a query by then."""
