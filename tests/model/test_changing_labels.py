@@ -22,7 +22,6 @@ from umpteen.encoders.table import LabelTable
 from umpteen.encoders.towers import Towers
 from umpteen.errors import BadInput
 from umpteen.model import catalogue as catalogue_module
-from umpteen.model import classifier as classifier_module
 from umpteen.model.catalogue import Encoded, open_labels
 from umpteen.model.changes import Add, Locked, Rename, Retire
 from umpteen.model.classifier import Classifier, verify
@@ -63,7 +62,7 @@ def test_a_renamed_label_answers_to_its_new_text_and_a_retired_one_to_none(model
 
 def test_only_changed_texts_are_encoded(model: Path) -> None:
     classifier = Classifier.load(model)
-    with mock.patch.object(classifier_module, "encode_new", wraps=classifier_module.encode_new) as encoded:
+    with mock.patch.object(catalogue_module, "encode_new", wraps=catalogue_module.encode_new) as encoded:
         classifier.change_labels([Add("n", "new"), Rename("f", "fishes"), Retire("t")])
         assert [call.args[1] for call in encoded.call_args_list] == [["new", "fishes"]]
         encoded.reset_mock()
@@ -165,14 +164,14 @@ def test_a_change_begins_with_what_others_have_changed(model: Path) -> None:
 
 def while_it_encodes(work: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody does this while the next change's texts are encoded, before it waits for its turn."""
-    real = classifier_module.encode_new
+    real = catalogue_module.encode_new
 
     def meanwhile(*asked: Any, **named: Any) -> torch.Tensor:
-        monkeypatch.setattr(classifier_module, "encode_new", real)
+        monkeypatch.setattr(catalogue_module, "encode_new", real)
         work()
         return real(*asked, **named)
 
-    monkeypatch.setattr(classifier_module, "encode_new", meanwhile)
+    monkeypatch.setattr(catalogue_module, "encode_new", meanwhile)
 
 
 def test_a_change_that_another_process_makes_impossible_is_refused_whole(
@@ -187,7 +186,7 @@ def test_a_change_that_another_process_makes_impossible_is_refused_whole(
 
 def test_who_tries_a_change_again_encodes_nothing_twice(model: Path) -> None:
     classifier, encoded = Classifier.load(model), Encoded()
-    with mock.patch.object(classifier_module, "encode_new", wraps=classifier_module.encode_new) as encoding:
+    with mock.patch.object(catalogue_module, "encode_new", wraps=catalogue_module.encode_new) as encoding:
         with ModelFolder(model).store.changing(), pytest.raises(Locked):
             classifier.change_labels([Add("n", "network of food")], patience=0.0, encoded=encoded)
         assert classifier.change_labels([Add("n", "network of food"), Add("m", "more")], encoded=encoded) == 1

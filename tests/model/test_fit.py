@@ -148,7 +148,7 @@ def test_what_a_model_learnt_between_a_kill_and_the_same_fit_again_is_kept_aside
 def test_stages_of_the_same_name_are_counted_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 10.0, 100.0, 104.0])  # the first report of a stage is not always its beginning
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))
-    pace = _Pace(Observer(), math.inf)
+    pace = _Pace(math.inf)
     for done, total in ((0, 8), (8, 8), (2, 4), (4, 4)):
         pace("reading texts", done, total)
     assert pace.read == 14

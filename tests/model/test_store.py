@@ -13,7 +13,7 @@ from small_catalogue import LABELS, alter, ask, database, entries, without_datab
 
 from miniature import listing
 from umpteen.errors import BadInput, DamagedModel, NotSaved
-from umpteen.model import classifier as classifier_module
+from umpteen.model import catalogue as catalogue_module
 from umpteen.model import folder as model_folder
 from umpteen.model.catalogue import change_labels, open_labels
 from umpteen.model.changes import (
@@ -349,7 +349,7 @@ def test_a_folder_that_is_gone_is_said_so_and_answers_go_on(model: Path) -> None
 def test_vectors_that_are_no_numbers_are_not_saved(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     classifier = Classifier.load(model)
     nothing = torch.full((1, 16), torch.nan)
-    monkeypatch.setattr(classifier_module, "encode_new", lambda *_, **__: nothing)
+    monkeypatch.setattr(catalogue_module, "encode_new", lambda *_, **__: nothing)
     with pytest.raises(BadInput, match="NaN or infinity"):
         classifier.add_labels({"n": "new"})
     assert Classifier.load(model).version == 0

@@ -12,7 +12,7 @@ from httpx import Response
 from service_cases import AUTHORISED, PATIENCE, TOKEN, Running, error_of, in_service
 
 from umpteen.encoders.encoder import Encoder
-from umpteen.model import classifier as classifier_module
+from umpteen.model import catalogue as catalogue_module
 from umpteen.model.changes import Store
 from umpteen.model.folder import ModelFolder
 from umpteen.service.schemas import Refusal
@@ -62,14 +62,14 @@ def test_a_change_that_has_to_be_tried_again_encodes_its_texts_once(
     """Even if another one is tried between its tries."""
     encoded: list[str] = []
     tries = 0
-    whole, store = classifier_module.encode_new, Store.changing
+    whole, store = catalogue_module.encode_new, Store.changing
 
     def encode(tower: Encoder, texts: list[str], **options: Any) -> torch.Tensor:
         encoded.extend(texts)
         return whole(tower, texts, **options)
 
     async def ask(service: Running) -> None:
-        monkeypatch.setattr(classifier_module, "encode_new", encode)
+        monkeypatch.setattr(catalogue_module, "encode_new", encode)
         loop = asyncio.get_running_loop()
         with ExitStack() as others:
             others.enter_context(ModelFolder(model).changing())

@@ -149,8 +149,7 @@ def _answer_all(
         passed += others
     if done.chunks == 0:
         work.state = done = State(0, passed, 0, 0, rows.digest, passed, rows.digest)
-    chunks = _chunks(rows, unread)
-    while (number == count or rows.position < end) and (chunk := next(chunks, None)):
+    while (number == count or rows.position < end) and (chunk := _read_chunk(rows, unread)):
         good = [row for row in chunk if isinstance(row, Row)]
         bad = [row for row in chunk if isinstance(row, BadRow)]
         if bad and not wanted.skip_bad:
@@ -168,16 +167,11 @@ def _answer_all(
         raise BadFile(rows.path, "holds no text; was it cut short?")
 
 
-def _chunks(rows: InputRows, unread: Iterator[Row | BadRow]) -> Iterator[list[Row | BadRow]]:
-    chunk: list[Row | BadRow] = []
-    start = rows.offset
-    for row in unread:
+def _read_chunk(rows: InputRows, unread: Iterator[Row | BadRow]) -> list[Row | BadRow]:
+    chunk, start = list[Row | BadRow](), rows.offset
+    while len(chunk) < TEXTS_AT_A_TIME and rows.offset - start < BYTES_AT_A_TIME and (row := next(unread, None)):
         chunk.append(row)
-        if len(chunk) == TEXTS_AT_A_TIME or rows.offset - start >= BYTES_AT_A_TIME:
-            yield chunk
-            chunk, start = [], rows.offset
-    if chunk:
-        yield chunk
+    return chunk
 
 
 def _table(names: Iterable[dict[str, Any]], answers: list[list[Prediction]], *, header: bool) -> str:

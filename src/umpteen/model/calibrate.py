@@ -41,13 +41,7 @@ _OTHERWISE = (
 )
 
 
-def out_of_fold(
-    classifier: Classifier,
-    dataset: Dataset,
-    folds: int,
-    workspace: Path,
-    observer: Observer,
-) -> HeldOut:
+def out_of_fold(classifier: Classifier, dataset: Dataset, folds: int, workspace: Path, observer: Observer) -> HeldOut:
     """The best labels of texts of each fold by a model whose training left the fold out; MOST_TEXTS in all.
 
     The models are trained by the classifier's recipe, and get a ranker of the same weight if it has one. Folds are
@@ -82,14 +76,6 @@ def fold_size(texts: int, folds: int, most_texts: int) -> int:
 
 def _whole(classifier: Classifier, dataset: Dataset, folds: int) -> tuple[RunConfig, Dataset]:
     """What the model was trained by, and on, if that can be divided into so many folds."""
-    recipe = _recipe_of(classifier)
-    whole = dataset.with_validation_in_train() if recipe.data.fit_on == "train+validation" else dataset
-    if not 2 <= folds <= len(whole.train):
-        raise BadInput(f"{folds} folds of {len(whole.train):,} texts; give from 2 to {len(whole.train)}")
-    return recipe, whole
-
-
-def _recipe_of(classifier: Classifier) -> RunConfig:
     if classifier.recipe is None:
         raise BadInput("the model has no recipe.toml, so it cannot be trained anew on folds; leave --folds out")
     if classifier.recipe.startswith(_STARTED_FROM):
@@ -98,16 +84,14 @@ def _recipe_of(classifier: Classifier) -> RunConfig:
             f"the model's recipe says: {origin} That model may have seen the texts of every fold, so folds prove "
             "nothing; leave --folds out and calibrate on texts that are new to both"
         )
-    return checked(tomllib.loads(classifier.recipe), origin="the model's recipe.toml")
+    recipe = checked(tomllib.loads(classifier.recipe), origin="the model's recipe.toml")
+    whole = dataset.with_validation_in_train() if recipe.data.fit_on == "train+validation" else dataset
+    if not 2 <= folds <= len(whole.train):
+        raise BadInput(f"{folds} folds of {len(whole.train):,} texts; give from 2 to {len(whole.train)}")
+    return recipe, whole
 
 
-def _train(
-    recipe: RunConfig,
-    dataset: Dataset,
-    folder: Path,
-    ranker: Ranker | None,
-    observer: Observer,
-) -> Classifier:
+def _train(recipe: RunConfig, dataset: Dataset, folder: Path, ranker: Ranker | None, observer: Observer) -> Classifier:
     data = folder / "data"
     if not data.exists():
         write_native(dataset, data)
@@ -139,8 +123,6 @@ def calibrate(
     """
     observer = observer or Observer()
     classifier = Classifier.load(model)
-    folder = classifier.folder
-    assert folder is not None
     if not os.access(model, os.W_OK):
         raise NotSaved(f"{model}: cannot be written, so no calibration could be kept; copy the model elsewhere first")
     if folds is not None and unseen:
@@ -150,7 +132,7 @@ def calibrate(
         if folds is not None:
             require_own_data(classifier, dataset, _OR_UNSEEN)
             _whole(classifier, dataset, folds)  # refused before unfinished folds of another number go
-            identity = [folder.model, dataset.fingerprint, folds, DEPTH, MOST_TEXTS, __version__]
+            identity = [classifier.home.model, dataset.fingerprint, folds, DEPTH, MOST_TEXTS, __version__]
             opened = open_workspace(Path(f"{model.resolve()}.calibration"), "umpteen calibrate", identity)
             workspace = until_written.enter_context(opened)
             held_out = out_of_fold(classifier, dataset, folds, workspace.folder, observer)

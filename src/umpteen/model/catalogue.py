@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import cache
 from itertools import count
 from pathlib import Path
 from sqlite3 import Connection
@@ -37,24 +38,31 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from umpteen.encoders.encoder import Encoder
-    from umpteen.encoders.towers import Towers
 
 VECTORS = "vectors.safetensors"
 _FEW = 64  # texts
-Encode = Callable[[list[str]], NDArray[np.float32]]
-Encoded = dict[tuple[object, str], NDArray[np.float32]]  # of whose text; kept by who may have to try again
+Encode = Callable[[list[str]], Iterable[NDArray[np.float32]]]
+Encoded = dict[tuple[object, str], NDArray[np.float32]]  # by which tower; kept by who may have to try again
 
 
-def encode_once(whose: object, texts: Iterable[str], encode: Encode, known: Encoded) -> None:
-    """Sees to it that the vectors of all texts are known, and of use."""
-    new = list(dict.fromkeys(text for text in texts if (whose, text) not in known))
-    for text, vector in zip(new, encode(new) if new else (), strict=True):
-        if not np.isfinite(vector).all():
-            raise BadInput(
-                f"the vector of {text[:40]!r} holds NaN or infinity, so the model's weights are no use; train it "
-                "again, with a lower optimizer.learning_rate"
-            )
-        known[whose, text] = vector
+def encoding(tower: Callable[[], Encoder], known: Encoded | None, progress: Advance = silent) -> Encode:
+    """Encodes each text once, and refuses vectors of no use; the tower is asked for when there are texts."""
+    known = {} if known is None else known
+
+    def encode(texts: list[str]) -> list[NDArray[np.float32]]:
+        by = tower() if texts else None
+        new = list(dict.fromkeys(text for text in texts if (by, text) not in known))
+        vectors = () if by is None or not new else encode_new(by, new, progress=progress).float().cpu().numpy()
+        for text, vector in zip(new, vectors, strict=True):
+            if not np.isfinite(vector).all():
+                raise BadInput(
+                    f"the vector of {text[:40]!r} holds NaN or infinity, so the model's weights are no use; train it "
+                    "again, with a lower optimizer.learning_rate"
+                )
+            known[by, text] = vector
+        return [known[by, text] for text in texts]
+
+    return encode
 
 
 class LiveCatalogue:
@@ -110,22 +118,13 @@ class LiveCatalogue:
         """The labels as they are now, for an index over them."""
         return Indexed(self.store.model, self.labels.version, self.labels.keys, self.vectors)
 
-    def change(
-        self,
-        changes: Sequence[Change],
-        encode: Encode,
-        note: str = "",
-        *,
-        patience: float = PATIENCE,
-        encoded: Encoded | None = None,
-    ) -> None:
+    def change(self, changes: Sequence[Change], encode: Encode, note: str = "", patience: float = PATIENCE) -> None:
         """One new version with all of these changes, or none if they change nothing; see `Locked`."""
-        known = {} if encoded is None else encoded
 
         def vectors_of(steps: Sequence[Step]) -> list[bytes | None]:
-            texts = [step.text if self._brings_vector(step) else None for step in steps]
-            encode_once(self, (text for text in texts if text is not None), encode, known)
-            return [None if text is None else known[self, text].tobytes() for text in texts]
+            texts = {step.key: step.text for step in steps if step.text is not None and self._brings_vector(step)}
+            vectors = dict(zip(texts, encode([*texts.values()]), strict=True))
+            return [vectors[step.key].tobytes() if step.key in vectors else None for step in steps]
 
         vectors_of(self.labels.steps_of(changes))  # before anybody has to wait for this change
         with self.store.changing(patience) as connection:
@@ -134,7 +133,7 @@ class LiveCatalogue:
             made = self._record(connection, steps, vectors_of(steps), note)
         self._count(made)
 
-    def undo(self, to_version: int | None = None, note: str = "", *, patience: float = PATIENCE) -> None:
+    def undo(self, to_version: int | None = None, note: str = "", patience: float = PATIENCE) -> None:
         """A new version in which all labels are as they were in an older one, by default the one before."""
         with self.store.changing(patience) as connection:
             self.take_in(connection)
@@ -251,24 +250,21 @@ def encode_new(tower: Encoder, texts: Sequence[str], progress: Advance = silent)
 
 
 def change_labels(
-    path: Path,
-    changes: Callable[[LiveLabels], Sequence[Change]],
-    *,
-    note: str = "",
-    progress: Advance = silent,
+    path: Path, changes: Callable[[LiveLabels], Sequence[Change]], *, note: str = "", progress: Advance = silent
 ) -> LiveCatalogue:
     """Makes the changes that follow from the labels there are, as one version; the encoder is loaded only if needed."""
 
-    def encode(texts: list[str]) -> NDArray[np.float32]:
+    def read(folder: ModelFolder, connection: Connection) -> Encoder:
         from umpteen.encoders.towers import Towers
 
-        def read(folder: ModelFolder, connection: Connection) -> Towers:
-            folder.require_whole(connection, only=(f"{folder.trained.name}/encoder/",))
-            return Towers.load(folder.trained / "encoder")
+        folder.require_whole(connection, only=(f"{folder.trained.name}/encoder/",))
+        return Towers.load(folder.trained / "encoder").label
 
-        return encode_new(at_one_moment(path, read).label, texts, progress).float().cpu().numpy()
+    def change(labels: LiveCatalogue) -> None:
+        encode = encoding(cache(lambda: at_one_moment(path, read)), None, progress)
+        labels.change(changes(labels.labels), encode, note)
 
-    return with_labels(path, lambda labels: labels.change(changes(labels.labels), encode, note))
+    return with_labels(path, change)
 
 
 def with_labels(path: Path, change: Callable[[LiveCatalogue], None]) -> LiveCatalogue:

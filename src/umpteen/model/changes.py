@@ -121,7 +121,6 @@ class VersionSummary:
 
 def check_key(key: str) -> None:
     """Refuses what cannot be the key of a new label: it must fit into a line, a path and an address."""
-    check_type(key)
     reason = ""
     if not key.strip():
         reason = "a label's key is empty; give it one"
@@ -155,11 +154,6 @@ def check_characters(what: str, text: object, code: str = "bad_input") -> None:
     if found := re.search(f"[{NO_PART_OF_A_TEXT}{_SURROGATES}]", text):
         kind = "half of a surrogate pair" if found[0] >= "\ud800" else "a control character"
         raise BadInput(f"{what} holds U+{ord(found[0]):04X}, {kind}; remove it", code=code)
-
-
-def check_type(key: object) -> None:
-    if not isinstance(key, str):
-        raise BadInput(f"label key {key!r} is a {type(key).__name__}, not a string")
 
 
 PATIENCE = 120.0  # seconds that a change waits for the one before it; who makes one encodes no texts meanwhile

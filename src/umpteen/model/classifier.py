@@ -24,7 +24,7 @@ from umpteen.calibration.calibration import CONFIDENCE, Calibration, fit_calibra
 from umpteen.calibration.curves import DEPTH, HeldOut
 from umpteen.data.texts import Texts, values_of
 from umpteen.errors import BadInput, UmpteenError
-from umpteen.model.catalogue import Encoded, LiveCatalogue, encode_new
+from umpteen.model.catalogue import Encoded, LiveCatalogue, encode_new, encoding
 from umpteen.model.changes import PATIENCE, Add, Change, Example, Rename, Replaced, Retire, VersionSummary
 from umpteen.model.folder import CALIBRATION, INDEX, RUNTIME, Stamp, read_plainly
 from umpteen.model.folder import RANKER as RANKER
@@ -114,8 +114,9 @@ class Classifier:
         its runtime torch encodes. `light` is for who has few texts and no time to load torch: a static model predicts
         with numpy, and its encoders are read when something else needs them.
         """
+        wanted = {RANKER: ranker, CALIBRATION: True, INDEX: index, RUNTIME: runtime}
         loaded = cls.__new__(cls)
-        loaded._live = LiveModel.load(path, ranker=ranker, index=index, runtime=runtime, light=light)
+        loaded._live = LiveModel.load(path, [name for name, is_wanted in wanted.items() if is_wanted], light=light)
         return loaded
 
     @classmethod
@@ -201,6 +202,8 @@ class Classifier:
     """Steps, seconds and parameters."""
     folder = _OfModel(lambda model: model.folder)
     """The folder it was loaded from, and the model in it."""
+    home = _OfModel(lambda model: model.home)
+    """The same, of one that was loaded."""
     path = _OfModel(lambda model: None if model.folder is None else model.folder.path)
     """Where it was loaded from; changes of its labels are on disk then."""
     parts = _OfModel(lambda model: model.parts)
@@ -270,20 +273,14 @@ class Classifier:
         ]
 
     def select(
-        self,
-        texts: Sequence[str],
-        k: int | None = None,
-        *,
-        min_probability: float | None = None,
-        precision: float | None = None,
-        rule: str | None = None,
+        self, texts: Sequence[str], k: int | None = None, **limits: Any
     ) -> tuple[Ranking, NDArray[np.float32] | None]:
         """What `predict` gives as label rows and scores, and their probabilities if the model is calibrated."""
         if self.calibration is None:
-            if (min_probability, precision, rule) != (None, None, None):
+            if any(limit is not None for limit in limits.values()):
                 raise BadInput("the model gives no probabilities yet; `umpteen calibrate` fits them")
             return self.rank(texts, min(USUAL_K, self.labels.count()) if k is None else k), None
-        line = self.calibration.line(min_probability=min_probability, precision=precision, rule=rule)
+        line = self.calibration.line(**limits)
         most = min(line.at_most or USUAL_K, self.labels.count())
         ranking = self.rank(texts, most if k is None else k)
         probabilities = self.calibration.probabilities(ranking.scores)
@@ -416,14 +413,10 @@ class Classifier:
 
     def keep_calibration(self, calibration: Calibration) -> None:
         """Puts it into the folder, and uses it from now on."""
-        from umpteen.model.writing import describe_parts
-
-        assert self.folder is not None
-        with self.folder.adding(CALIBRATION) as part:
+        with self.home.adding(CALIBRATION) as part:
             calibration.save(part.folder)
             part.about = calibration.describe()
             part.labels_version, part.needs = self.version, {RANKER: self.parts.get(RANKER)}
-        describe_parts(self.folder)
         self.refresh()
 
     def add_labels(self, labels: Mapping[str, str] | Iterable[tuple[str, str]], *, note: str = "") -> int:
@@ -442,28 +435,20 @@ class Classifier:
         return self.change_labels([Retire(key) for key in keys], note=note)
 
     def change_labels(
-        self,
-        changes: Sequence[Change],
-        *,
-        note: str = "",
-        patience: float = PATIENCE,
-        encoded: Encoded | None = None,
+        self, changes: Sequence[Change], *, note: str = "", patience: float = PATIENCE, encoded: Encoded | None = None
     ) -> int:
         """Several changes at once, all or none of them; returns the new version, or the old one if nothing changes.
 
         A classifier with a path has it on disk for good when this returns. It waits for other processes' changes for
         `patience` seconds at most; who may try again gives `encoded`, so that no text is encoded twice.
         """
-
-        def encode(texts: list[str]) -> NDArray[np.float32]:
-            return encode_new(self.towers.label, texts).float().cpu().numpy()
-
-        self._changed(lambda model: model.catalogue.change(changes, encode, note, patience=patience, encoded=encoded))
+        encode = encoding(lambda: self.towers.label, encoded)
+        self._changed(lambda model: model.catalogue.change(changes, encode, note, patience))
         return self.version
 
     def undo(self, to_version: int | None = None, *, note: str = "", patience: float = PATIENCE) -> int:
         """A new version in which all labels are as they were in an older one, by default the one before."""
-        self._changed(lambda model: model.catalogue.undo(to_version, note, patience=patience))
+        self._changed(lambda model: model.catalogue.undo(to_version, note, patience))
         return self.version
 
     def learn(
@@ -490,14 +475,8 @@ class Classifier:
             )
         keys = [[(one,) if isinstance(one, str) else tuple(one) for one in column] for column in (right, wrong)]
         given = [Example(*row) for row in zip(texts, *keys, strict=True)]
-
-        def encode(new: list[str]) -> NDArray[np.float32]:
-            return encode_new(self.query_tower, new).float().cpu().numpy()
-
-        def learn(model: LiveModel) -> int:
-            return model.examples.learn(given, model.catalogue, encode, note, patience=patience, encoded=encoded)
-
-        return self._changed(learn)
+        encode = encoding(lambda: self.query_tower, encoded)
+        return self._changed(lambda model: model.examples.learn(given, model.catalogue, encode, note, patience))
 
     def examples(self) -> list[Example]:
         """What was learnt and not undone, oldest first."""
@@ -505,7 +484,7 @@ class Classifier:
 
     def undo_examples(self, *, patience: float = PATIENCE) -> int:
         """What the last call of `learn` taught counts no more; returns how many examples that were."""
-        return self._changed(lambda model: model.examples.undo(patience=patience))
+        return self._changed(lambda model: model.examples.undo(patience))
 
     def refresh(self) -> bool:
         """Takes in what other processes have done to the folder; a few looks at the disk if there is nothing.
@@ -531,10 +510,8 @@ class Classifier:
         """Another model has taken the place of this one; one that is damaged is not tried again and again."""
         if self._damaged is not None and self._damaged[0] == seen and monotonic() < self._damaged[2]:
             raise self._damaged[1].with_traceback(None)
-        assert self.folder is not None
         try:
-            how = {"ranker": self._live.is_whole, "runtime": RUNTIME in self._live.follows}
-            new = LiveModel.load(self.folder.path, **how, index=False)
+            new = LiveModel.load(self.home.path, [name for name in self._live.follows if name != INDEX])
         except Exception as error:
             self._damaged = seen, error, monotonic() + _UNTIL_NEXT_MODEL
             raise
@@ -575,9 +552,7 @@ class Classifier:
             try:
                 return change(self._live)
             except Replaced:
-                assert self.folder is not None
-                self._turn_to_the_current(self.folder.stamp())
-                continue
+                self._turn_to_the_current(self.home.stamp())
             finally:  # even if it was refused: other processes' changes may have come in meanwhile
                 self._live.tell_index()
 

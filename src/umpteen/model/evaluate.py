@@ -121,38 +121,26 @@ def evaluate_ensemble(
 
 
 def evaluator_of(
-    classifier: Judged,
-    dataset: Dataset,
-    split: str,
-    *,
-    at: tuple[int, ...] = USUAL_KS,
-    propensity: tuple[float, float] | None = None,
-    as_published: bool = False,
-    counting: NDArray[np.bool_] | None = None,
+    classifier: Judged, dataset: Dataset, split: str, counting: NDArray[np.bool_] | None = None, **how: Unpack[How]
 ) -> Evaluator:
     """The evaluator of a split; `counting` says which label rows can be right, by default all."""
     dataset = in_rows_of(classifier, dataset)
-    chosen = split_of(dataset, split)
+    splits = dataset.splits()
+    if split not in splits:
+        raise BadInput(f"{dataset.name} has no {split} split; it has {' and '.join(splits)}")
+    chosen = splits[split]
     if counting is not None:
         rows = np.where(counting, np.arange(len(counting)), -1)
         chosen = replace(chosen, relevance=_moved(chosen.relevance, rows, len(counting)))
-    a, b = propensity or propensity_of_recipe(classifier)
-    at = tuple(k for k in at if k <= classifier.labels.count())
-    return Evaluator(dataset, chosen, at=at, a=a, b=b, as_published=as_published)
+    a, b = how.get("propensity") or propensity_of_recipe(classifier)
+    at = tuple(k for k in how.get("at", USUAL_KS) if k <= classifier.labels.count())
+    return Evaluator(dataset, chosen, at=at, a=a, b=b, as_published=how.get("as_published", False))
 
 
 def _was_trained_on(classifier: Judged, dataset: Dataset, split: str) -> bool:
     """Whether these may be the model's training texts; one file is all train, and new unless it is the very same."""
     is_fitted = split == "train" or (split == "validation" and classifier.data.get("trained_on") != "train")
     return is_fitted and (not dataset.is_one_file or dataset.fingerprint == classifier.data.get("fingerprint"))
-
-
-def split_of(dataset: Dataset, name: str) -> Split:
-    """The split of this name, or an error that lists those there are."""
-    splits = dataset.splits()
-    if name not in splits:
-        raise BadInput(f"{dataset.name} has no {name} split; it has {' and '.join(splits)}")
-    return splits[name]
 
 
 def _rows_as_in(first: Judged, other: Judged) -> Tensor:

@@ -16,8 +16,8 @@ import numpy as np
 import scipy
 
 from umpteen.errors import BadInput, DamagedModel
-from umpteen.model.catalogue import Encode, Encoded, LiveCatalogue, encode_once
-from umpteen.model.changes import MOST_KEYS, PATIENCE, Example, Lesson, Store, check_characters, lessons_of
+from umpteen.model.catalogue import Encode, LiveCatalogue
+from umpteen.model.changes import MOST_KEYS, Example, Lesson, Store, check_characters, lessons_of
 from umpteen.model.folder import ModelFolder, at_one_moment
 from umpteen.model.labels import LiveLabels
 from umpteen.search.ranking import of_length_1
@@ -102,23 +102,15 @@ class LiveExamples:
         return bool(read)
 
     def learn(
-        self,
-        given: Sequence[Example],
-        catalogue: LiveCatalogue,
-        encode: Encode,
-        note: str = "",
-        *,
-        patience: float = PATIENCE,
-        encoded: Encoded | None = None,
+        self, given: Sequence[Example], catalogue: LiveCatalogue, encode: Encode, note: str, patience: float
     ) -> int:
         """One new lesson of these examples, all or none of them; how many they are."""
         for place, example in enumerate(given):
             _check(example, place)
-        known = {} if encoded is None else encoded
         texts = [example.text for example in given]
         with suppress(BadInput):  # a label that it does not know may have come by the time it counts
             _check_keys(given, catalogue.labels)
-            encode_once(self, texts, encode, known)  # before anybody has to wait
+            encode(texts)  # before anybody has to wait
         with self.store.changing(patience) as connection:
             catalogue.take_in(connection)
             self.take_in(connection)
@@ -128,13 +120,12 @@ class LiveExamples:
                     f"a model has at most {MOST_EXAMPLES:,} examples; `umpteen fit DATA --from MODEL` makes a model "
                     "that was trained with those that are there"
                 )
-            encode_once(self, texts, encode, known)
-            vectors = [of_length_1(known[self, text][None]).astype(np.float16).tobytes() for text in texts]
+            vectors = [of_length_1(vector[None]).astype(np.float16).tobytes() for vector in encode(texts)]
             made = [self.lessons.record(connection, _rows(given), vectors, note, None)] if given else []
         self.lessons += made
         return len(given)
 
-    def undo(self, *, patience: float = PATIENCE) -> int:
+    def undo(self, patience: float) -> int:
         """The last lesson that counts, counts no more; how many examples it had."""
         with self.store.changing(patience) as connection:
             self.take_in(connection)

@@ -112,11 +112,8 @@ class Explainer:
             is_candidate, score = False, float(as_floats(self._vectors)[0] @ vector) + bonus
             further = np.array([[row]], dtype=np.int32), np.array([[score]], dtype=np.float32)
             dense = Ranking(np.hstack([dense.rows, further[0]]), np.hstack([dense.scores, further[1]]), dense.labels)
-        ngrams: list[NGram] = []
-        neighbours: list[Neighbour] = []
-        if ranker is not None and weight:
-            more, ngrams, neighbours = self._of_ranker(ranker, row, dense)
-            terms += more
+        more, ngrams, neighbours = self._of_ranker(ranker, row, dense) if ranker and weight else ([], [], [])
+        terms += more
         before = sum(term.score for term in terms)
         scores, place = self._answered.scores[0], np.flatnonzero(self._answered.rows[0] == row)
         if len(place) == 0:  # further down than was looked

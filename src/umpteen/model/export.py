@@ -11,7 +11,6 @@ from umpteen.errors import BadInput
 from umpteen.model.classifier import USUAL_K, Classifier
 from umpteen.model.folder import RUNTIME, ModelFolder, weights_of
 from umpteen.model.index import USUAL, Sample, of_label_texts
-from umpteen.model.writing import describe_parts
 from umpteen.search.certificate import a_second, interval, recalls
 from umpteen.search.index import exact_scores, exact_search, size_of
 from umpteen.search.ranking import Ranking
@@ -26,8 +25,7 @@ def export_model(model: Path | str, *, agreement: float = 0.99, sample: Sample |
     if not 0 < agreement <= 1:
         raise BadInput(f"an agreement of {agreement:g} is asked for; it must lie above 0 and not above 1")
     classifier = Classifier.load(model, ranker=False, index=False, runtime=False)
-    folder, tower, labels = classifier.folder, classifier.towers.query, classifier.index.labels
-    assert folder is not None
+    folder, tower, labels = classifier.home, classifier.towers.query, classifier.index.labels
     texts, origin = of_label_texts(classifier.labels, sample) if isinstance(sample, int) else sample
     k = min(USUAL_K, labels.count())
     try:
@@ -57,7 +55,6 @@ def export_model(model: Path | str, *, agreement: float = 0.99, sample: Sample |
             }
     except ModuleNotFoundError as missing:
         raise BadInput(f"this needs {missing.name}, which is not here: pip install 'umpteen[onnx]'") from missing
-    describe_parts(folder)
     return part.about
 
 
@@ -67,6 +64,4 @@ def _speed(tower: Encoder, texts: list[str]) -> float:
 
 def remove_runtime(model: Path) -> None:
     """Torch encodes from now on."""
-    folder = ModelFolder(model)
-    folder.drop(RUNTIME)
-    describe_parts(folder)
+    ModelFolder(model).drop(RUNTIME)

@@ -68,10 +68,7 @@ class Fitted:
 
 
 class _TooSlow(Exception):
-    """Reading, or else training, would take so many seconds, more than there are."""
-
-    def __init__(self, seconds: float, *, reading: bool) -> None:
-        self.seconds, self.reading = seconds, reading
+    """Something would take so many seconds, more than there are; and whether it is reading, else training."""
 
 
 class _Over(Exception):
@@ -81,12 +78,12 @@ class _Over(Exception):
 def fit_data(
     source: str,
     output: Path,
-    *,
     minutes: float = MINUTES,
     trials: int = MOST_TRIALS,
     recipe: str = RECIPE,
     seed: int = 0,
     overwrite: bool = False,
+    *,
     compare: bool = True,
     observer: Observer | None = None,
 ) -> Fitted:
@@ -172,23 +169,14 @@ def fit(
         raise BadInput("labels are missing; give each text its own, or a Dataset of Hugging Face's `datasets` alone")
     dataset = open_dataset(texts) if labels is None else given_dataset(texts, labels, label_texts)
     place = Path(tempfile.mkdtemp(prefix="umpteen-"))
+    data, model = place / "data", Path(output or place / "model")
     try:
-        write_native(dataset, place / "data")
+        write_native(dataset, data)
         # Nobody will ask again for copies of data that goes: they go, too.
         with Watch(quiet=quiet) as watch, nullcontext() if output else own_cache(place / "cache"):
             for message in dataset.told:
                 watch.notice(message)
-            found = fit_data(
-                str(place / "data"),
-                Path(output or place / "model"),
-                minutes=minutes,
-                trials=trials,
-                recipe=recipe,
-                seed=seed,
-                overwrite=overwrite,
-                compare=False,
-                observer=watch,
-            )
+            found = fit_data(str(data), model, minutes, trials, recipe, seed, overwrite, compare=False, observer=watch)
     except BaseException as problem:
         shutil.rmtree(place, ignore_errors=True)
         if isinstance(problem, Stopped) and output is None:
@@ -203,14 +191,7 @@ class _Search:
     """Trials, each a model in the workspace; only the best one's stays."""
 
     def __init__(
-        self,
-        source: str,
-        dataset: Dataset,
-        folder: Path,
-        seconds: float,
-        recipe: str,
-        seed: int,
-        observer: Observer,
+        self, source: str, dataset: Dataset, folder: Path, seconds: float, recipe: str, seed: int, observer: Observer
     ) -> None:
         self._source, self.dataset, self._folder, self._seed = source, dataset, folder, seed
         self._observer, self._began, self._seconds = observer, time.monotonic(), seconds
@@ -282,11 +263,10 @@ class _Search:
         pairs = len(of.labels) * len(known)
         jobs = cores() if pairs > FEW_PAIRS_OF_LINEAR else 1
         others: dict[str, Callable[[], TfidfNeighbours | LinearOneVsRest]] = {
-            "tf-idf neighbours": lambda: TfidfNeighbours(known.texts, relevance),
-            "linear one-vs-rest": lambda: LinearOneVsRest(list(known.texts), relevance, jobs=jobs),
+            "tf-idf neighbours": lambda: TfidfNeighbours(known.texts, relevance)
         }
-        if pairs > MOST_PAIRS_OF_LINEAR:
-            del others["linear one-vs-rest"]
+        if pairs <= MOST_PAIRS_OF_LINEAR:
+            others["linear one-vs-rest"] = lambda: LinearOneVsRest(list(known.texts), relevance, jobs=jobs)
         found = {"popularity": popularity(relevance, len(asked), width, excluding=ignored)}
         for name, fitted in others.items():
             try:
@@ -302,7 +282,7 @@ class _Search:
             try:
                 self._attempt(())
             except _TooSlow as found:
-                self._make_quicker(found)
+                self._make_quicker(*found.args)
         write_atomically(self._decided, json.dumps([self._recipe, self._sized, self._decided_for]))
         try:
             climb(usual_choices(self.config(())), trials, self._attempt)
@@ -310,18 +290,18 @@ class _Search:
             self._observer.notice(f"{len(self._tried)} settings were tried in the time there is")
         return self._found.best_first()[0]
 
-    def _make_quicker(self, found: _TooSlow) -> None:
+    def _make_quicker(self, seconds: float, reading: bool) -> None:
         """Without a frozen transformer where its reading, or an epoch, takes too long; else with fewer epochs, once."""
-        epochs = self.config(()).training.epochs * self._limit / found.seconds
-        if self._recipe == RECIPE and (found.reading or epochs < 1):
+        epochs = self.config(()).training.epochs * self._limit / seconds
+        if self._recipe == RECIPE and (reading or epochs < 1):
             self._recipe, self._sized = QUICK, tuple(own for own in self._sized if ".static." not in own)
             self._observer.notice("a frozen transformer would take too long here; without it")
             return
         self._limit = math.inf
-        if not found.reading:
-            self._sized = (*self._sized, f"training.epochs={max(epochs, 0.1):.2g}")
-            minutes = f"{found.seconds / 60:.0f} minutes"
-            self._observer.notice(f"one training would take {minutes}; {max(epochs, 0.1):.2g} epochs then")
+        if not reading:
+            fewer = f"{max(epochs, 0.1):.2g}"
+            self._sized = (*self._sized, f"training.epochs={fewer}")
+            self._observer.notice(f"one training would take {seconds / 60:.0f} minutes; {fewer} epochs then")
 
     def _attempt(self, point: Point) -> float:
         config = self.config(point)
@@ -341,10 +321,10 @@ class _Search:
         return self._found.metric_of(self._tried[identity])
 
     def _train(self, config: RunConfig, identity: str) -> dict[str, Any]:
-        pace = _Pace(self._observer, math.inf if self._tried else self._limit)
+        pace = _Pace(math.inf if self._tried else self._limit)
         began = time.monotonic()
         try:
-            model = train(config, output=self._folder / identity, resume=True, observers=[pace])
+            model = train(config, output=self._folder / identity, resume=True, observers=[self._observer, pace])
         except Diverged as problem:
             self._observer.notice(str(problem))
             return {"metrics": {config.evaluation.metric: 0.0}, "then": [], "again": time.monotonic() - began}
@@ -371,37 +351,30 @@ _AFTER = 5.0  # seconds of something it can be told how long it takes
 
 
 class _Pace(Observer):
-    """Hears how far work is, tells it on, and ends what would take longer than the limit."""
+    """Hears how far work is, and ends what would take longer than the limit."""
 
-    def __init__(self, observer: Observer, limit: float) -> None:
-        self.evaluated, self.notice = observer.evaluated, observer.notice  # type: ignore[method-assign]
-        self._observer, self._limit, self._steps = observer, limit, 0
+    def __init__(self, limit: float) -> None:
+        self._limit, self._steps = limit, 0
         self._began: dict[str, tuple[float, int]] = {}
         self.read = 0.0  # seconds of reading, which is done once
 
-    def __call__(self, work: str, done: int, total: int) -> None:
-        self._observer(work, done, total)
-        self._check(work, done, total)
-
     def started(self, config: RunConfig, step: int, steps: int) -> None:
         self._steps = steps
-        self._observer.started(config, step, steps)
-        self._check("training", step, steps)
+        self("training", step, steps)
 
     def stepped(self, record: dict[str, Any]) -> None:
-        self._observer.stepped(record)
-        self._check("training", record["step"], self._steps)
+        self("training", record["step"], self._steps)
 
-    def _check(self, name: str, done: int, total: int) -> None:
+    def __call__(self, work: str, done: int, total: int) -> None:
         now = time.monotonic()
-        start, first = self._began.get(name, (now, done))
+        start, first = self._began.get(work, (now, done))
         if done <= first:  # it begins, or does so again
-            self._began[name] = now, done
+            self._began[work] = now, done
             return
         seconds = (now - start) / (done - first) * (total - first)
-        reading = name.startswith("reading")
+        reading = work.startswith("reading")
         if done >= total:  # what comes next under this name is another stage
-            del self._began[name]
+            del self._began[work]
             self.read += now - start if reading else 0
         if now - start > _AFTER and seconds > self._limit * (READING if reading else 1):
-            raise _TooSlow(seconds, reading=reading)
+            raise _TooSlow(seconds, reading)

@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from io import BufferedReader
 from pathlib import Path, PurePosixPath
 from sqlite3 import Connection
@@ -22,7 +23,7 @@ from safetensors import SafetensorError, safe_open
 
 from umpteen.errors import BadFile, BadInput, DamagedModel, NotSaved, UmpteenError
 from umpteen.files.progress import Advance, silent
-from umpteen.files.storage import atomic_folder, is_taken, unfinished_target
+from umpteen.files.storage import atomic_folder, is_taken, unfinished_target, write_atomically
 from umpteen.model.changes import Part, Replaced, Store, drop_part, has_version, is_database, read_parts, write_part
 from umpteen.version import __version__
 
@@ -31,6 +32,7 @@ MANIFEST, MARK = "manifest.json", "part.json"
 REPORT, RECIPE, CARD = "report.json", "recipe.toml", "README.md"
 RANKER, INDEX, CALIBRATION, RUNTIME = "ranker", "index", "calibration", "runtime"
 _REMOVED_BY = {RANKER: "umpteen rerank remove", INDEX: "umpteen index remove", RUNTIME: "umpteen export --to torch"}
+_KEEP_HASH = "INSERT OR REPLACE INTO verified VALUES (?, ?, ?)"
 ALWAYS_HASHED = 8 * 2**20  # bytes; larger files are hashed once after a change, else judged by size and header
 _ID = re.compile(r"[0-9a-f]{8}")
 OURS = re.compile(rf"(model|{RANKER}|{INDEX}|{CALIBRATION}|{RUNTIME})-({_ID.pattern})(\.db)?")
@@ -38,6 +40,28 @@ OURS = re.compile(rf"(model|{RANKER}|{INDEX}|{CALIBRATION}|{RUNTIME})-({_ID.patt
 # What code may raise that reads files which are whole, but of a stranger's making.
 _UNREADABLE: tuple[type[Exception], ...] = (UmpteenError, OSError, ValueError, LookupError, ArithmeticError)
 _UNREADABLE += (AttributeError, TypeError, RuntimeError, SafetensorError)
+
+_SECTIONS = {  # of the card, for parts that are there
+    RANKER: """
+## Ranker
+
+N-grams of a text (linear weights a label) and similar training texts (which vote for their labels) put the encoder's
+first labels in order; a score is (1 − weight) · inner product + weight · the ranker's score, of which the votes have
+the share that is told below. `Classifier.load(folder, ranker=False)` leaves it out.
+""",
+    CALIBRATION: """
+## Probabilities
+
+Learnt from texts that the model was not fitted on. From the threshold of a precision on, at least that share of the
+labels given to new texts of their kind is right, with the confidence that is told below.
+""",
+    RUNTIME: """
+## Runtime
+
+Where onnxruntime is installed (`pip install 'umpteen[onnx]'`) it encodes texts, else torch does. The agreement is the
+share of texts that get the same best labels from both. `Classifier.load(folder, runtime=False)` leaves it out.
+""",
+}
 
 Files = dict[str, dict[str, Any]]  # size and SHA-256 by name
 Stamp = tuple[tuple[int, int, int], ...]  # of some files: inode, time of change in nanoseconds, size
@@ -91,7 +115,7 @@ class ModelFolder:
             write_part(connection, Part(name, target.name, new.labels_version, new.about, files))
             for other in new.replaces:
                 drop_part(connection, other)
-        self.sweep()
+        self._clean_up_after(name)
 
     def drop(self, name: str, *others: str) -> Part:
         """There is no such part from now on, and none of the others, if they are there; returns what it was."""
@@ -102,8 +126,17 @@ class ModelFolder:
                 raise BadInput(f"{self.path} has no {name} to remove")
             for one in (name, *others):
                 drop_part(connection, one)
-        self.sweep()
+        self._clean_up_after(name)
         return part
+
+    def _clean_up_after(self, name: str) -> None:
+        """What the part has replaced is removed, and the card says what the parts are."""
+        self.sweep()
+        card = self.path / CARD
+        if name in _SECTIONS and card.is_file():
+            with suppress(Replaced), self.store.reading() as connection:  # else the card is another model's
+                parts = checked_parts(connection).values()
+                write_atomically(card, card_with(card.read_text("utf-8", errors="replace"), parts))
 
     @contextmanager
     def changing(self) -> Iterator[Connection]:
@@ -202,7 +235,7 @@ class ModelFolder:
         """What was hashed need not be again; where that cannot be kept at once, nothing is lost but time."""
         if self._hashed:
             with suppress(UmpteenError, Replaced), self.store.changing(0.0) as connection:
-                write_hashes(connection, self._hashed)
+                connection.executemany(_KEEP_HASH, self._hashed)
                 self._hashed.clear()
 
 
@@ -238,6 +271,18 @@ def at_one_moment(path: Path | str, read: Callable[[ModelFolder, Connection], Re
             if not isinstance(error, Replaced):
                 raise
             raise DamagedModel(f"{folder.store.path}: is missing; copy the model again, or train it again") from None
+
+
+def card_with(card: str, parts: Iterable[Part]) -> str:
+    """The card with its last sections saying what these are, and without others; the rest stays as it is."""
+    there = {part.name: part.about for part in parts}
+    for section in _SECTIONS.values():
+        card = card.partition(section)[0].rstrip() + "\n"
+    for name, section in _SECTIONS.items():
+        if name in there:
+            lines = [f"- {key.replace('_', ' ')}: {value}" for key, value in there[name].items()]
+            card = "\n".join([card + section, *lines, ""])
+    return card
 
 
 def has_part(path: Path | str, name: str) -> bool:
@@ -285,6 +330,15 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise DamagedModel(f"{path}: has no settings or no list of files; copy the model again, or train it again")
     _require_confined(content["files"], MANIFEST)
     return content
+
+
+def write_manifest(folder: Path, model: str, settings: dict[str, Any], files: Files) -> None:
+    """From here on, this is the model that counts."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    content: dict[str, Any] = {"format": FORMAT, "umpteen": __version__, "created": now}
+    content |= {"model": model, "settings": settings, "files": files}
+    content["checksum"] = checksum_of(content)
+    write_atomically(folder / MANIFEST, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
 def refuse_links(folder: Path | str) -> None:
@@ -342,24 +396,20 @@ def remove_if_ours(path: Path) -> None:
     ours = OURS.fullmatch(path.name if target is None else target)
     if ours is None or path.is_symlink():
         return
-    if ours[3] and target is not None:
-        if path.is_file():
-            path.unlink()
-        return
-    if ours[3]:
+    if ours[3] and path.is_file():
         journal = Path(f"{path}-journal")  # nobody opens it beside one, which a kill has left while it was deleted
-        if path.is_file() and is_database(path) and (journal.is_file() or Store(path, ours[2]).is_at_rest()):
+        if target is not None:
+            path.unlink()
+        elif is_database(path) and (journal.is_file() or Store(path, ours[2]).is_at_rest()):
             for name in (journal, Path(f"{path}-wal"), Path(f"{path}-shm"), path):
                 name.unlink(missing_ok=True)
-        return
-    if not path.is_dir() or any(is_taken(lock) for lock in path.rglob("*.lock")):
-        return
-    if target is not None or _read_mark(path).get("umpteen") == ours[1]:
-        if ours[1] == "model" and path.with_name(f"{path.name}.db").exists() and target is None:
-            remove_if_ours(path.with_name(f"{path.name}.db"))
-            if path.with_name(f"{path.name}.db").exists():
-                return  # somebody is about to read it
-        shutil.rmtree(path, ignore_errors=True)
+    elif not ours[3] and path.is_dir() and not any(is_taken(lock) for lock in path.rglob("*.lock")):
+        database = path.with_name(f"{path.name}.db")  # only a model has one
+        if target is not None or _read_mark(path).get("umpteen") == ours[1]:
+            if database.exists():
+                remove_if_ours(database)
+            if not database.exists():  # else somebody is about to read it
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def _read_mark(folder: Path) -> dict[str, Any]:
@@ -369,14 +419,11 @@ def _read_mark(folder: Path) -> dict[str, Any]:
     return {}
 
 
-def hashed_now(folder: Path, files: Files) -> list[Hashed]:
-    """Of files that were listed a moment ago, the large ones."""
+def keep_hashes_of(connection: Connection, folder: Path, files: Files) -> None:
+    """Of files that were listed a moment ago: the first load need not hash the large ones again."""
     large = {name: file["sha256"] for name, file in files.items() if file["bytes"] > ALWAYS_HASHED}
-    return [(f"{folder.name}/{name}", str(stamp_of(folder / name)), sha256) for name, sha256 in large.items()]
-
-
-def write_hashes(connection: Connection, hashed: Iterable[Hashed]) -> None:
-    connection.executemany("INSERT OR REPLACE INTO verified VALUES (?, ?, ?)", hashed)
+    hashed = [(f"{folder.name}/{name}", str(stamp_of(folder / name)), sha256) for name, sha256 in large.items()]
+    connection.executemany(_KEEP_HASH, hashed)
 
 
 def listed(folder: Path, living: str | None = None) -> Files:

@@ -81,9 +81,7 @@ def build_index(
         raise BadInput(f"an address ({uri}) is for {', '.join(others)}; {kind} keeps its files in the model folder")
     chosen.check(uri)
     classifier = Classifier.load(model, index=False)
-    folder = classifier.folder
-    assert folder is not None
-    labels = classifier.index.labels
+    folder, labels = classifier.home, classifier.index.labels
     over = Indexed(folder.model, classifier.version, classifier.labels.keys, labels)
     if isinstance(sample, int):
         sample = of_label_texts(classifier.labels, sample)
@@ -176,8 +174,7 @@ def certificate_of(model: Path) -> Certificate | None:
 def remove_index(model: Path) -> str | None:
     """The model searches exactly from now on; returns what was left behind elsewhere, if something was."""
     folder = ModelFolder(model)
-    part = folder.drop(INDEX)
-    return _forget(folder, part)
+    return _forget(folder, folder.drop(INDEX))
 
 
 def _forget(folder: ModelFolder, part: Part) -> str | None:

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from umpteen.errors import BadInput, DamagedModel
-from umpteen.model.changes import Add, Change, Retire, Step, Version, check_key, check_text, check_type
+from umpteen.model.changes import Add, Change, Retire, Step, Version, check_key, check_text
 
 if TYPE_CHECKING:
     from umpteen.data.labels import LabelCatalogue
@@ -74,7 +74,7 @@ class StoredLabels:
 
     def __init__(self, path: Path, rows: int) -> None:
         self._count = rows
-        self._reading = _Connection(path)
+        self.rows = _Connection(path).rows
         self._searching = _Connection(path)  # of its own: nobody who reads a label waits for a search
         tables = {sql for (sql,) in self.rows("SELECT sql FROM sqlite_schema WHERE name IN ('labels', 'search')")}
         others = self.rows("SELECT name FROM sqlite_schema WHERE type IN ('view', 'trigger')")
@@ -100,9 +100,6 @@ class StoredLabels:
     def __len__(self) -> int:
         return self._count
 
-    def rows(self, query: str, *given: Any) -> Iterator[Any]:
-        return self._reading.rows(query, given)
-
     def find(self, key: str) -> int | None:
         return next((int(row) for (row,) in self.rows("SELECT row FROM labels WHERE key = ?", key)), None)
 
@@ -113,7 +110,7 @@ class StoredLabels:
         if len(wanted) >= _LETTERS_INDEXED and not {"\0", _NO_LETTER} & set(wanted):
             query = "SELECT rowid FROM search WHERE search MATCH ? ORDER BY rowid"
             wanted = '"' + wanted.replace('"', '""') + '"'
-        yield from (row for (row,) in self._searching.rows(query, (wanted,), stop))
+        yield from (row for (row,) in self._searching.rows(query, wanted, stop=stop))
 
 
 class _Connection:
@@ -130,7 +127,7 @@ class _Connection:
             raise DamagedModel(f"{path}: cannot be opened ({error}); copy the model again") from error
         self._connection.create_function("holds", 2, lambda text, part: part in text.casefold(), deterministic=True)
 
-    def rows(self, query: str, given: tuple[Any, ...], stop: Stop = None) -> Iterator[Any]:
+    def rows(self, query: str, *given: Any, stop: Stop = None) -> Iterator[Any]:
         cursor, some = None, None
         while some is None or some:
             try:
@@ -265,7 +262,8 @@ class LiveLabels:
         steps: dict[str, Step | None] = {}
         for place, change in enumerate(changes):
             try:
-                check_type(change.key)
+                if not isinstance(change.key, str):
+                    raise BadInput(f"label key {change.key!r} is a {type(change.key).__name__}, not a string")
                 if change.key in steps:
                     reason = f"label key {change.key!r} stands twice among the changes; give each key once"
                     raise BadInput(reason, code="duplicate_key")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +24,6 @@ from umpteen.model.changes import Part, Replaced
 from umpteen.model.examples import LiveExamples
 from umpteen.model.folder import (
     CALIBRATION,
-    INDEX,
     RANKER,
     RECIPE,
     REPORT,
@@ -114,12 +113,8 @@ class LiveModel:
         self.troubles: dict[str, tuple[str, Exception, float]] = {}
 
     @classmethod
-    def load(
-        cls, path: Path | str, *, ranker: bool = True, index: bool = True, runtime: bool = True, light: bool = False
-    ) -> LiveModel:
-        """What `Classifier.load` opens."""
-        wanted = {RANKER: ranker, CALIBRATION: True, INDEX: index, RUNTIME: runtime}
-        follows = [name for name, is_wanted in wanted.items() if is_wanted]
+    def load(cls, path: Path | str, follows: Sequence[str], *, light: bool = False) -> LiveModel:
+        """What `Classifier.load` opens, with the parts that it follows."""
 
         def read(folder: ModelFolder, connection: Connection) -> tuple[LiveModel, ModelFolder]:
             parts = {name: part for name, part in checked_parts(connection).items() if name in (*follows, RANKER)}
@@ -143,11 +138,16 @@ class LiveModel:
         folder.keep_hashes()
         return loaded
 
+    @property
+    def home(self) -> ModelFolder:
+        """The folder of one that has one."""
+        assert self.folder is not None
+        return self.folder
+
     @cached_property
     def towers(self) -> Towers:
         """Loaded here if a light encoder stood in for them until now."""
-        assert self.folder is not None
-        return _towers(self.folder)
+        return _towers(self.home)
 
     @property
     def query_tower(self) -> Encoder:
@@ -198,16 +198,14 @@ class LiveModel:
 
     def look(self) -> bool:
         """Takes in what others have done to the folder; raises Replaced if another model has its place by now."""
-        assert self.folder is not None
-        refuse_links(self.folder.path)
-        if not self.folder.is_current():
+        refuse_links(self.home.path)
+        if not self.home.is_current():
             raise Replaced
-        with self.folder.store.reading() as connection:
+        with self.home.store.reading() as connection:
             return self.take_in(connection)
 
     def take_in(self, connection: Connection) -> bool:
         """What others have changed since: labels, examples, parts; a part that cannot be used is tried again later."""
-        assert self.folder is not None
         changed = self.catalogue.take_in(connection)
         changed = self.examples.take_in(connection) or changed
         self.tell_index()
@@ -219,7 +217,7 @@ class LiveModel:
             elif tried != _place(part) or monotonic() > until:
                 try:
                     if part is not None:
-                        self.folder.require_whole(connection, [part], (part.folder,))
+                        self.home.require_whole(connection, [part], (part.folder,))
                     self._use(name, part, try_it=True)
                 except Exception as error:
                     self.troubles[name] = _place(part), error, monotonic() + _UNTIL_NEXT_PART
@@ -230,11 +228,6 @@ class LiveModel:
             raise why
         return changed
 
-    @property
-    def is_whole(self) -> bool:
-        """False if it was loaded without its ranker."""
-        return self.folder is None or RANKER in self.follows
-
     def tell_index(self) -> None:
         """The index hears of the labels that have changed since it last did."""
         changed = self.catalogue.since(self._index_version)
@@ -244,12 +237,11 @@ class LiveModel:
 
     def _wanted(self, parts: Mapping[str, Part]) -> Iterable[str]:
         """The names of the parts that are followed; a calibration holds for the ranker's scores, if there is one."""
-        return (name for name in self.follows if name != CALIBRATION or self.is_whole or RANKER not in parts)
+        return (name for name in self.follows if name != CALIBRATION or RANKER in self.follows or RANKER not in parts)
 
     def _use(self, name: str, part: Part | None, *, try_it: bool) -> None:
         """The part counts from now on; an index that is to be tried has answered a query by then."""
-        assert self.folder is not None
-        where = None if part is None else self.folder.part_path(part)
+        where = None if part is None else self.home.part_path(part)
         if name == RANKER:
             ranker = None
             if where is not None:
@@ -273,10 +265,9 @@ class LiveModel:
         """None where onnxruntime is not installed: the answers are the same, and only take longer."""
         from umpteen.encoders.runtime import on_graphs
 
-        assert self.folder is not None
-        where = self.folder.part_path(part)
-        if part.about.get("weights") != weights_of(self.folder.manifest["files"]):
-            again = f"`umpteen export {self.folder.path} --to onnx` makes it again, `--to torch` removes it"
+        where = self.home.part_path(part)
+        if part.about.get("weights") != weights_of(self.home.manifest["files"]):
+            again = f"`umpteen export {self.home.path} --to onnx` makes it again, `--to torch` removes it"
             raise DamagedModel(f"{where}: was exported of other weights; {again}")
         try:
             return on_graphs(self.towers.query, where)
@@ -286,11 +277,10 @@ class LiveModel:
             return None
 
     def _use_index(self, part: Part | None, *, try_it: bool) -> None:
-        assert self.folder is not None
         old = self.index
         new: LabelIndex = ExactIndex(self.catalogue.vectors)
         if part is not None:
-            where = self.folder.part_path(part)
+            where = self.home.part_path(part)
             kind = class_of(str(part.about.get("kind")))
             held = np.flatnonzero(self.catalogue.at(part.labels_version).active)
             changed = self.catalogue.since(part.labels_version)

@@ -15,6 +15,7 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from umpteen.data.dataset import Dataset, Split
+from umpteen.data.texts import Texts
 from umpteen.encoders.encoder import encode_tokens, tokens_for
 from umpteen.files.progress import Advance, Progress, silent
 from umpteen.files.storage import open_workspace
@@ -22,7 +23,7 @@ from umpteen.model.classifier import RANKER, Classifier
 from umpteen.model.evaluate import as_trained, evaluator_of
 from umpteen.model.folder import CALIBRATION, ModelFolder
 from umpteen.model.labels import TRAINED
-from umpteen.model.writing import describe_parts, standing_in
+from umpteen.model.writing import standing_in
 from umpteen.rerank.features import RankerSettings, TextFeatures
 from umpteen.rerank.fit import TEXTS_AT_A_TIME, Samples, fit_weights
 from umpteen.rerank.memory import Memory
@@ -102,15 +103,12 @@ def fit_ranker(
             evaluator = evaluator_of(classifier, dataset, "validation")
             split, width = evaluator.split, max(*evaluator.at, settings.candidates)
             dense = classifier.rank(split.texts, width, split.filtered.matrix, examples=False)
-            ranking = ranker.rerank(split.texts, _vectors(classifier, split), dense)
+            ranking = ranker.rerank(split.texts, _vectors(classifier, split.texts), dense)
             ranker = replace(ranker, report=evaluator.report(ranking.head(max(evaluator.at))).to_dict())
-        folder = classifier.folder
-        assert folder is not None
-        with folder.adding(RANKER) as part:
+        with classifier.home.adding(RANKER) as part:
             ranker.save(part.folder)
             part.labels_version, part.about = classifier.version, ranker.describe()
             part.replaces = (CALIBRATION,)  # scores are others from now on
-        describe_parts(folder)
         workspace.remove()
     return ranker, trials
 
@@ -130,31 +128,25 @@ def _fit(
         weights, intercepts = fit_weights(samples, count, settings, jobs=jobs, progress=advance)
     memory = None
     if settings.memory:
-        vectors = _vectors(classifier, train, partial(told, "remembering texts"))
+        vectors = _vectors(classifier, train.texts, partial(told, "remembering texts"))
         memory = Memory.of(vectors, relevant, train.texts if settings.keep_texts else None)
     texts = np.bincount(relevant.indices[relevant.data > 0], minlength=count).astype(np.int64)
     texts[(texts == 0) & (classifier.labels.origins != TRAINED)] = LATER
     return Ranker(features, weights, intercepts, texts, settings, memory)
 
 
-def _vectors(classifier: Classifier, split: Split, progress: Advance = silent) -> Tensor:
+def _vectors(classifier: Classifier, texts: Texts, progress: Advance = silent) -> Tensor:
     tower = classifier.towers.query
-    return encode_tokens(tower, tokens_for(tower, split.texts), progress=progress).float().cpu()
+    return encode_tokens(tower, tokens_for(tower, texts), progress=progress).float().cpu()
 
 
 def remove_ranker(model: Path) -> None:
     """The model folder without its ranker, and without the calibration of its scores."""
-    folder = ModelFolder(model)
-    folder.drop(RANKER, CALIBRATION)
-    describe_parts(folder)
+    ModelFolder(model).drop(RANKER, CALIBRATION)
 
 
 def try_on_validation(
-    classifier: Classifier,
-    ranker: Ranker,
-    dataset: Dataset,
-    rares: tuple[float, ...] = RARES,
-    votes: float | None = None,
+    classifier: Classifier, ranker: Ranker, dataset: Dataset, rares: tuple[float, ...], votes: float | None
 ) -> list[Trial]:
     """What each way would give on validation; the first is the dual encoder alone.
 
@@ -164,7 +156,7 @@ def try_on_validation(
     evaluator = evaluator_of(classifier, dataset, "validation", at=(1, 5))
     evaluator.require_positives()
     split = evaluator.split
-    vectors = _vectors(classifier, split)
+    vectors = _vectors(classifier, split.texts)
     width = max(*evaluator.at, ranker.settings.candidates)
     dense = top_k(vectors, classifier.vectors, width, excluding=split.filtered.matrix, hidden=classifier.hidden)
     head = dense.rows[:, : ranker.settings.candidates]
@@ -213,8 +205,7 @@ def _retrieve(
     for start in range(0, len(train), TEXTS_AT_A_TIME):
         stop = min(start + TEXTS_AT_A_TIME, len(train))
         if not samples.has_candidates(start):
-            tower = classifier.towers.query
-            vectors = encode_tokens(tower, tokens_for(tower, train.texts[start:stop]))
+            vectors = _vectors(classifier, train.texts[start:stop])
             filtered = train.filtered.take(np.arange(start, stop)).matrix
             found = top_k(
                 vectors, classifier.vectors, settings.candidates, excluding=filtered, hidden=classifier.hidden

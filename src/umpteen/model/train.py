@@ -54,22 +54,13 @@ def train(
     """
     config = resolve(str(config)) if isinstance(config, str | Path) else config
     output = Path("runs", config.name) if output is None else Path(output)
-    train_in(
-        World(),
-        config,
-        output=output,
-        resume=resume,
-        overwrite=overwrite,
-        start_from=start_from,
-        observers=observers,
-    )
+    train_in(World(), config, output, resume, overwrite, start_from, observers)
     return Classifier.load(output)
 
 
 def train_in(
     world: World,
     config: RunConfig,
-    *,
     output: Path,
     resume: bool = False,
     overwrite: bool = False,
@@ -86,23 +77,23 @@ def train_in(
         if world.largest(complete)[0]:
             observer.notice(f"{output} is complete; nothing is left to train")
             return
-        folder = None if workspace is None else workspace.folder
         start = None
         if start_from is not None:
             trained = Classifier.load(start_from, ranker=False, index=False, runtime=False)
             start = Start(str(start_from), trained.towers, list(trained.labels.keys))
             before, by = trained.data, tomllib.loads(trained.recipe or "")
             del trained
+        folder = None if workspace is None else workspace.folder
         run = build_run(config, workspace=folder, start=start, observer=observer, world=world)
         if start is not None and _saw_validation(before, by, run.dataset, config):
             told = f"{start_from} was trained on texts that are validation here"
             observer.notice(f"warning: {told}; figures on them will be too high")
-        if folder is not None and overwrite:
-            remove_checkpoint(folder)  # only now: a mistake in recipe or data must not cost the old run
         if workspace is not None:
+            if overwrite:
+                remove_checkpoint(workspace.folder)  # only now: a mistake in recipe or data must not cost the old run
             stands = stood_in(workspace, stands, anew=overwrite)
-        if folder is not None and (name := launch_name()):
-            write_atomically(folder / LAUNCHED_BY, name)
+            if name := launch_name():
+                write_atomically(workspace.folder / LAUNCHED_BY, name)
         state = run.loop.run()
         weights = weigh_parts(run, config.evaluation.metric, world)
         for tower in run.towers.modules():

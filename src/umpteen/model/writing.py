@@ -8,9 +8,8 @@ import json
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from datetime import UTC, datetime
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from sqlite3 import Connection
 from types import EllipsisType
@@ -25,7 +24,6 @@ from umpteen.model.changes import Part, Replaced, Store, read_parts, write_part
 from umpteen.model.folder import (
     CALIBRATION,
     CARD,
-    FORMAT,
     INDEX,
     MANIFEST,
     MARK,
@@ -36,15 +34,15 @@ from umpteen.model.folder import (
     Files,
     ModelFolder,
     at_one_moment,
+    card_with,
     checked_parts,
-    checksum_of,
-    hashed_now,
+    keep_hashes_of,
     listed,
     mark,
     refuse_links,
     remove_if_ours,
     weights_of,
-    write_hashes,
+    write_manifest,
 )
 from umpteen.model.labels import LABELS, write_labels
 from umpteen.model.live import LiveModel, Told
@@ -52,28 +50,8 @@ from umpteen.search.index import BOUND
 from umpteen.search.ranking import require_finite
 from umpteen.version import __version__
 
-_SECTIONS = {  # of the card, for parts that are there
-    RANKER: """
-## Ranker
-
-N-grams of a text (linear weights a label) and similar training texts (which vote for their labels) put the encoder's
-first labels in order; a score is (1 − weight) · inner product + weight · the ranker's score, of which the votes have
-the share that is told below. `Classifier.load(folder, ranker=False)` leaves it out.
-""",
-    CALIBRATION: """
-## Probabilities
-
-Learnt from texts that the model was not fitted on. From the threshold of a precision on, at least that share of the
-labels given to new texts of their kind is right, with the confidence that is told below.
-""",
-    RUNTIME: """
-## Runtime
-
-Where onnxruntime is installed (`pip install 'umpteen[onnx]'`) it encodes texts, else torch does. The agreement is the
-share of texts that get the same best labels from both. `Classifier.load(folder, runtime=False)` leaves it out.
-""",
-}
-
+Hold = AbstractContextManager[Path | None]  # that nobody changes a model, and what is kept of it
+_UNHELD: Hold = nullcontext()
 Standing = tuple[str, int, int]  # a model, the version of its labels, and how many lessons it has had
 
 
@@ -133,17 +111,16 @@ def compact(path: Path, *, drop_index: bool = False) -> Compacted:
     """The versions of a model's labels become its own files, whole or not at all: rows stay, the history ends."""
     card = path / CARD
     written = card.read_text("utf-8", errors="replace") if card.is_file() else None
-    return _rewrite(LiveModel.load(path, index=False, runtime=False), drop_index=drop_index, card=written)
+    return _rewrite(LiveModel.load(path, (RANKER, CALIBRATION)), drop_index=drop_index, card=written)
 
 
 def _rewrite(
     live: LiveModel, told: Told | None = None, *, drop_index: bool = False, card: str | None = None
 ) -> Compacted:
     """The model takes its own place: with all that others have changed, its parts, labels as they are, no history."""
-    assert live.folder is not None
-    path, made = live.folder.path, {LABELS, VECTORS, REPORT, RECIPE, MARK}
-    extra = [live.folder.trained / name for name in live.folder.manifest["files"] if "/" not in name]
-    with live.folder.changing() as connection:
+    folder, made = live.home, {LABELS, VECTORS, REPORT, RECIPE, MARK}
+    path, extra = folder.path, [folder.trained / name for name in folder.manifest["files"] if "/" not in name]
+    with folder.changing() as connection:
         live.take_in(connection)
         parts, versions = checked_parts(connection), len(live.catalogue.versions)
         is_old = INDEX in parts and parts[INDEX].labels_version != live.version
@@ -242,15 +219,11 @@ class _New:
         if labels.count() != len(labels):
             self.settings["retired_labels"] = len(labels) - labels.count()
 
-    def replace(
-        self, path: Path, card: str | None = None, hold: AbstractContextManager[Path | None] | None = None
-    ) -> Path | None:
+    def replace(self, path: Path, card: str | None = None, hold: Hold = _UNHELD) -> Path | None:
         """Takes the place of the model there, which the caller is changing, or this from `hold` on; what that gives."""
         refuse_links(path)
-        kept: list[Path | None] = []
         try:
-            with ExitStack() as held:
-                self.write(path, lambda: None if hold is None else kept.append(held.enter_context(hold)))
+            kept = self.write(path, hold)
         except BaseException:
             with suppress(UmpteenError, OSError):  # what went wrong first is what is told
                 if ModelFolder(path).model != self.identity:  # else it counts already, only the folder is not flushed
@@ -261,42 +234,36 @@ class _New:
             self.write_card(path, card)
         except NotSaved as problem:
             raise NotSaved(f"{path}: the new model is in its place, without its card: {problem}") from problem
-        return kept[0] if kept else None
+        return kept
 
-    def write(self, path: Path, named: Callable[[], None] = lambda: None) -> None:
+    def write(self, path: Path, hold: Hold = _UNHELD) -> Path | None:
         """All of it, and then the manifest that makes it count."""
         live, told, vectors = self.live, self.told, self.live.catalogue.vectors.everything
         require_finite("label", vectors)
-        with atomic_folder(path / self.name) as folder:
-            live.towers.save(folder / "encoder")
-            write_labels(folder, live.labels)
-            write_tensors(folder / VECTORS, {"vectors": vectors.float().cpu()})
-            if told.report is not None:
-                (folder / REPORT).write_text(json.dumps(told.report, indent=2) + "\n", encoding="utf-8")
-            if told.recipe is not None:
-                (folder / RECIPE).write_text(told.recipe, encoding="utf-8")
-            for file in self.extra_files:
-                shutil.copyfile(file, folder / file.name)
-            mark(folder, "model")
-            files = listed(folder)
-            named()  # from here on there are folders with the names of models and parts, which nobody else may sweep
-        self.parts = self._write_parts(path, weights_of(files))
-        self._write_database(path, files)
-        manifest = {
-            "format": FORMAT,
-            "umpteen": __version__,
-            "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            "model": self.identity,
-            "settings": self.settings,
-            "files": files,
-        }
-        sealed = {**manifest, "checksum": checksum_of(manifest)}
-        write_atomically(path / MANIFEST, json.dumps(sealed, indent=2, ensure_ascii=False) + "\n")
+        with ExitStack() as held:
+            with atomic_folder(path / self.name) as folder:
+                live.towers.save(folder / "encoder")
+                write_labels(folder, live.labels)
+                write_tensors(folder / VECTORS, {"vectors": vectors.float().cpu()})
+                if told.report is not None:
+                    (folder / REPORT).write_text(json.dumps(told.report, indent=2) + "\n", encoding="utf-8")
+                if told.recipe is not None:
+                    (folder / RECIPE).write_text(told.recipe, encoding="utf-8")
+                for file in self.extra_files:
+                    shutil.copyfile(file, folder / file.name)
+                mark(folder, "model")
+                files = listed(folder)
+                # From here on there are folders with the names of models and parts, which nobody else may sweep.
+                kept = held.enter_context(hold)
+            self.parts = self._write_parts(path, weights_of(files))
+            self._write_database(path, files)
+            write_manifest(path, self.identity, self.settings, files)
+        return kept
 
     def _write_parts(self, path: Path, weights: str) -> list[Part]:
-        parts, version, old, ranker = [], self.live.version, self.live.folder, self.live.ranker
+        parts, version, ranker = [], self.live.version, self.live.ranker
         for part in self.carried:
-            assert old is not None
+            old = self.live.home
             if part.about.get("weights", weights) != weights:  # a runtime of what the encoder was
                 continue
             if old.path.resolve() != path.resolve():
@@ -320,7 +287,7 @@ class _New:
                 self.live.examples.copy(connection, store)
                 for part in self.parts:
                     write_part(connection, part)
-                write_hashes(connection, hashed_now(path / self.name, files))  # the first load need not hash them again
+                keep_hashes_of(connection, path / self.name, files)
             flush_to_disk(made)
             made.replace(path / f"{self.name}.db")
         except BaseException:
@@ -351,25 +318,4 @@ class _New:
                 new = "".join(re.findall(line, card, re.M)[:1])
                 old = re.sub(line, new, old, count=1, flags=re.M)
             card = re.sub(r"\bmodel-[0-9a-f]{8}\b", self.name, old)
-        write_atomically(path / CARD, _with_parts(card, self.parts))
-
-
-def describe_parts(folder: ModelFolder) -> None:
-    """The folder's card says what its parts are."""
-    card = folder.path / CARD
-    if card.is_file():
-        with suppress(Replaced), folder.store.reading() as connection:  # else the card is another model's
-            parts = checked_parts(connection).values()
-            write_atomically(card, _with_parts(card.read_text("utf-8", errors="replace"), parts))
-
-
-def _with_parts(card: str, parts: Iterable[Part]) -> str:
-    """The card with its last sections saying what these are, and without others; the rest stays as it is."""
-    there = {part.name: part.about for part in parts}
-    for section in _SECTIONS.values():
-        card = card.partition(section)[0].rstrip() + "\n"
-    for name, section in _SECTIONS.items():
-        if name in there:
-            lines = [f"- {key.replace('_', ' ')}: {value}" for key, value in there[name].items()]
-            card = "\n".join([card + section, *lines, ""])
-    return card
+        write_atomically(path / CARD, card_with(card, self.parts))
