@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from umpteen.cli.main import DATA, JSON, PATH, Watch, cli, option, say, settings, tell
+from umpteen.cli.main import DATA, PATH, Watch, cli, option, say, settings, tell, verb
 
 
 @cli.group()
@@ -13,9 +13,7 @@ def data() -> None:
     """Describe and convert datasets."""
 
 
-@data.command()
-@DATA
-@JSON
+@verb(data, DATA)
 def describe(source: str, as_json: bool) -> None:
     """Print sizes, label frequencies, lengths, and what is suspicious in DATA."""
     from umpteen.data.describe import describe as look
@@ -32,9 +30,7 @@ def describe(source: str, as_json: bool) -> None:
     tell(as_json, described, *lines_of(described), beyond)
 
 
-@data.command()
-@DATA
-@click.argument("folder", type=PATH)
+@verb(data, DATA, click.Argument(["folder"], type=PATH), last=())
 @option("--to", "form", type=click.Choice(["jsonl", "hugging-face"]), default="jsonl", help="What to write.")
 def convert(source: str, folder: Path, form: str) -> None:
     """Write DATA, of any known format, into FOLDER as jsonl files that people can read and edit.
@@ -62,8 +58,7 @@ def recipe() -> None:
     """List and show recipes."""
 
 
-@recipe.command("list")
-@JSON
+@verb(recipe, name="list")
 def list_recipes(as_json: bool) -> None:
     """Name the recipes that ship with umpteen, grouped by what they are, with their first line."""
     from umpteen.config import recipes

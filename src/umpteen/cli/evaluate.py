@@ -8,31 +8,25 @@ import click
 
 from umpteen.cli.main import (
     DATA,
-    JSON,
     MODEL,
     NO_RANKER,
     PATH,
-    SHOWN,
     Watch,
     cli,
     columns_of_a_file,
-    figures,
     option,
     say,
     say_json,
-    show_differences,
-    show_metrics,
-    show_table,
     tell,
+    verb,
 )
+from umpteen.cli.tables import SHOWN, figures, show_differences, show_metrics, show_table
 
 if TYPE_CHECKING:
     from umpteen.evaluation.report import Report
 
 
-@cli.command()
-@click.argument("models", type=PATH, nargs=-1, required=True, metavar="MODEL...")
-@DATA
+@verb(cli, click.Argument(["models"], type=PATH, nargs=-1, required=True, metavar="MODEL..."), DATA)
 @columns_of_a_file
 @click.option("--split", type=click.Choice(["test", "validation", "train"]), help="[default: test; all of a file]")
 @click.option("--at", multiple=True, type=int, help="A k for P@k and the others; repeat.  [default: 1 3 5 10 100]")
@@ -41,7 +35,6 @@ if TYPE_CHECKING:
 @NO_RANKER
 @click.option("--ensemble", is_flag=True, help="Evaluate the mean of the models' scores instead of each.")
 @click.option("--predictions", type=PATH, help="Save the top-k scores as scipy CSR (.npz).")
-@JSON
 def evaluate(
     models: tuple[Path, ...],
     source: str,
@@ -153,8 +146,7 @@ PEERS = (
 )
 
 
-@cli.command()
-@DATA
+@verb(cli, DATA)
 @click.option(
     "--recipe",
     "recipes",
@@ -167,15 +159,8 @@ PEERS = (
 @option("--validation", type=click.FloatRange(0, 1, True, True), default=0.1, help="Of train.")
 @option("--seed", type=click.IntRange(0), default=0, help="Of the split, the draws, training.")
 @click.option("--output", type=PATH, help="Folder of trials, models, results.  [default: runs/compare/DATASET]")
-@JSON
 def compare(
-    source: str,
-    recipes: tuple[str, ...],
-    peers: str,
-    trials: int,
-    output: Path | None,
-    as_json: bool,
-    **asked: Any,
+    source: str, recipes: tuple[str, ...], peers: str, trials: int, output: Path | None, as_json: bool, **asked: Any
 ) -> None:
     """Compare recipes with popularity, tf-idf neighbours and PECOS on DATA; the same command goes on when stopped."""
     from umpteen.compare.comparison import compare as run
@@ -219,8 +204,7 @@ def _usual_recipes(data: str, shipped: list[str]) -> tuple[str, ...]:
     return (f"{mixed}+ranker", plain) if mixed in shipped else (plain,)
 
 
-@cli.command()
-@MODEL
+@verb(cli, MODEL, last=())
 def verify(model: Path) -> None:
     """Check every file of MODEL, large arrays too, against its manifest."""
     from umpteen.errors import DamagedModel

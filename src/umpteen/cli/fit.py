@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
-from umpteen.cli.main import DATA, JSON, PATH, Watch, cli, columns_of_a_file, option, say, say_json, show_metrics
+from umpteen.cli.main import DATA, PATH, Watch, cli, columns_of_a_file, option, say, say_json, verb
+from umpteen.cli.tables import show_metrics
 
 
-@cli.command()
-@DATA
+@verb(cli, DATA)
 @option("--minutes", type=click.FloatRange(0, min_open=True), default=10.0, help="About how long it may take.")
 @option("--trials", type=click.IntRange(1), default=20, help="At most so many settings are tried.")
 @columns_of_a_file
@@ -20,7 +20,6 @@ from umpteen.cli.main import DATA, JSON, PATH, Watch, cli, columns_of_a_file, op
 @click.option("--output", type=PATH, help="Model folder to make.  [default: runs/NAME, after the data]")
 @click.option("--overwrite", is_flag=True, help="Replace the model that is there, at the end.")
 @click.option("--recipe-out", type=PATH, help="Also write the recipe that was chosen.")
-@JSON
 def fit(
     source: str, teacher: Path | None, output: Path | None, recipe_out: Path | None, as_json: bool, **asked: Any
 ) -> None:

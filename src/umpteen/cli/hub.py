@@ -5,18 +5,15 @@ from typing import Any
 
 import click
 
-from umpteen.cli.main import JSON, MODEL, PATH, cli, tell
+from umpteen.cli.main import MODEL, PATH, cli, tell, verb
 
-NAME = click.argument("name", metavar="USER/MODEL")
+NAME = click.Argument(["name"], metavar="USER/MODEL")
 
 
-@cli.command()
-@MODEL
-@NAME
+@verb(cli, MODEL, NAME)
 @click.option("--private/--public", default=None, help="Of a new repository.  [default: as the hub has it]")
 @click.option("--revision", help="A branch, made if it is not there.  [default: main]")
 @click.option("--message", "commit_message", help="Of the commit.  [default: which umpteen sent it]")
-@JSON
 def upload(model: Path, name: str, as_json: bool, **asked: Any) -> None:
     """Send MODEL as it is now to the Hugging Face hub, in one commit, with a card that the hub understands.
 
@@ -30,11 +27,9 @@ def upload(model: Path, name: str, as_json: bool, **asked: Any) -> None:
     tell(as_json, about, f"sent {model}: {done.commit_url}")
 
 
-@cli.command()
-@NAME
+@verb(cli, NAME)
 @click.option("--output", type=PATH, required=True, help="Model folder to make.")
 @click.option("--revision", help="A branch, a tag or a commit.  [default: main]")
-@JSON
 def download(name: str, output: Path, revision: str | None, as_json: bool) -> None:
     """Write a model of the Hugging Face hub into a folder, every byte checked, or nothing at all.
 

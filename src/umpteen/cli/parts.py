@@ -5,26 +5,24 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from umpteen.cli.main import DATA_OF_MODEL, JSON, MODEL, PATH, Watch, cli, option, say, say_json, settings, tell
+from umpteen.cli.main import MODEL, PATH, Watch, cli, option, say, say_json, settings, tell, verb
 from umpteen.search import KINDS
 
 if TYPE_CHECKING:
     from umpteen.model.index import Sample
 
-
+TRAINED_ON = "The dataset folder or bundled name the model was trained on."
+DATA_OF_MODEL = click.Option(["--data", "source"], required=True, help=TRAINED_ON)
 SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
 
 
-@cli.command()
-@MODEL
-@DATA_OF_MODEL
+@verb(cli, MODEL, DATA_OF_MODEL)
 @click.option("--folds", type=click.IntRange(2), help="Train anew so often, each time without a fold; calibrate on it.")
 @click.option("--unseen", is_flag=True, help="The model has seen none of DATA's training texts: calibrate on them.")
 @click.option(
     "--coverage", type=SHARE, help="Share of right labels to give by its rule.  [default: 0.9, or what can be]"
 )
 @option("--confidence", type=SHARE, default=0.9, help="That a threshold for a wanted precision keeps it on new texts.")
-@JSON
 def calibrate(model: Path, source: str, as_json: bool, **asked: Any) -> None:
     """Learn probabilities, thresholds and rules on texts MODEL was not fitted on, and put them into its folder.
 
@@ -67,15 +65,12 @@ def rerank() -> None:
     """Look again at a text's first labels: by n-grams and by training texts that vote (docs/how-to/ranker.md)."""
 
 
-@rerank.command()
-@MODEL
-@DATA_OF_MODEL
+@verb(rerank, MODEL, DATA_OF_MODEL)
 @click.option("--weight", type=click.FloatRange(0, 1), help="Of the ranker's score.  [default: chosen on validation]")
 @click.option("--votes", type=click.FloatRange(0, 1), help="The memory's share of it.  [default: chosen on validation]")
 @click.option("--rare", type=click.FloatRange(0), help="Head start of rare labels.  [default: chosen on validation]")
 @settings("A setting, e.g. cost=3, words=[1,3] or candidates=50, the labels of a text to put in order.")
 @click.option("--jobs", type=click.IntRange(1), help="Processes that fit labels.  [default: one for each core]")
-@JSON
 def fit(model: Path, source: str, overrides: tuple[str, ...], as_json: bool, **asked: Any) -> None:
     """Fit a ranker on what MODEL was trained on and put it into the model folder; a killed fit goes on."""
     from umpteen.config.recipes import with_overrides
@@ -104,8 +99,7 @@ def fit(model: Path, source: str, overrides: tuple[str, ...], as_json: bool, **a
         say(f"its probabilities were those of other scores, and are gone: umpteen calibrate {model} --data {source}")
 
 
-@rerank.command(name="remove")
-@MODEL
+@verb(rerank, MODEL, last=(), name="remove")
 def remove_ranker(model: Path) -> None:
     """Take the ranker out of MODEL."""
     from umpteen.model.folder import CALIBRATION, has_part
@@ -126,8 +120,7 @@ def index() -> None:
     """Build, show or remove the index that MODEL finds its labels with (docs/how-to/choose-an-index.md)."""
 
 
-@index.command()
-@MODEL
+@verb(index, MODEL)
 @click.option("--kind", type=click.Choice(list(KINDS)), required=True)
 @option("--recall", type=click.FloatRange(0, 1, True), default=0.99, help="Of the k best labels, the share to find.")
 @click.option("--k", type=click.IntRange(1), help="Of how many labels.  [default: 10, or the ranker's candidates]")
@@ -138,7 +131,6 @@ def index() -> None:
     "--uri",
     help="Milvus: a cluster's address, or a folder ending in .db; set UMPTEEN_MILVUS_URI, too.  [default: in MODEL]",
 )
-@JSON
 def build(
     model: Path, kind: str, queries: Path | None, source: str | None, sample: int, as_json: bool, **asked: Any
 ) -> None:
@@ -155,9 +147,7 @@ def build(
     _tell_certificate(model, certificate.to_dict(), as_json)
 
 
-@index.command()
-@MODEL
-@JSON
+@verb(index, MODEL)
 def show(model: Path, as_json: bool) -> None:
     """Print the certificate of MODEL's index."""
     from umpteen.model.index import certificate_of
@@ -169,12 +159,10 @@ def show(model: Path, as_json: bool) -> None:
         tell(as_json, {"model": str(model), "kind": "exact"}, f"{model} has no index: it searches exactly")
 
 
-@index.command()
-@MODEL
+@verb(index, MODEL)
 @QUERIES
 @TYPICAL
 @SAMPLE
-@JSON
 def sync(model: Path, queries: Path | None, source: str | None, sample: int, as_json: bool) -> None:
     """Take labels that have changed since the index was built into it.
 
@@ -188,8 +176,7 @@ def sync(model: Path, queries: Path | None, source: str | None, sample: int, as_
     tell(as_json, {"model": str(model), "rows": rows}, done)
 
 
-@index.command(name="remove")
-@MODEL
+@verb(index, MODEL, last=(), name="remove")
 def remove_index(model: Path) -> None:
     """Go back to exact search."""
     from umpteen.model.index import remove_index as remove
@@ -200,14 +187,12 @@ def remove_index(model: Path) -> None:
     say(f"{model} searches exactly")
 
 
-@cli.command()
-@MODEL
+@verb(cli, MODEL)
 @click.option("--to", "kind", type=click.Choice(["onnx", "torch"]), required=True, help="What encodes texts then.")
 @option("--agreement", type=click.FloatRange(0, 1, True), default=0.99, help="Of texts with the same 5 best labels.")
 @QUERIES
 @click.option("--data", "source", help="A dataset folder or bundled name whose test texts are typical.")
 @option("--sample", default=1000, type=click.IntRange(1), help="Texts to compare on.")
-@JSON
 def export(
     model: Path, kind: str, agreement: float, queries: Path | None, source: str | None, sample: int, as_json: bool
 ) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from umpteen.cli.main import JSON, MODEL, NO_RANKER, PATH, F, Watch, cli, option, say, say_json, tell
+from umpteen.cli.main import MODEL, NO_RANKER, PATH, F, Watch, cli, option, say, say_json, tell, verb
 from umpteen.errors import BadInput
 from umpteen.service.settings import Limits, ServiceSettings, read_token
 
@@ -30,9 +30,7 @@ def _shard(context: click.Context, parameter: click.Parameter, given: str | None
     return int(number), int(count)
 
 
-@cli.command()
-@MODEL
-@click.argument("texts", nargs=-1, metavar="[TEXT]...")
+@verb(cli, MODEL, click.Argument(["texts"], nargs=-1, metavar="[TEXT]..."), last=())
 @click.option("--k", type=int, help="Labels per text.  [default: 5, or the most that --rule gives]")
 @click.option("--min-probability", type=click.FloatRange(0, 1), help="Only labels that are at least so probable.")
 @click.option("--precision", type=click.FloatRange(0, 1), help="Only labels of which this share is right, e.g. 0.9.")
@@ -159,10 +157,8 @@ def _tell_done(output: Path, done: "State | None", as_json: bool) -> None:
         tell(as_json, answer, f"{output}: {done.labels:,} labels for {done.texts:,} texts{skipped}")
 
 
-@cli.command()
-@click.argument("output", type=PATH)
+@verb(cli, click.Argument(["output"], type=PATH))
 @click.option("--overwrite", is_flag=True, help="Replace OUTPUT if it is there.")
-@JSON
 def merge(output: Path, overwrite: bool, as_json: bool) -> None:
     """Put together what `umpteen predict --output OUTPUT --shard I/N` wrote, from 1/N to N/N.
 
@@ -184,8 +180,7 @@ def _option(flag: str, name: str, about: str, **more: Any) -> Callable[[F], F]:
 
 
 # Every parameter but four is a setting or a limit, by its name there.
-@cli.command()
-@MODEL
+@verb(cli, MODEL, last=())
 @_option("--host", "host", "Address to listen on; 0.0.0.0 for all.")
 @_option("--port", "port", "0 takes a free one.", type=click.IntRange(0, 65535))
 @_option("--workers", "workers", "Processes.", type=click.IntRange(1))
