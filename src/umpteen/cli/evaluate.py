@@ -177,8 +177,7 @@ def compare(
         task = make_task(source, dataset, propensity=propensity, **asked)
         ours = our_methods(chosen, watch)
         folder = output or Path("runs/compare") / dataset.name
-        methods = [*their_methods(wanted), *ours]
-        outcome = run(task, methods, trials=trials, output=folder, observer=watch)
+        outcome = run(task, [*their_methods(wanted), *ours], trials=trials, output=folder, observer=watch)
     if as_json:
         say_json(outcome)
         return

@@ -47,17 +47,7 @@ def _shard(context: click.Context, parameter: click.Parameter, given: str | None
 @click.option("--resume", is_flag=True, help="With --input: go on after a kill; starts where there is nothing.")
 @click.option("--overwrite", is_flag=True, help="With --input: replace OUTPUT at the end; discard unfinished work.")
 def predict(
-    model: Path,
-    texts: tuple[str, ...],
-    explain: bool,
-    no_ranker: bool,
-    as_json: bool,
-    source: Path | None,
-    output: Path | None,
-    shard: tuple[int, int] | None,
-    resume: bool,
-    overwrite: bool,
-    **asked: Any,
+    model: Path, texts: tuple[str, ...], source: Path | None, output: Path | None, explain: bool, **asked: Any
 ) -> None:
     """Print the best labels of each TEXT, or of each line of stdin; or write those of a file's texts to another.
 
@@ -66,13 +56,13 @@ def predict(
     if explain and source is not None:
         raise click.UsageError("--explain goes with TEXT, or lines of stdin")
     if source is not None and output is not None and not texts:
-        _answer_file(model, source, output, asked, no_ranker, as_json, shard=shard, resume=resume, overwrite=overwrite)
+        _answer_file(model, source, output, **asked)
     elif source is not None or output is not None:
         raise click.UsageError("--input and --output go together, and without TEXT")
-    elif asked["id_field"] or asked["skip_bad"] or shard or resume or overwrite:
+    elif any(asked[name] for name in ("id_field", "skip_bad", "shard", "resume", "overwrite")):
         raise click.UsageError("--id-field, --skip-bad, --shard, --resume and --overwrite go with --input and --output")
     else:
-        _answer(model, _given_texts(texts), asked, no_ranker, as_json, explain)
+        _answer(model, _given_texts(texts), explain, **asked)
 
 
 def _given_texts(texts: tuple[str, ...]) -> list[str]:
@@ -87,9 +77,7 @@ def _given_texts(texts: tuple[str, ...]) -> list[str]:
     return given
 
 
-def _answer(
-    model: Path, texts: list[str], asked: dict[str, Any], no_ranker: bool, as_json: bool, explain: bool
-) -> None:
+def _answer(model: Path, texts: list[str], explain: bool, *, no_ranker: bool, as_json: bool, **asked: Any) -> None:
     from umpteen.model.classifier import LIMITS, Classifier, answer
 
     limits = {name: asked[name] for name in LIMITS}
@@ -99,9 +87,8 @@ def _answer(
         if as_json:
             told = answer({"text": text}, found)
             if explainer:
-                told["labels"] = [
-                    {**one, "explanation": explainer.explain(one["key"]).to_dict()} for one in told["labels"]
-                ]
+                for label in told["labels"]:
+                    label["explanation"] = explainer.explain(label["key"]).to_dict()
             say_json(told)
             continue
         say(text, bold=True)
@@ -131,12 +118,11 @@ def _say_why(why: "Explanation") -> None:
         line("like", [(f"{text}, similarity {near.similarity:.3f},", near.score)])
 
 
-def _answer_file(
-    model: Path, source: Path, output: Path, asked: dict[str, Any], no_ranker: bool, as_json: bool, **how: Any
-) -> None:
+def _answer_file(model: Path, source: Path, output: Path, *, no_ranker: bool, as_json: bool, **asked: Any) -> None:
     from umpteen.model.batch import Wanted, predict_file, shard_of
     from umpteen.model.classifier import Classifier
 
+    how = {name: asked.pop(name) for name in ("shard", "resume", "overwrite")}
     output = shard_of(output, how["shard"]) if how["shard"] else output
     with Watch(quiet=as_json) as watch:
         classifier = Classifier.load(model, ranker=not no_ranker)
