@@ -96,10 +96,7 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         return self
 
     def predict(self, X: Any) -> Any:
-        """The label of each text; or a matrix of its labels: those that the rule for F1 gives, or as many as in train.
-
-        The latter where there were too few texts to learn probabilities from.
-        """
+        """The label of each text; or a matrix: by the rule for F1, or without probabilities as many as in train."""
         texts, model = self._asked(X), self.classifier_
         if self._is_single:
             return self.classes_[self._columns[model.rank(texts, 1).rows[:, 0]]]

@@ -113,18 +113,15 @@ def evaluate(
         ranking.save(predictions)  # last: a full disk must not cost the figures
 
 
-def _tell(
-    name: str, where: str, report: "Report", by_origin: dict[str, dict[str, Any]], shown: tuple[str, ...]
-) -> None:
+def _tell(name: str, where: str, report: "Report", by_origin: dict[str, Any], shown: tuple[str, ...]) -> None:
     show_metrics({name: report}, shown)
     columns: dict[str, list[str]] = {}
     for decile in report.deciles:
         for name, value in decile.items():
             cell = f"{value:.2f}" if isinstance(value, float) else str(value)
             columns.setdefault(name.replace("_", " "), []).append(cell)
-    show_table(
-        columns, title="by label frequency (decile 1: the most frequent labels): contributions, which add up to P@k"
-    )
+    added_up = "contributions, which add up to P@k"
+    show_table(columns, title=f"by label frequency (decile 1: the most frequent labels): {added_up}")
     if groups := list(by_origin.values()):
         metrics = [group["metrics"] for group in groups]
         sizes = {size: [f"{group[size]:,}" for group in groups] for size in ("labels", "queries")}

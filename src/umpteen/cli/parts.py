@@ -52,10 +52,8 @@ def calibrate(model: Path, source: str, as_json: bool, **asked: Any) -> None:
     tell(False, told | {f"rule {name}": rule for name, rule in rules.items()})
     say(f"precisions are promised to new texts of this kind with {100 * found.confidence:g} % confidence each")
     if missing := PRECISIONS[len(precision) :]:
-        few = (
-            f"{', '.join(f'{wanted:g}' for wanted in missing)} cannot be promised after {found.origin['texts']:,} texts"
-        )
-        say(f"  {few}: calibrate on more of them, or with less --confidence")
+        few = f"cannot be promised after {found.origin['texts']:,} texts"
+        say(f"  {', '.join(f'{one:g}' for one in missing)} {few}: calibrate on more of them, or with less --confidence")
     least = f"--precision {precision[-1]['wanted']:g}" if precision else "--rule f1"
     say(f"try: umpteen predict {model} 'your text' {least}")
 
@@ -131,9 +129,7 @@ def index() -> None:
     "--uri",
     help="Milvus: a cluster's address, or a folder ending in .db; set UMPTEEN_MILVUS_URI, too.  [default: in MODEL]",
 )
-def build(
-    model: Path, kind: str, queries: Path | None, source: str | None, sample: int, as_json: bool, **asked: Any
-) -> None:
+def build(model: Path, kind: str, recall: float, k: int | None, uri: str | None, as_json: bool, **typical: Any) -> None:
     """Build an index, tune it until its recall holds, and put it into MODEL with its certificate.
 
     Without --queries or --data, the labels' own texts are the queries. If the recall cannot be reached, nothing changes
@@ -142,8 +138,8 @@ def build(
     from umpteen.model.index import build_index
 
     with Watch(quiet=as_json) as watch:
-        texts = _sample(queries, source, sample, watch)
-        certificate = build_index(model, kind, **asked, sample=texts, progress=watch)
+        texts = _sample(watch, **typical)
+        certificate = build_index(model, kind, recall=recall, k=k, uri=uri, sample=texts, progress=watch)
     _tell_certificate(model, certificate.to_dict(), as_json)
 
 
@@ -163,7 +159,7 @@ def show(model: Path, as_json: bool) -> None:
 @QUERIES
 @TYPICAL
 @SAMPLE
-def sync(model: Path, queries: Path | None, source: str | None, sample: int, as_json: bool) -> None:
+def sync(model: Path, as_json: bool, **typical: Any) -> None:
     """Take labels that have changed since the index was built into it.
 
     Until then they are searched exactly beside it. Milvus is told of them; other kinds are built again.
@@ -171,7 +167,7 @@ def sync(model: Path, queries: Path | None, source: str | None, sample: int, as_
     from umpteen.model.index import sync_index
 
     with Watch(quiet=as_json) as watch:
-        rows = sync_index(model, sample=_sample(queries, source, sample, watch), progress=watch)
+        rows = sync_index(model, sample=_sample(watch, **typical), progress=watch)
     done = f"{rows:,} labels had changed; the index of {model} holds them now" if rows else "nothing to do"
     tell(as_json, {"model": str(model), "rows": rows}, done)
 
@@ -193,9 +189,7 @@ def remove_index(model: Path) -> None:
 @QUERIES
 @click.option("--data", "source", help="A dataset folder or bundled name whose test texts are typical.")
 @option("--sample", default=1000, type=click.IntRange(1), help="Texts to compare on.")
-def export(
-    model: Path, kind: str, agreement: float, queries: Path | None, source: str | None, sample: int, as_json: bool
-) -> None:
+def export(model: Path, kind: str, agreement: float, as_json: bool, **typical: Any) -> None:
     """Let onnxruntime compute the transformers that MODEL reads texts with, if it agrees with torch; or torch again.
 
     Without --queries or --data, the labels' own texts are compared. If fewer agree than asked for, nothing changes and
@@ -208,11 +202,13 @@ def export(
         tell(as_json, {"model": str(model), "kind": kind}, f"{model} encodes texts by torch")
         return
     with Watch(quiet=as_json) as watch:
-        found = export_model(model, agreement=agreement, sample=_sample(queries, source, sample, watch, "test"))
+        found = export_model(model, agreement=agreement, sample=_sample(watch, "test", **typical))
     tell(as_json, {"model": str(model), **found})
 
 
-def _sample(queries: Path | None, source: str | None, count: int, watch: Watch, split: str = "train") -> "Sample | int":
+def _sample(
+    watch: Watch, split: str = "train", *, queries: Path | None, source: str | None, sample: int
+) -> "Sample | int":
     """The texts that were asked for, or how many of the labels' own."""
     from umpteen.errors import BadInput
     from umpteen.model.index import of_file, sample_of
@@ -220,13 +216,13 @@ def _sample(queries: Path | None, source: str | None, count: int, watch: Watch, 
     if queries is not None and source is not None:
         raise BadInput("--queries and --data both name the texts to tune on; give one of them")
     if queries is not None:
-        return of_file(queries, count)
+        return of_file(queries, sample)
     if source is None:
-        return count
+        return sample
     dataset = watch.open_dataset(source)
     name = split if split in dataset.splits() else "train"
     kind = "training" if name == "train" else name
-    return sample_of(dataset.splits()[name].texts, f"{kind} texts of {dataset.name}", count)
+    return sample_of(dataset.splits()[name].texts, f"{kind} texts of {dataset.name}", sample)
 
 
 def _tell_certificate(model: Path, certificate: dict[str, Any], as_json: bool) -> None:

@@ -198,10 +198,8 @@ def serve(model: Path, token_file: Path | None, open_page: bool, **asked: Any) -
     """
     try:
         from umpteen.service.run import serve as run
-    except ModuleNotFoundError as missing:
-        raise BadInput(
-            f"the service needs {missing.name}, which is not here: pip install 'umpteen[serve]'"
-        ) from missing
+    except ModuleNotFoundError as absent:
+        raise BadInput(f"the service needs {absent.name}, which is not here: pip install 'umpteen[serve]'") from absent
 
     token = read_token(token_file) if token_file is not None else os.environ.get(TOKEN) or None
     settings = ServiceSettings.of({"token": token, **asked})

@@ -1,7 +1,4 @@
-"""Who takes part in a comparison: baselines fitted in one go, peers that can be had here, and our recipes.
-
-Systems that have to be installed first are lab/peers of the repository, not part of the package.
-"""
+"""Who takes part in a comparison: baselines fitted in one go, peers that can be had here, and our recipes."""
 
 import hashlib
 import json
@@ -183,10 +180,7 @@ class Ours:
         return candidate(point, self._config(task, point), self.observer)
 
     def finish(self, task: Task, settings: Point, folder: Path) -> Outcome:
-        """Fits on all of train and ranks test; a ranker is fitted on train and weighed on validation before.
-
-        What `folder` holds of an interrupted fit is gone on with.
-        """
+        """Fits on all of train, or goes on with that in `folder`, and ranks test; a ranker is weighed on validation."""
         weighed, validation = None, None
         if self.is_ranked:
             model, _ = self._fit(task, settings, folder, "train")

@@ -33,10 +33,7 @@ _Served = tuple[Path, ServiceSettings, socket.socket]  # what a worker needs to 
 
 
 def serve(model: Path, settings: ServiceSettings, announce: Notice) -> None:
-    """Serves until SIGINT or SIGTERM, then finishes what it took; announces its address when it answers there.
-
-    A worker that cannot start, be it for a damaged model or an index that another process has to itself, is an error.
-    """
+    """Serves until SIGINT or SIGTERM, then finishes what it took; announces its address when it answers there."""
     stopping: list[int] = []  # no lock may be taken in a signal's handler: another may come while it has it
     before = {
         number: signal.signal(number, lambda number, _: stopping.append(number))

@@ -1,7 +1,4 @@
-"""What goes over the wire, as the OpenAPI document shows it: requests, answers, and why a request gets none.
-
-Types are strict: the number 5 is not the text "5".
-"""
+"""What goes over the wire, as the OpenAPI document shows it: requests, answers, and why a request gets none."""
 
 import json
 from collections.abc import Mapping
@@ -35,7 +32,7 @@ Text = Annotated[
 
 
 class Message(BaseModel):
-    """A request; fields it does not know are refused."""
+    """A request; fields it does not know are refused, and the number 5 is not the text "5"."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 

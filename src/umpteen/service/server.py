@@ -138,10 +138,6 @@ class Connection(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         self._refuse(Refusal(400, "malformed_http", "this is not HTTP/1.1"))
 
-    def _in_head(self) -> bool:
-        """Something of a request is here, but not yet what uvicorn learns from its whole head."""
-        return self.scope is not None and "method" not in self.scope
-
     def _expect_head(self) -> None:
         self._deadline = self.loop.call_later(self._others.head_seconds, self._head_is_late)
 
@@ -153,7 +149,7 @@ class Connection(HttpToolsProtocol):
 
     def _head_is_late(self) -> None:
         self._deadline = None
-        if self._in_head():
+        if self.scope is not None and "method" not in self.scope:  # some of a head is here, but not the whole
             seconds = self._others.head_seconds
             self._refuse(Refusal(408, "slow_head", f"the headers were not there within {seconds:g} s"))
         else:
@@ -192,10 +188,7 @@ def listening_socket(host: str, port: int) -> socket.socket:
 
 
 def serve_here(app: "FastAPI", listener: socket.socket, started: Callable[[], None]) -> None:
-    """Serves until SIGINT or SIGTERM; requests that were taken are finished first.
-
-    An error of the start is raised as it is.
-    """
+    """Serves until SIGINT or SIGTERM, then finishes what was taken; an error of the start is raised as it is."""
 
     class Server(uvicorn.Server):
         """Starts the service itself: of an error in an application's lifespan uvicorn would leave a traceback only."""
