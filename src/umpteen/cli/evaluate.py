@@ -137,20 +137,14 @@ def _tell(name: str, where: str, report: "Report", by_origin: dict[str, Any], sh
         tell(False, errors | precisions | {f"--rule {name}": rule for name, rule in found["rules"].items()})
 
 
-PEERS = (
-    "popularity, tfidf-knn; from umpteen's repository also linear-svm, minilm-knn, minilm-probe, bonsai, xr-linear, "
-    "xr-transformer, mnrl"
-)
+OURS = "Ours: a recipe's name or file, NAME+ranker with a ranker; repeat.  [default: those of the data, or of any]"
+INSTALLED = "linear-svm, minilm-knn, minilm-probe, bonsai, xr-linear, xr-transformer, mnrl"
+PEERS = f"Out of popularity, tfidf-knn; from umpteen's repository also {INSTALLED}; or none."
 
 
 @verb(cli, DATA)
-@click.option(
-    "--recipe",
-    "recipes",
-    multiple=True,
-    help="Ours: a recipe's name or file, NAME+ranker with a ranker; repeat.  [default: those of the data, or of any]",
-)
-@option("--peers", default="popularity,tfidf-knn,xr-linear", help=f"Out of {PEERS}; or none.")
+@click.option("--recipe", "recipes", multiple=True, help=OURS)
+@option("--peers", default="popularity,tfidf-knn,xr-linear", help=PEERS)
 @option("--trials", type=click.IntRange(1), default=4, help="Settings tried a method.")
 @option("--metric", default="nDCG@5", help="Chooses the settings, on validation.")
 @option("--validation", type=click.FloatRange(0, 1, True, True), default=0.1, help="Of train.")

@@ -56,7 +56,7 @@ def fit(
 
 DEMO, RECIPE = "wordnet-nouns", "wordnet-nouns-mixed"
 # Found on validation: `umpteen train wordnet-nouns-mixed`, then `umpteen rerank fit … --set sparse=false`.
-MEMORY = {"neighbours": 10, "similarity": 0.05, "weight": 0.3}
+RANKER, WEIGHT = {"sparse": False, "neighbours": 10, "similarity": 0.05}, 0.3
 SAMPLES = (
     "husky: a strong dog with a thick coat, bred to pull sledges over snow",
     "mandolin player: a person who plays a small stringed instrument",
@@ -90,9 +90,7 @@ def demo(output: Path) -> None:
         train_queries, test_queries, labels = len(dataset.train), len(dataset.test), len(dataset.labels)
         watch.notice(f"          {train_queries:,} training and {test_queries:,} test queries, {labels:,} labels")
         encoder = train(config, output=output, overwrite=True, observers=[watch])
-        near = {name: MEMORY[name] for name in ("neighbours", "similarity")}
-        settings = RankerSettings.of({"sparse": False, **near})
-        fit_ranker(output, dataset, settings, weight=MEMORY["weight"], progress=watch)
+        fit_ranker(output, dataset, RankerSettings.of(RANKER), weight=WEIGHT, progress=watch)
         classifier = Classifier.load(output)
         watch.notice("evaluating on test, beside popularity and tf-idf nearest neighbours …")
         evaluator = Evaluator(dataset, dataset.test)

@@ -1,4 +1,4 @@
-"""`umpteen calibrate`, `rerank`, `index` and `export`: what can be added to a trained model."""
+"""`umpteen calibrate`, `rerank`, `index`, `export`: what is added to a trained model; `upload`, `download`: the hub."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -110,6 +110,7 @@ def remove_ranker(model: Path) -> None:
 
 QUERIES = click.option("--queries", type=PATH, help="A .txt, .jsonl, .csv or .tsv file of typical texts.")
 TYPICAL = click.option("--data", "source", help="A dataset folder or bundled name whose training texts are typical.")
+URI = "Milvus: a cluster's address, or a folder ending in .db; set UMPTEEN_MILVUS_URI, too.  [default: in MODEL]"
 SAMPLE = option("--sample", default=1000, type=click.IntRange(2), help="Texts to take: half tune, half certify.")
 
 
@@ -125,10 +126,7 @@ def index() -> None:
 @QUERIES
 @TYPICAL
 @SAMPLE
-@click.option(
-    "--uri",
-    help="Milvus: a cluster's address, or a folder ending in .db; set UMPTEEN_MILVUS_URI, too.  [default: in MODEL]",
-)
+@click.option("--uri", help=URI)
 def build(model: Path, kind: str, recall: float, k: int | None, uri: str | None, as_json: bool, **typical: Any) -> None:
     """Build an index, tune it until its recall holds, and put it into MODEL with its certificate.
 
@@ -230,3 +228,38 @@ def _tell_certificate(model: Path, certificate: dict[str, Any], as_json: bool) -
     speed = certificate["queries_per_second"]
     if speed["index"] < speed["exact"] and not as_json:
         say(f"it is slower than exact search here; `umpteen index remove {model}` goes back to that", fg="yellow")
+
+
+NAME = click.Argument(["name"], metavar="USER/MODEL")
+
+
+@verb(cli, MODEL, NAME)
+@click.option("--private/--public", default=None, help="Of a new repository.  [default: as the hub has it]")
+@click.option("--revision", help="A branch, made if it is not there.  [default: main]")
+@click.option("--message", "commit_message", help="Of the commit.  [default: which umpteen sent it]")
+def upload(model: Path, name: str, as_json: bool, **asked: Any) -> None:
+    """Send MODEL as it is now to the Hugging Face hub, in one commit, with a card that the hub understands.
+
+    The token is HF_TOKEN, or that of `hf auth login`. Texts that people corrected go along, and training texts that
+    the ranker keeps (docs/how-to/hub.md).
+    """
+    from umpteen.model.classifier import Classifier
+
+    done = Classifier.load(model, index=False).push_to_hub(name, **asked)
+    about = {"model": str(model), "name": name, "commit": done.oid, "url": done.commit_url}
+    tell(as_json, about, f"sent {model}: {done.commit_url}")
+
+
+@verb(cli, NAME)
+@click.option("--output", type=PATH, required=True, help="Model folder to make.")
+@click.option("--revision", help="A branch, a tag or a commit.  [default: main]")
+def download(name: str, output: Path, revision: str | None, as_json: bool) -> None:
+    """Write a model of the Hugging Face hub into a folder, every byte checked, or nothing at all.
+
+    Without the hub, or with HF_HUB_OFFLINE=1, it is taken from the hub's cache, if that has it.
+    """
+    from umpteen.model.hub import download as fetch
+
+    commit = fetch(name, output, revision=revision)
+    said = f"{output} is {name} at {commit}; try: umpteen predict {output} 'your text'"
+    tell(as_json, {"model": str(output), "name": name, "commit": commit}, said)

@@ -157,6 +157,7 @@ def merge(output: Path, overwrite: bool, as_json: bool) -> None:
 
 
 TOKEN = "UMPTEEN_TOKEN"
+NEEDED = f"File with the token that changing labels needs; or set {TOKEN}. Without one, labels cannot be changed."
 
 
 def _option(flag: str, name: str, about: str, **more: Any) -> Callable[[F], F]:
@@ -170,11 +171,7 @@ def _option(flag: str, name: str, about: str, **more: Any) -> Callable[[F], F]:
 @_option("--host", "host", "Address to listen on; 0.0.0.0 for all.")
 @_option("--port", "port", "0 takes a free one.", type=click.IntRange(0, 65535))
 @_option("--workers", "workers", "Processes.", type=click.IntRange(1))
-@click.option(
-    "--token-file",
-    type=PATH,
-    help=f"File with the token that changing labels needs; or set {TOKEN}. Without one, labels cannot be changed.",
-)
+@click.option("--token-file", type=PATH, help=NEEDED)
 @click.option("--cors", multiple=True, metavar="ORIGIN", help="Let browsers call from this origin; repeat.")
 @click.option("--allowed-host", "allowed_hosts", multiple=True, metavar="NAME", help="Only for this Host; repeat.")
 @_option("--timeout", "timeout", "Seconds until an answer.")

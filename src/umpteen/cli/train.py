@@ -51,33 +51,25 @@ def train(recipe: str, source: str | None, overrides: tuple[str, ...], output: P
 
 TUNED = "# The best that `umpteen tune` found.\n"
 TRIED = "Values to try; repeat for a grid.  [default: mixes of parts, values around the recipe's own]"
+TRIALS = "Try so many, one choice after another from the best so far.  [default: 12; with --try the whole grid]"
 TRY = click.Option(["--try", "choices"], multiple=True, metavar="KEY=V1,V2,…", help=TRIED)
 
 
 @verb(cli, RECIPE, TRY, DATA_OF_RECIPE)
 @settings("Override a setting for all trials.")
-@click.option(
-    "--trials",
-    type=click.IntRange(1),
-    help="Try so many, one choice after another from the best so far.  [default: 12; with --try the whole grid]",
-)
+@click.option("--trials", type=click.IntRange(1), help=TRIALS)
 @click.option("--output", type=PATH, required=True, help="A .jsonl file: one line a trial, resumable.")
 @click.option("--recipe-out", type=PATH, help="The recipe that won.  [default: OUTPUT, ending in .best.toml]")
 def tune(
-    recipe: str,
-    source: str | None,
-    overrides: tuple[str, ...],
-    output: Path,
-    recipe_out: Path | None,
-    as_json: bool,
-    **asked: Any,
+    recipe: str, source: str | None, overrides: tuple[str, ...], output: Path, as_json: bool, **asked: Any
 ) -> None:
     """Try settings of RECIPE and rank them by its metric on validation; test data is never scored."""
     from umpteen.config.recipes import resolve, to_toml
     from umpteen.files.storage import write_atomically
     from umpteen.training.tune import tune as run
 
-    metric, place = resolve(recipe, overrides, source).evaluation.metric, recipe_out or output.with_suffix(".best.toml")
+    metric = resolve(recipe, overrides, source).evaluation.metric
+    place: Path = asked.pop("recipe_out") or output.with_suffix(".best.toml")
     if place.exists() and (
         place.resolve() == Path(recipe).resolve() or not place.read_bytes().startswith(TUNED.encode())
     ):
@@ -101,15 +93,12 @@ def tune(
     say(f"the best of them is written to {place}; train it:  umpteen train {place} --output MODEL")
 
 
+HELD = "What a process may hold; by default what this machine has available, shared by the processes."
+
+
 @verb(cli, RECIPE, DATA_OF_RECIPE)
 @settings("Override a setting, e.g. training.batch_size=256.")
-@click.option(
-    "--memory",
-    "memory_gb",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="GB",
-    help="What a process may hold; by default what this machine has available, shared by the processes.",
-)
+@click.option("--memory", "memory_gb", type=click.FloatRange(0, min_open=True), metavar="GB", help=HELD)
 @option("--processes", type=click.IntRange(1), default=1, help="Processes that share the labels.")
 def plan(recipe: str, source: str | None, overrides: tuple[str, ...], as_json: bool, **asked: Any) -> None:
     """Tell what training by RECIPE will cost here, before it starts: memory, time, and where it goes."""

@@ -28,7 +28,6 @@ _SHORTEST_LIFE = 5.0  # seconds; a worker that dies sooner waits before it is st
 _LONGEST_TEMPORARY = 70  # bytes of a folder's name; a socket's has 107, and the server adds some
 _LONGEST_PAUSE = 30.0  # seconds
 
-
 _Served = tuple[Path, ServiceSettings, socket.socket]  # what a worker needs to know; all of them share it
 
 
