@@ -16,18 +16,16 @@ def data() -> None:
 @verb(data, DATA)
 def describe(source: str, as_json: bool) -> None:
     """Print sizes, label frequencies, lengths, and what is suspicious in DATA."""
-    from umpteen.data.describe import describe as look
-    from umpteen.data.describe import lines_of
+    from umpteen.data import describe as describing
     from umpteen.encoders.towers import tokens_beyond
 
     with Watch(quiet=as_json) as watch:
         dataset = watch.open_dataset(source)
-        described = look(dataset)
+        described = describing.describe(dataset)
         cut = described["tokens_cut"] = tokens_beyond(dataset.train.texts)
-    beyond = (
-        f'tokens      {cut["share"]:.1%} beyond max_length = {cut["max_length"]}; "auto" keeps all of 99 texts in 100'
-    )
-    tell(as_json, described, *lines_of(described), beyond)
+    beyond = f"{cut['share']:.1%} beyond max_length = {cut['max_length']}"
+    last = f'tokens      {beyond}; "auto" keeps all of 99 texts in 100'
+    tell(as_json, described, *describing.lines_of(described), last)
 
 
 @verb(data, DATA, click.Argument(["folder"], type=PATH), last=())

@@ -21,6 +21,7 @@ from umpteen.cli.main import (
     verb,
 )
 from umpteen.cli.tables import SHOWN, figures, show_differences, show_metrics, show_table
+from umpteen.errors import BadInput, DamagedModel
 
 if TYPE_CHECKING:
     from umpteen.evaluation.report import Report
@@ -52,7 +53,6 @@ def evaluate(
     """
     from umpteen.data.dataset import ASKED, asked_of, with_asked
     from umpteen.data.formats.columns import parting
-    from umpteen.errors import BadInput
     from umpteen.model.classifier import Classifier
     from umpteen.model.evaluate import compare_models, evaluate_ensemble, evaluate_model, report_by_origin
 
@@ -154,8 +154,7 @@ def compare(
     source: str, recipes: tuple[str, ...], peers: str, trials: int, output: Path | None, as_json: bool, **asked: Any
 ) -> None:
     """Compare recipes with popularity, tf-idf neighbours and PECOS on DATA; the same command goes on when stopped."""
-    from umpteen.compare.comparison import compare as run
-    from umpteen.compare.comparison import make_task, short_number, shown_metrics
+    from umpteen.compare import comparison
     from umpteen.compare.methods import our_methods, their_methods
     from umpteen.config.recipes import names, resolve
 
@@ -165,10 +164,12 @@ def compare(
         chosen = recipes or _usual_recipes(dataset.name, names())
         first = resolve(chosen[0].removesuffix("+ranker"), (), source).evaluation
         propensity = (first.propensity_a, first.propensity_b)
-        task = make_task(source, dataset, propensity=propensity, **asked)
+        task = comparison.make_task(source, dataset, propensity=propensity, **asked)
         ours = our_methods(chosen, watch)
         folder = output or Path("runs/compare") / dataset.name
-        outcome = run(task, [*their_methods(wanted), *ours], trials=trials, output=folder, observer=watch)
+        outcome = comparison.compare(
+            task, [*their_methods(wanted), *ours], trials=trials, output=folder, observer=watch
+        )
     if as_json:
         say_json(outcome)
         return
@@ -176,9 +177,9 @@ def compare(
     metrics = [result["metrics"] for result in results]
     columns = {
         "": [result["method"] for result in results],
-        **{metric: figures(metrics, metric) for metric in shown_metrics(outcome)},
+        **{metric: figures(metrics, metric) for metric in comparison.shown_metrics(outcome)},
         "train s": [f"{result['train_seconds']:.1f}" for result in results],
-        "parameters": [short_number(result["parameters"]) for result in results],
+        "parameters": [comparison.short_number(result["parameters"]) for result in results],
     }
     differences = {result["method"]: result["differences"] for result in results if result["differences"]}
     show_table(columns, title=f"{outcome['dataset']}, test: %, and what it took")
@@ -197,7 +198,6 @@ def _usual_recipes(data: str, shipped: list[str]) -> tuple[str, ...]:
 @verb(cli, MODEL, last=())
 def verify(model: Path) -> None:
     """Check every file of MODEL, large arrays too, against its manifest."""
-    from umpteen.errors import DamagedModel
     from umpteen.model.classifier import verify as check
 
     with Watch() as watch:

@@ -56,8 +56,7 @@ def main(command: click.Command = cli, name: str = "umpteen") -> None:
         if not is_out_of_memory(problem):
             raise  # any other error is ours, and goes on with its traceback
         reason = str(problem).partition("\n")[0][:200] or type(problem).__name__
-        advice = "`umpteen plan` tells what a run needs and suggests settings that fit"
-        _tell(f"out of memory ({reason}); {advice}")
+        _tell(f"out of memory ({reason}); `umpteen plan` tells what a run needs and suggests settings that fit")
         sys.exit(1)
     except UmpteenError as error:
         if not error.told_elsewhere:

@@ -12,9 +12,7 @@ if TYPE_CHECKING:
 SHOWN = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@5", "R@10", "R@100")
 
 
-def show_table(
-    columns: Mapping[str, Iterable[str]], *, title: str | None = None, words: Sequence[str] | None = None
-) -> None:
+def show_table(columns: Mapping[str, Iterable[str]], *, title: str = "", words: Sequence[str] = ()) -> None:
     """Prints a table: words, which are anybody's data, to the left, figures to the right.
 
     The first column has words, unless the columns that have are named. A column without a title never breaks.
@@ -23,8 +21,8 @@ def show_table(
     from rich.markup import escape
     from rich.table import Table
 
-    words = list(columns)[:1] if words is None else words
-    made = Table(title=title and escape(visible(title)), title_justify="left")
+    words = words or list(columns)[:1]
+    made = Table(title=escape(visible(title)), title_justify="left")
     for name in columns:
         made.add_column(name, justify="left" if name in words else "right", no_wrap=not name)
     for row in zip(*columns.values(), strict=True):
@@ -41,7 +39,7 @@ def figures(metrics: Sequence[Mapping[str, float]], name: str) -> list[str]:
     return ["–" if one is None else f"[bold]{one:.2f}[/bold]" if one == best else f"{one:.2f}" for one in values]
 
 
-def show_metrics(reports: "Mapping[str, Report]", metrics: Sequence[str] = SHOWN, *, title: str | None = None) -> None:
+def show_metrics(reports: "Mapping[str, Report]", metrics: Sequence[str] = SHOWN, *, title: str = "") -> None:
     """One row per method, one column per metric, the best of each column in bold, with half its 95 % interval."""
 
     def column(metric: str) -> Iterable[str]:
@@ -54,9 +52,7 @@ def show_metrics(reports: "Mapping[str, Report]", metrics: Sequence[str] = SHOWN
     show_table({"": reports, **{metric: column(metric) for metric in there}}, title=title)
 
 
-def show_differences(
-    found: Mapping[str, Mapping[str, Mapping[str, Any]]], metrics: Sequence[str] = SHOWN, *, title: str
-) -> None:
+def show_differences(found: Mapping[str, Mapping[str, Any]], metrics: Sequence[str] = SHOWN, *, title: str) -> None:
     """One row per method: by how many percent points it differs, over the 95 % interval of that."""
 
     def shown(difference: Mapping[str, Any]) -> str:

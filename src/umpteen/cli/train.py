@@ -43,8 +43,7 @@ def train(recipe: str, source: str | None, overrides: tuple[str, ...], output: P
         train_in(world, config, output=output, observers=[watch], **how)
     if quiet or not world.is_first:
         return
-    report = Classifier.load(output).report
-    if report is not None:
+    if (report := Classifier.load(output).report) is not None:
         show_metrics({"validation": report})
     say(f"saved {output}; try: umpteen predict {output} 'your text'")
 

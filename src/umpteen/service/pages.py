@@ -17,12 +17,7 @@ from umpteen.model.index import CERTIFICATE
 from umpteen.service.schemas import Health, IndexAbout, ModelAbout, Refusal, ReportAbout, errors
 from umpteen.service.service import Service
 
-_TYPES = {
-    ".html": "text/html; charset=utf-8",
-    ".css": "text/css; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".svg": "image/svg+xml",
-}
+_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; base-uri 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",

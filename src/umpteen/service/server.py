@@ -21,6 +21,7 @@ from umpteen.service.settings import ServiceSettings
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+ENDING = (signal.SIGINT, signal.SIGTERM)
 _WAITING_CONNECTIONS = 2048
 _KEPT_ALIVE = 30  # seconds a connection may be silent
 
@@ -89,8 +90,9 @@ class Connection(HttpToolsProtocol):
         others = self._others
         if len(self.connections) > others.most:
             if not others.silent:
-                busy = f"{others.most:,} connections have requests under way, which is the most"
-                reason = f"{busy}; come back in a moment"
+                reason = (
+                    f"{others.most:,} connections have requests under way, which is the most; come back in a moment"
+                )
                 self._refuse(Refusal(503, "too_many_connections", reason, headers={"Retry-After": "1"}))
                 return
             longest_silent = next(iter(others.silent))
@@ -181,10 +183,8 @@ def listening_socket(host: str, port: int) -> socket.socket:
     except (socket.gaierror, UnicodeError, OverflowError) as problem:
         raise BadInput(f"--host {host} --port {port}: no such address ({problem})") from problem
     except OSError as problem:
-        raise BadInput(
-            f"--host {host} --port {port}: cannot listen there: {os.strerror(problem.errno or 0)}; "
-            "choose another port, or end what uses it"
-        ) from problem
+        reason = f"{os.strerror(problem.errno or 0)}; choose another port, or end what uses it"
+        raise BadInput(f"--host {host} --port {port}: cannot listen there: {reason}") from problem
 
 
 def serve_here(app: "FastAPI", listener: socket.socket, started: Callable[[], None]) -> None:
@@ -206,7 +206,7 @@ def serve_here(app: "FastAPI", listener: socket.socket, started: Callable[[], No
     def stop(*_: Any) -> None:
         server.should_exit = True
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in ENDING:
         signal.signal(number, stop)  # before uvicorn's own handlers are there, and after they have done their work
     server.run(sockets=[listener])
 
