@@ -88,8 +88,7 @@ def evaluate(
             del asked["as_published"]
             by_origin = report_by_origin(classifiers[0], dataset, split, ranking, **asked)
     shown = SHOWN if not at else tuple(f"{name}@{k}" for k in at for name in ("P", "nDCG", "PSP", "PSnDCG", "R"))
-    about: dict[str, Any] = {"data": dataset.name, "split": split}
-    about |= {"labels_left_out": len(lacking)} if lacking else {}
+    about = {"data": dataset.name, "split": split, **({"labels_left_out": len(lacking)} if lacking else {})}
     names = [str(model) for model in models]
     if beside:
         pairs = [{metric: one.to_dict() for metric, one in pair.items()} for pair in differences]

@@ -95,12 +95,11 @@ def demo(output: Path) -> None:
         watch.notice("evaluating on test, beside popularity and tf-idf nearest neighbours …")
         evaluator = Evaluator(dataset, dataset.test)
         width, filtered = max(evaluator.at), dataset.test.filtered.matrix
-        train_matrix = dataset.train.relevance.matrix
-        known = TfidfNeighbours(dataset.train.texts, train_matrix)
-        neighbours = known.rank(dataset.test.texts, width, excluding=filtered)
+        right = dataset.train.relevance.matrix
+        known = TfidfNeighbours(dataset.train.texts, right)
         reports = {
-            "popularity": evaluator.report(popularity(train_matrix, len(dataset.test), width, excluding=filtered)),
-            "tf-idf neighbours": evaluator.report(neighbours),
+            "popularity": evaluator.report(popularity(right, len(dataset.test), width, excluding=filtered)),
+            "tf-idf neighbours": evaluator.report(known.rank(dataset.test.texts, width, excluding=filtered)),
             "umpteen, dual encoder": evaluate_model(encoder, dataset)[0],
             "umpteen, with memory": evaluate_model(classifier, dataset)[0],
         }

@@ -199,7 +199,7 @@ def serve(model: Path, token_file: Path | None, open_page: bool, **asked: Any) -
         raise BadInput(f"the service needs {absent.name}, which is not here: pip install 'umpteen[serve]'") from absent
 
     token = read_token(token_file) if token_file is not None else os.environ.get(TOKEN) or None
-    settings = ServiceSettings.of({"token": token, **asked})
+    settings = ServiceSettings.of(token=token, **asked)
 
     def announce(address: str) -> None:
         editing = "labels can be changed" if settings.editable else "labels cannot be changed without a token"

@@ -85,12 +85,9 @@ def add_about(app: FastAPI, service: Service) -> None:
             raise Refusal(503, "not_ready", "the service starts or ends")
         return Health()
 
-    @app.get(
-        "/metrics",
-        response_class=Response,
-        responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
-        summary="Counters for Prometheus",
-    )
+    text: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
+
+    @app.get("/metrics", response_class=Response, responses=text, summary="Counters for Prometheus")
     async def metrics() -> Response:
         return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 

@@ -311,8 +311,7 @@ def _of_validation(problem: RequestValidationError | ValidationError) -> Refusal
     field = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in where).lstrip(".") or None
     told = str(first["msg"]).removeprefix("Value error, ")
     if first["type"] == "json_invalid":
-        why = first.get("ctx", {}).get("error", told)
-        return Refusal(400, "malformed_json", f"the body is not JSON: {why}")
+        return Refusal(400, "malformed_json", f"the body is not JSON: {first.get('ctx', {}).get('error', told)}")
     if first["type"] == "extra_forbidden":
         told = "there is no such field"
     return Refusal(422, "wrong_message", f"{field}: {told}" if field else told, field=field)
