@@ -85,9 +85,8 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         if not isinstance(seed, int | np.integer):
             seed = check_random_state(seed).randint(2**31 - 1)
         asked: dict[str, Any] = {name: getattr(self, name) for name in ("minutes", "trials", "recipe", "quiet")}
-        meant = dict(zip(keys, self._meanings(keys), strict=True))
         try:
-            self.classifier_: Classifier = fit(texts, labels, meant, **asked, seed=int(seed))
+            self.classifier_: Classifier = fit(texts, labels, self._meanings(keys), **asked, seed=int(seed))
         except BadInput as problem:
             raise ValueError(str(problem)) from problem
         self._usual = max(1, round(sum(map(len, labels)) / len(labels)))  # labels a text
@@ -96,11 +95,9 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         return self
 
     def predict(self, X: Any) -> Any:
-        """The label of each text; or a matrix of its labels: those that the rule for F1 gives, or as many as in train.
-
-        The latter where there were too few texts to learn probabilities from.
-        """
-        texts, model = self._asked(X), self.classifier_
+        """The label of each text; or a matrix: by the rule for F1, or without probabilities as many as in train."""
+        check_is_fitted(self, "classifier_")
+        texts, model = _texts(X), self.classifier_
         if self._is_single:
             return self.classes_[self._columns[model.rank(texts, 1).rows[:, 0]]]
         ranked = model.rank(texts, self._usual) if model.calibration is None else model.select(texts, rule="f1")[0]
@@ -141,24 +138,19 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             y = MultiLabelBinarizer(classes=self.classes_).fit_transform(rows)
         return float(accuracy_score(y, self.predict(X), sample_weight=sample_weight))
 
-    def _asked(self, X: Any) -> list[str]:
-        check_is_fitted(self, "classifier_")
-        return _texts(X)
-
-    def _meanings(self, keys: list[str]) -> list[str]:
+    def _meanings(self, keys: list[str]) -> dict[str, str]:
         """What each of the classes means, as told, or else by its name."""
-        told = self.label_texts
-        if told is not None and not isinstance(told, Mapping):
+        told = {} if self.label_texts is None else self.label_texts
+        if not isinstance(told, Mapping):
             if len(told) != len(keys):
                 raise ValueError(f"{len(told):,} label_texts but {len(keys):,} classes; give each one, in their order")
-            return [str(text) for text in told]
-        own = {str(key): str(text) for key, text in (told or {}).items()}
-        return [own.get(key, key.replace("_", " ")) for key in keys]
+            told = dict(zip(keys, told, strict=True))
+        own = {str(key): str(text) for key, text in told.items()}
+        return {key: own.get(key, key.replace("_", " ")) for key in keys}
 
     def _of_all(self, X: Any, value: Callable[[NDArray[np.float32]], NDArray[Float]]) -> NDArray[Float]:
         """A value for each text and class, made of a text's scores, best first."""
-        texts = self._asked(X)
-        parts = []
+        texts, parts = _texts(X), []
         for first in range(0, len(texts), TEXTS_AT_A_TIME):
             ranking = self.classifier_.rank(texts[first : first + TEXTS_AT_A_TIME], len(self.classes_))
             found = value(ranking.scores)

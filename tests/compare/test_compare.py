@@ -179,12 +179,12 @@ def test_data_without_a_recipe_of_its_own_gets_those_that_serve_any_data() -> No
 
 
 def test_a_recipe_marked_so_gets_a_ranker() -> None:
-    from umpteen.compare.methods import our_methods
+    from umpteen.compare.methods import our_methods, trials_file
     from umpteen.training.observer import Observer
 
     rows = our_methods(["wordnet-nouns", "wordnet-nouns+ranker"], Observer())
     assert [row.name for row in rows] == ["umpteen wordnet-nouns", "umpteen wordnet-nouns+ranker"]
-    assert rows[0].trials_file == rows[1].trials_file
+    assert trials_file(rows[0]) == trials_file(rows[1])
 
 
 def test_a_ranker_is_weighed_on_validation_and_shares_trials_and_dual_encoder(folder: Path, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from umpteen.cli.main import DATA, JSON, PATH, Watch, cli, option, say, settings, tell
+from umpteen.cli.main import DATA, PATH, Watch, cli, option, say, settings, tell, verb
 
 
 @cli.group()
@@ -13,28 +13,22 @@ def data() -> None:
     """Describe and convert datasets."""
 
 
-@data.command()
-@DATA
-@JSON
+@verb(data, DATA)
 def describe(source: str, as_json: bool) -> None:
     """Print sizes, label frequencies, lengths, and what is suspicious in DATA."""
-    from umpteen.data.describe import describe as look
-    from umpteen.data.describe import lines_of
+    from umpteen.data import describe as describing
     from umpteen.encoders.towers import tokens_beyond
 
     with Watch(quiet=as_json) as watch:
         dataset = watch.open_dataset(source)
-        described = look(dataset)
+        described = describing.describe(dataset)
         cut = described["tokens_cut"] = tokens_beyond(dataset.train.texts)
-    beyond = (
-        f'tokens      {cut["share"]:.1%} beyond max_length = {cut["max_length"]}; "auto" keeps all of 99 texts in 100'
-    )
-    tell(as_json, described, *lines_of(described), beyond)
+    beyond = f"{cut['share']:.1%} beyond max_length = {cut['max_length']}"
+    last = f'tokens      {beyond}; "auto" keeps all of 99 texts in 100'
+    tell(as_json, described, *describing.lines_of(described), last)
 
 
-@data.command()
-@DATA
-@click.argument("folder", type=PATH)
+@verb(data, DATA, click.Argument(["folder"], type=PATH), last=())
 @option("--to", "form", type=click.Choice(["jsonl", "hugging-face"]), default="jsonl", help="What to write.")
 def convert(source: str, folder: Path, form: str) -> None:
     """Write DATA, of any known format, into FOLDER as jsonl files that people can read and edit.
@@ -62,8 +56,7 @@ def recipe() -> None:
     """List and show recipes."""
 
 
-@recipe.command("list")
-@JSON
+@verb(recipe, name="list")
 def list_recipes(as_json: bool) -> None:
     """Name the recipes that ship with umpteen, grouped by what they are, with their first line."""
     from umpteen.config import recipes

@@ -8,31 +8,26 @@ import click
 
 from umpteen.cli.main import (
     DATA,
-    JSON,
     MODEL,
     NO_RANKER,
     PATH,
-    SHOWN,
     Watch,
     cli,
     columns_of_a_file,
-    figures,
     option,
     say,
     say_json,
-    show_differences,
-    show_metrics,
-    show_table,
     tell,
+    verb,
 )
+from umpteen.cli.tables import SHOWN, figures, show_differences, show_metrics, show_table
+from umpteen.errors import BadInput, DamagedModel
 
 if TYPE_CHECKING:
     from umpteen.evaluation.report import Report
 
 
-@cli.command()
-@click.argument("models", type=PATH, nargs=-1, required=True, metavar="MODEL...")
-@DATA
+@verb(cli, click.Argument(["models"], type=PATH, nargs=-1, required=True, metavar="MODEL..."), DATA)
 @columns_of_a_file
 @click.option("--split", type=click.Choice(["test", "validation", "train"]), help="[default: test; all of a file]")
 @click.option("--at", multiple=True, type=int, help="A k for P@k and the others; repeat.  [default: 1 3 5 10 100]")
@@ -41,7 +36,6 @@ if TYPE_CHECKING:
 @NO_RANKER
 @click.option("--ensemble", is_flag=True, help="Evaluate the mean of the models' scores instead of each.")
 @click.option("--predictions", type=PATH, help="Save the top-k scores as scipy CSR (.npz).")
-@JSON
 def evaluate(
     models: tuple[Path, ...],
     source: str,
@@ -59,7 +53,6 @@ def evaluate(
     """
     from umpteen.data.dataset import ASKED, asked_of, with_asked
     from umpteen.data.formats.columns import parting
-    from umpteen.errors import BadInput
     from umpteen.model.classifier import Classifier
     from umpteen.model.evaluate import compare_models, evaluate_ensemble, evaluate_model, report_by_origin
 
@@ -95,8 +88,7 @@ def evaluate(
             del asked["as_published"]
             by_origin = report_by_origin(classifiers[0], dataset, split, ranking, **asked)
     shown = SHOWN if not at else tuple(f"{name}@{k}" for k in at for name in ("P", "nDCG", "PSP", "PSnDCG", "R"))
-    about: dict[str, Any] = {"data": dataset.name, "split": split}
-    about |= {"labels_left_out": len(lacking)} if lacking else {}
+    about = {"data": dataset.name, "split": split, **({"labels_left_out": len(lacking)} if lacking else {})}
     names = [str(model) for model in models]
     if beside:
         pairs = [{metric: one.to_dict() for metric, one in pair.items()} for pair in differences]
@@ -120,18 +112,15 @@ def evaluate(
         ranking.save(predictions)  # last: a full disk must not cost the figures
 
 
-def _tell(
-    name: str, where: str, report: "Report", by_origin: dict[str, dict[str, Any]], shown: tuple[str, ...]
-) -> None:
+def _tell(name: str, where: str, report: "Report", by_origin: dict[str, Any], shown: tuple[str, ...]) -> None:
     show_metrics({name: report}, shown)
     columns: dict[str, list[str]] = {}
     for decile in report.deciles:
         for name, value in decile.items():
             cell = f"{value:.2f}" if isinstance(value, float) else str(value)
             columns.setdefault(name.replace("_", " "), []).append(cell)
-    show_table(
-        columns, title="by label frequency (decile 1: the most frequent labels): contributions, which add up to P@k"
-    )
+    added_up = "contributions, which add up to P@k"
+    show_table(columns, title=f"by label frequency (decile 1: the most frequent labels): {added_up}")
     if groups := list(by_origin.values()):
         metrics = [group["metrics"] for group in groups]
         sizes = {size: [f"{group[size]:,}" for group in groups] for size in ("labels", "queries")}
@@ -147,39 +136,24 @@ def _tell(
         tell(False, errors | precisions | {f"--rule {name}": rule for name, rule in found["rules"].items()})
 
 
-PEERS = (
-    "popularity, tfidf-knn; from umpteen's repository also linear-svm, minilm-knn, minilm-probe, bonsai, xr-linear, "
-    "xr-transformer, mnrl"
-)
+OURS = "Ours: a recipe's name or file, NAME+ranker with a ranker; repeat.  [default: those of the data, or of any]"
+INSTALLED = "linear-svm, minilm-knn, minilm-probe, bonsai, xr-linear, xr-transformer, mnrl"
+PEERS = f"Out of popularity, tfidf-knn; from umpteen's repository also {INSTALLED}; or none."
 
 
-@cli.command()
-@DATA
-@click.option(
-    "--recipe",
-    "recipes",
-    multiple=True,
-    help="Ours: a recipe's name or file, NAME+ranker with a ranker; repeat.  [default: those of the data, or of any]",
-)
-@option("--peers", default="popularity,tfidf-knn,xr-linear", help=f"Out of {PEERS}; or none.")
+@verb(cli, DATA)
+@click.option("--recipe", "recipes", multiple=True, help=OURS)
+@option("--peers", default="popularity,tfidf-knn,xr-linear", help=PEERS)
 @option("--trials", type=click.IntRange(1), default=4, help="Settings tried a method.")
 @option("--metric", default="nDCG@5", help="Chooses the settings, on validation.")
 @option("--validation", type=click.FloatRange(0, 1, True, True), default=0.1, help="Of train.")
 @option("--seed", type=click.IntRange(0), default=0, help="Of the split, the draws, training.")
 @click.option("--output", type=PATH, help="Folder of trials, models, results.  [default: runs/compare/DATASET]")
-@JSON
 def compare(
-    source: str,
-    recipes: tuple[str, ...],
-    peers: str,
-    trials: int,
-    output: Path | None,
-    as_json: bool,
-    **asked: Any,
+    source: str, recipes: tuple[str, ...], peers: str, trials: int, output: Path | None, as_json: bool, **asked: Any
 ) -> None:
     """Compare recipes with popularity, tf-idf neighbours and PECOS on DATA; the same command goes on when stopped."""
-    from umpteen.compare.comparison import compare as run
-    from umpteen.compare.comparison import make_task, short_number, shown_metrics
+    from umpteen.compare import comparison
     from umpteen.compare.methods import our_methods, their_methods
     from umpteen.config.recipes import names, resolve
 
@@ -189,11 +163,12 @@ def compare(
         chosen = recipes or _usual_recipes(dataset.name, names())
         first = resolve(chosen[0].removesuffix("+ranker"), (), source).evaluation
         propensity = (first.propensity_a, first.propensity_b)
-        task = make_task(source, dataset, propensity=propensity, **asked)
+        task = comparison.make_task(source, dataset, propensity=propensity, **asked)
         ours = our_methods(chosen, watch)
         folder = output or Path("runs/compare") / dataset.name
-        methods = [*their_methods(wanted), *ours]
-        outcome = run(task, methods, trials=trials, output=folder, observer=watch)
+        outcome = comparison.compare(
+            task, [*their_methods(wanted), *ours], trials=trials, output=folder, observer=watch
+        )
     if as_json:
         say_json(outcome)
         return
@@ -201,9 +176,9 @@ def compare(
     metrics = [result["metrics"] for result in results]
     columns = {
         "": [result["method"] for result in results],
-        **{metric: figures(metrics, metric) for metric in shown_metrics(outcome)},
+        **{metric: figures(metrics, metric) for metric in comparison.shown_metrics(outcome)},
         "train s": [f"{result['train_seconds']:.1f}" for result in results],
-        "parameters": [short_number(result["parameters"]) for result in results],
+        "parameters": [comparison.short_number(result["parameters"]) for result in results],
     }
     differences = {result["method"]: result["differences"] for result in results if result["differences"]}
     show_table(columns, title=f"{outcome['dataset']}, test: %, and what it took")
@@ -219,11 +194,9 @@ def _usual_recipes(data: str, shipped: list[str]) -> tuple[str, ...]:
     return (f"{mixed}+ranker", plain) if mixed in shipped else (plain,)
 
 
-@cli.command()
-@MODEL
+@verb(cli, MODEL, last=())
 def verify(model: Path) -> None:
     """Check every file of MODEL, large arrays too, against its manifest."""
-    from umpteen.errors import DamagedModel
     from umpteen.model.classifier import verify as check
 
     with Watch() as watch:

@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
-from umpteen.cli.main import DATA, JSON, PATH, Watch, cli, columns_of_a_file, option, say, say_json, show_metrics
+from umpteen.cli.main import DATA, PATH, Watch, cli, columns_of_a_file, option, say, say_json, verb
+from umpteen.cli.tables import show_metrics
 
 
-@cli.command()
-@DATA
+@verb(cli, DATA)
 @option("--minutes", type=click.FloatRange(0, min_open=True), default=10.0, help="About how long it may take.")
 @option("--trials", type=click.IntRange(1), default=20, help="At most so many settings are tried.")
 @columns_of_a_file
@@ -20,7 +20,6 @@ from umpteen.cli.main import DATA, JSON, PATH, Watch, cli, columns_of_a_file, op
 @click.option("--output", type=PATH, help="Model folder to make.  [default: runs/NAME, after the data]")
 @click.option("--overwrite", is_flag=True, help="Replace the model that is there, at the end.")
 @click.option("--recipe-out", type=PATH, help="Also write the recipe that was chosen.")
-@JSON
 def fit(
     source: str, teacher: Path | None, output: Path | None, recipe_out: Path | None, as_json: bool, **asked: Any
 ) -> None:
@@ -57,7 +56,7 @@ def fit(
 
 DEMO, RECIPE = "wordnet-nouns", "wordnet-nouns-mixed"
 # Found on validation: `umpteen train wordnet-nouns-mixed`, then `umpteen rerank fit … --set sparse=false`.
-MEMORY = {"neighbours": 10, "similarity": 0.05, "weight": 0.3}
+RANKER, WEIGHT = {"sparse": False, "neighbours": 10, "similarity": 0.05}, 0.3
 SAMPLES = (
     "husky: a strong dog with a thick coat, bred to pull sledges over snow",
     "mandolin player: a person who plays a small stringed instrument",
@@ -91,19 +90,16 @@ def demo(output: Path) -> None:
         train_queries, test_queries, labels = len(dataset.train), len(dataset.test), len(dataset.labels)
         watch.notice(f"          {train_queries:,} training and {test_queries:,} test queries, {labels:,} labels")
         encoder = train(config, output=output, overwrite=True, observers=[watch])
-        near = {name: MEMORY[name] for name in ("neighbours", "similarity")}
-        settings = RankerSettings.of({"sparse": False, **near})
-        fit_ranker(output, dataset, settings, weight=MEMORY["weight"], progress=watch)
+        fit_ranker(output, dataset, RankerSettings.of(RANKER), weight=WEIGHT, progress=watch)
         classifier = Classifier.load(output)
         watch.notice("evaluating on test, beside popularity and tf-idf nearest neighbours …")
         evaluator = Evaluator(dataset, dataset.test)
         width, filtered = max(evaluator.at), dataset.test.filtered.matrix
-        train_matrix = dataset.train.relevance.matrix
-        known = TfidfNeighbours(dataset.train.texts, train_matrix)
-        neighbours = known.rank(dataset.test.texts, width, excluding=filtered)
+        right = dataset.train.relevance.matrix
+        known = TfidfNeighbours(dataset.train.texts, right)
         reports = {
-            "popularity": evaluator.report(popularity(train_matrix, len(dataset.test), width, excluding=filtered)),
-            "tf-idf neighbours": evaluator.report(neighbours),
+            "popularity": evaluator.report(popularity(right, len(dataset.test), width, excluding=filtered)),
+            "tf-idf neighbours": evaluator.report(known.rank(dataset.test.texts, width, excluding=filtered)),
             "umpteen, dual encoder": evaluate_model(encoder, dataset)[0],
             "umpteen, with memory": evaluate_model(classifier, dataset)[0],
         }

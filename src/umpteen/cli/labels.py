@@ -1,21 +1,22 @@
 """`umpteen labels`, `learn`, `examples` and `review`: labels and corrections of a model, looked at and changed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from umpteen.cli.main import JSON, MODEL, PATH, Watch, cli, option, say, say_json, tell
+from umpteen.cli.main import JSON, MODEL, PATH, Watch, cli, option, say, say_json, tell, verb
 
 if TYPE_CHECKING:
     from umpteen.model.catalogue import LiveCatalogue
     from umpteen.model.changes import Step
     from umpteen.model.labels import LiveLabels
 
-FILE = click.argument("file", type=PATH)
-NOTE = click.option("--note", default="", help="A line for the history.")
+FILE = click.Argument(["file"], type=PATH)
+KEY, TEXT = click.Argument(["key"]), click.Argument(["text"])
+NOTE = click.Option(["--note"], default="", help="A line for the history.")
 _SIGNS = {"add": "+", "revive": "+", "rename": "~", "retire": "-"}
 _COUNTED = ("added", "renamed", "retired")
 SHOWN = 10  # labels that a version is told by
@@ -29,14 +30,12 @@ def labels() -> None:
     """
 
 
-@labels.command(name="list")
-@MODEL
+@verb(labels, MODEL, name="list")
 @click.option("--search", default="", help="Only labels whose key or text holds this, whatever the case.")
 @click.option("--origin", type=click.Choice(["trained", "added", "renamed"]), help="Only labels that came so.")
 @click.option("--retired", is_flag=True, help="Retired labels, too.")
 @option("--start", type=click.IntRange(0), default=0, help="Labels to pass over.")
 @option("--count", type=click.IntRange(1), default=50, help="Labels to show.")
-@JSON
 def list_(model: Path, search: str, origin: str | None, retired: bool, start: int, count: int, as_json: bool) -> None:
     """List labels: key, text, and what happened to them since training."""
     from umpteen.model.catalogue import open_labels
@@ -59,11 +58,9 @@ def list_(model: Path, search: str, origin: str | None, retired: bool, start: in
     say(f"{len(shown):,} of {total:,} labels, version {labels.version}{last}", err=True)
 
 
-@labels.command()
-@MODEL
+@verb(labels, MODEL)
 @click.option("--from-version", "first", type=int, help="  [default: the labels in the model's own files]")
 @click.option("--to-version", "last", type=int, help="  [default: now]")
-@JSON
 def diff(model: Path, first: int | None, last: int | None, as_json: bool) -> None:
     """Show what changed between two versions; what a file would change, `import --dry-run` shows."""
     from umpteen.model.catalogue import open_labels
@@ -85,10 +82,8 @@ def _show(before: "LiveLabels", steps: "Sequence[Step]", about: dict[str, Any], 
     tell(as_json, {**about, "changes": changes}, *(lines or ["no difference"]))
 
 
-@labels.command()
-@MODEL
+@verb(labels, MODEL)
 @option("--count", type=click.IntRange(1, 1_000_000), default=20, help="Versions to show, newest first.")
-@JSON
 def history(model: Path, count: int, as_json: bool) -> None:
     """List the versions of the labels since the model was written, newest first."""
     from umpteen.model.catalogue import open_labels
@@ -101,9 +96,7 @@ def history(model: Path, count: int, as_json: bool) -> None:
     tell(as_json, answer, *lines, f"{catalogue.start.version:>5}  the labels in the model's own files")
 
 
-@labels.command()
-@MODEL
-@FILE
+@verb(labels, MODEL, FILE, last=())
 @click.option("--retired", is_flag=True, help="Retired labels, too.")
 def export(model: Path, file: Path, retired: bool) -> None:
     """Write all labels to FILE (.jsonl, .csv or .tsv), as `import` reads them."""
@@ -114,28 +107,19 @@ def export(model: Path, file: Path, retired: bool) -> None:
     say(f"{count:,} labels in {file}")
 
 
-def _of_a_label(verb: Callable[..., None]) -> click.Command:
-    """A verb with a key and a text."""
-    return labels.command()(MODEL(click.argument("key")(click.argument("text")(NOTE(JSON(verb))))))
-
-
-@_of_a_label
+@verb(labels, MODEL, KEY, TEXT, NOTE)
 def add(key: str, text: str, **asked: Any) -> None:
     """Add the label KEY with this TEXT; a retired label comes back. Many labels are for `import`."""
     _change("Add", [(key, text)], **asked)
 
 
-@_of_a_label
+@verb(labels, MODEL, KEY, TEXT, NOTE)
 def rename(key: str, text: str, **asked: Any) -> None:
     """Give the label KEY another TEXT; the key stays."""
     _change("Rename", [(key, text)], **asked)
 
 
-@labels.command()
-@MODEL
-@click.argument("keys", nargs=-1, required=True, metavar="KEY...")
-@NOTE
-@JSON
+@verb(labels, MODEL, click.Argument(["keys"], nargs=-1, required=True, metavar="KEY..."), NOTE)
 def retire(keys: tuple[str, ...], **asked: Any) -> None:
     """Retire labels: nothing finds them any more, until they are added again."""
     _change("Retire", [(key,) for key in keys], **asked)
@@ -149,13 +133,9 @@ def _change(kind: str, each: Sequence[tuple[str, ...]], model: Path, note: str, 
     _tell_change(model, change_labels(model, lambda _: given, note=note), as_json)
 
 
-@labels.command(name="import")
-@MODEL
-@FILE
+@verb(labels, MODEL, FILE, last=(NOTE, JSON), name="import")
 @click.option("--retire-missing", is_flag=True, help="Retire labels that are not in the file.")
 @click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
-@NOTE
-@JSON
 def import_(model: Path, file: Path, retire_missing: bool, dry_run: bool, note: str, as_json: bool) -> None:
     """Make the labels those of FILE in one version: new ones are added, other texts renamed.
 
@@ -176,11 +156,8 @@ def import_(model: Path, file: Path, retire_missing: bool, dry_run: bool, note: 
     _tell_change(model, changed, as_json)
 
 
-@labels.command()
-@MODEL
+@verb(labels, MODEL, last=(NOTE, JSON))
 @click.option("--to-version", type=int, help="The version to go back to.  [default: the one before]")
-@NOTE
-@JSON
 def undo(model: Path, to_version: int | None, note: str, as_json: bool) -> None:
     """Make a new version in which all labels are as they were in an older one."""
     from umpteen.model.catalogue import with_labels
@@ -188,10 +165,8 @@ def undo(model: Path, to_version: int | None, note: str, as_json: bool) -> None:
     _tell_change(model, with_labels(model, lambda labels: labels.undo(to_version, note)), as_json, steps=True)
 
 
-@labels.command()
-@MODEL
+@verb(labels, MODEL)
 @click.option("--drop-index", is_flag=True, help="Even if an index of older labels is lost by it.")
-@JSON
 def compact(model: Path, drop_index: bool, as_json: bool) -> None:
     """Fold all versions into the model's own files: rows and keys stay, the history ends."""
     from umpteen.model.writing import compact as fold
@@ -224,11 +199,7 @@ def _counted(change: object) -> str:
     return ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
 
 
-@cli.command()
-@MODEL
-@FILE
-@NOTE
-@JSON
+@verb(cli, MODEL, FILE, NOTE)
 def learn(model: Path, file: Path, note: str, as_json: bool) -> None:
     """Teach MODEL the corrections of FILE: `text`, its right `labels`, and those that are `wrong`, by key.
 
@@ -252,10 +223,8 @@ def examples() -> None:
     """List, export and undo what MODEL was taught by `umpteen learn`, the service or the page."""
 
 
-@examples.command(name="list")
-@MODEL
+@verb(examples, MODEL, name="list")
 @option("--count", type=click.IntRange(1, 1_000_000), default=20, help="Examples to show, newest first.")
-@JSON
 def list_examples(model: Path, count: int, as_json: bool) -> None:
     """List examples, newest first."""
     from umpteen.model.examples import open_examples
@@ -272,9 +241,7 @@ def list_examples(model: Path, count: int, as_json: bool) -> None:
     say(f"{len(shown):,} of {len(found):,} examples", err=True)
 
 
-@examples.command(name="export")
-@MODEL
-@FILE
+@verb(examples, MODEL, FILE, last=(), name="export")
 def export_examples(model: Path, file: Path) -> None:
     """Write the examples to FILE (.jsonl) as training lines, which `umpteen fit` reads."""
     from umpteen.model.correcting import export_examples as write
@@ -282,9 +249,7 @@ def export_examples(model: Path, file: Path) -> None:
     say(f"{write(model, file):,} training lines in {file}")
 
 
-@examples.command(name="undo")
-@MODEL
-@JSON
+@verb(examples, MODEL, name="undo")
 def undo_examples(model: Path, as_json: bool) -> None:
     """Undo what was learnt last: all examples of one file, or of one request."""
     from umpteen.model.classifier import Classifier
@@ -295,9 +260,7 @@ def undo_examples(model: Path, as_json: bool) -> None:
     tell(as_json, answer, f"{undone:,} examples undone; {count:,} are left")
 
 
-@cli.command()
-@MODEL
-@FILE
+@verb(cli, MODEL, FILE, last=())
 @option("--most", type=click.IntRange(1), default=100, help="Texts to show.")
 @option("--field", default="text", help="Where a row has its text.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a text, ready to be corrected.")

@@ -7,10 +7,10 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -20,9 +20,6 @@ from umpteen.model.watch import Watch as Watch
 from umpteen.model.watch import duration as duration
 from umpteen.parallel.allocator import keep_freed_memory as keep_freed_memory
 from umpteen.version import __version__
-
-if TYPE_CHECKING:
-    from umpteen.evaluation.report import Report
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -59,8 +56,7 @@ def main(command: click.Command = cli, name: str = "umpteen") -> None:
         if not is_out_of_memory(problem):
             raise  # any other error is ours, and goes on with its traceback
         reason = str(problem).partition("\n")[0][:200] or type(problem).__name__
-        advice = "`umpteen plan` tells what a run needs and suggests settings that fit"
-        _tell(f"out of memory ({reason}); {advice}")
+        _tell(f"out of memory ({reason}); `umpteen plan` tells what a run needs and suggests settings that fit")
         sys.exit(1)
     except UmpteenError as error:
         if not error.told_elsewhere:
@@ -83,15 +79,26 @@ def _say_lines(text: str) -> None:
 F = TypeVar("F", bound=Callable[..., Any])
 
 PATH = click.Path(path_type=Path)
-MODEL = click.argument("model", type=PATH)
-DATA = click.argument("source", metavar="DATA")
-DATA_OF_MODEL = click.option(
-    "--data", "source", required=True, help="The dataset folder or bundled name the model was trained on."
-)
-DATA_OF_RECIPE = click.option("--data", "source", help="Dataset folder or bundled name; overrides data.source.")
+MODEL = click.Argument(["model"], type=PATH)
+DATA = click.Argument(["source"], metavar="DATA")
+RECIPE = click.Argument(["recipe"])
+DATA_OF_RECIPE = click.Option(["--data", "source"], help="Dataset folder or bundled name; overrides data.source.")
+JSON = click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON object.")
 NO_RANKER = click.option("--no-ranker", is_flag=True, help="The dual encoder alone, if the model has a ranker.")
-JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 option = partial(click.option, show_default=True)
+
+
+def verb(
+    group: click.Group, *first: click.Parameter, last: Sequence[click.Parameter] = (JSON,), name: str | None = None
+) -> Callable[[Callable[..., None]], click.Command]:
+    """A command whose own options, decorators below this one, stand between the parameters it shares with others."""
+
+    def add(function: Callable[..., None]) -> click.Command:
+        command = group.command(name, params=list(first))(function)
+        command.params.extend(last)
+        return command
+
+    return add
 
 
 def columns_of_a_file(command: F) -> F:
@@ -138,62 +145,3 @@ def shown(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.4g}"
     return f"{value:,}" if isinstance(value, int) else "unknown" if value is None else str(value)
-
-
-SHOWN = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@5", "R@10", "R@100")
-
-
-def show_table(
-    columns: Mapping[str, Iterable[str]], *, title: str | None = None, words: Sequence[str] | None = None
-) -> None:
-    """Prints a table: words, which are anybody's data, to the left, figures to the right.
-
-    The first column has words, unless the columns that have are named. A column without a title never breaks.
-    """
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    words = list(columns)[:1] if words is None else words
-    made = Table(title=title and escape(visible(title)), title_justify="left")
-    for name in columns:
-        made.add_column(name, justify="left" if name in words else "right", no_wrap=not name)
-    for row in zip(*columns.values(), strict=True):
-        cells = zip(columns, row, strict=True)
-        made.add_row(*(escape(visible(cell)) if name in words else cell for name, cell in cells))
-    console = Console(file=sys.stdout, highlight=False, soft_wrap=False, width=None if sys.stdout.isatty() else 120)
-    console.print(made)
-
-
-def figures(metrics: Sequence[Mapping[str, float]], name: str) -> list[str]:
-    """One metric of each, a dash where it is missing, the best of them in bold."""
-    values = [one.get(name) for one in metrics]
-    best = max((value for value in values if value is not None), default=None)
-    return ["–" if one is None else f"[bold]{one:.2f}[/bold]" if one == best else f"{one:.2f}" for one in values]
-
-
-def show_metrics(reports: "Mapping[str, Report]", metrics: Sequence[str] = SHOWN, *, title: str | None = None) -> None:
-    """One row per method, one column per metric, the best of each column in bold, with half its 95 % interval."""
-
-    def column(metric: str) -> Iterable[str]:
-        values = figures([report.metrics for report in reports.values()], metric)
-        for value, report in zip(values, reports.values(), strict=True):
-            low, high = report.intervals.get(metric, (None, None))
-            yield value if low is None or high is None else f"{value} ±{(high - low) / 2:.2f}"
-
-    there = [metric for metric in metrics if all(metric in report.metrics for report in reports.values())]
-    show_table({"": reports, **{metric: column(metric) for metric in there}}, title=title)
-
-
-def show_differences(
-    found: Mapping[str, Mapping[str, Mapping[str, Any]]], metrics: Sequence[str] = SHOWN, *, title: str
-) -> None:
-    """One row per method: by how many percent points it differs, over the 95 % interval of that."""
-
-    def shown(difference: Mapping[str, Any]) -> str:
-        low, high = difference["interval"]
-        return f"{difference['value']:+.2f}\n{low:+.1f}…{high:+.1f}"
-
-    there = [metric for metric in metrics if all(metric in pair for pair in found.values())]
-    columns = {metric: [shown(pair[metric]) for pair in found.values()] for metric in there}
-    show_table({"": found, **columns}, title=f"{title}: percent points and their 95 % intervals")

@@ -1,30 +1,28 @@
-"""`umpteen calibrate`, `rerank`, `index` and `export`: what can be added to a trained model."""
+"""`umpteen calibrate`, `rerank`, `index`, `export`: what is added to a trained model; `upload`, `download`: the hub."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from umpteen.cli.main import DATA_OF_MODEL, JSON, MODEL, PATH, Watch, cli, option, say, say_json, settings, tell
+from umpteen.cli.main import MODEL, PATH, Watch, cli, option, say, say_json, settings, tell, verb
 from umpteen.search import KINDS
 
 if TYPE_CHECKING:
     from umpteen.model.index import Sample
 
-
+TRAINED_ON = "The dataset folder or bundled name the model was trained on."
+DATA_OF_MODEL = click.Option(["--data", "source"], required=True, help=TRAINED_ON)
 SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
 
 
-@cli.command()
-@MODEL
-@DATA_OF_MODEL
+@verb(cli, MODEL, DATA_OF_MODEL)
 @click.option("--folds", type=click.IntRange(2), help="Train anew so often, each time without a fold; calibrate on it.")
 @click.option("--unseen", is_flag=True, help="The model has seen none of DATA's training texts: calibrate on them.")
 @click.option(
     "--coverage", type=SHARE, help="Share of right labels to give by its rule.  [default: 0.9, or what can be]"
 )
 @option("--confidence", type=SHARE, default=0.9, help="That a threshold for a wanted precision keeps it on new texts.")
-@JSON
 def calibrate(model: Path, source: str, as_json: bool, **asked: Any) -> None:
     """Learn probabilities, thresholds and rules on texts MODEL was not fitted on, and put them into its folder.
 
@@ -54,10 +52,8 @@ def calibrate(model: Path, source: str, as_json: bool, **asked: Any) -> None:
     tell(False, told | {f"rule {name}": rule for name, rule in rules.items()})
     say(f"precisions are promised to new texts of this kind with {100 * found.confidence:g} % confidence each")
     if missing := PRECISIONS[len(precision) :]:
-        few = (
-            f"{', '.join(f'{wanted:g}' for wanted in missing)} cannot be promised after {found.origin['texts']:,} texts"
-        )
-        say(f"  {few}: calibrate on more of them, or with less --confidence")
+        few = f"cannot be promised after {found.origin['texts']:,} texts"
+        say(f"  {', '.join(f'{one:g}' for one in missing)} {few}: calibrate on more of them, or with less --confidence")
     least = f"--precision {precision[-1]['wanted']:g}" if precision else "--rule f1"
     say(f"try: umpteen predict {model} 'your text' {least}")
 
@@ -67,15 +63,12 @@ def rerank() -> None:
     """Look again at a text's first labels: by n-grams and by training texts that vote (docs/how-to/ranker.md)."""
 
 
-@rerank.command()
-@MODEL
-@DATA_OF_MODEL
+@verb(rerank, MODEL, DATA_OF_MODEL)
 @click.option("--weight", type=click.FloatRange(0, 1), help="Of the ranker's score.  [default: chosen on validation]")
 @click.option("--votes", type=click.FloatRange(0, 1), help="The memory's share of it.  [default: chosen on validation]")
 @click.option("--rare", type=click.FloatRange(0), help="Head start of rare labels.  [default: chosen on validation]")
 @settings("A setting, e.g. cost=3, words=[1,3] or candidates=50, the labels of a text to put in order.")
 @click.option("--jobs", type=click.IntRange(1), help="Processes that fit labels.  [default: one for each core]")
-@JSON
 def fit(model: Path, source: str, overrides: tuple[str, ...], as_json: bool, **asked: Any) -> None:
     """Fit a ranker on what MODEL was trained on and put it into the model folder; a killed fit goes on."""
     from umpteen.config.recipes import with_overrides
@@ -104,8 +97,7 @@ def fit(model: Path, source: str, overrides: tuple[str, ...], as_json: bool, **a
         say(f"its probabilities were those of other scores, and are gone: umpteen calibrate {model} --data {source}")
 
 
-@rerank.command(name="remove")
-@MODEL
+@verb(rerank, MODEL, last=(), name="remove")
 def remove_ranker(model: Path) -> None:
     """Take the ranker out of MODEL."""
     from umpteen.model.folder import CALIBRATION, has_part
@@ -118,6 +110,7 @@ def remove_ranker(model: Path) -> None:
 
 QUERIES = click.option("--queries", type=PATH, help="A .txt, .jsonl, .csv or .tsv file of typical texts.")
 TYPICAL = click.option("--data", "source", help="A dataset folder or bundled name whose training texts are typical.")
+URI = "Milvus: a cluster's address, or a folder ending in .db; set UMPTEEN_MILVUS_URI, too.  [default: in MODEL]"
 SAMPLE = option("--sample", default=1000, type=click.IntRange(2), help="Texts to take: half tune, half certify.")
 
 
@@ -126,22 +119,15 @@ def index() -> None:
     """Build, show or remove the index that MODEL finds its labels with (docs/how-to/choose-an-index.md)."""
 
 
-@index.command()
-@MODEL
+@verb(index, MODEL)
 @click.option("--kind", type=click.Choice(list(KINDS)), required=True)
 @option("--recall", type=click.FloatRange(0, 1, True), default=0.99, help="Of the k best labels, the share to find.")
 @click.option("--k", type=click.IntRange(1), help="Of how many labels.  [default: 10, or the ranker's candidates]")
 @QUERIES
 @TYPICAL
 @SAMPLE
-@click.option(
-    "--uri",
-    help="Milvus: a cluster's address, or a folder ending in .db; set UMPTEEN_MILVUS_URI, too.  [default: in MODEL]",
-)
-@JSON
-def build(
-    model: Path, kind: str, queries: Path | None, source: str | None, sample: int, as_json: bool, **asked: Any
-) -> None:
+@click.option("--uri", help=URI)
+def build(model: Path, kind: str, recall: float, k: int | None, uri: str | None, as_json: bool, **typical: Any) -> None:
     """Build an index, tune it until its recall holds, and put it into MODEL with its certificate.
 
     Without --queries or --data, the labels' own texts are the queries. If the recall cannot be reached, nothing changes
@@ -150,14 +136,12 @@ def build(
     from umpteen.model.index import build_index
 
     with Watch(quiet=as_json) as watch:
-        texts = _sample(queries, source, sample, watch)
-        certificate = build_index(model, kind, **asked, sample=texts, progress=watch)
+        texts = _sample(watch, **typical)
+        certificate = build_index(model, kind, recall=recall, k=k, uri=uri, sample=texts, progress=watch)
     _tell_certificate(model, certificate.to_dict(), as_json)
 
 
-@index.command()
-@MODEL
-@JSON
+@verb(index, MODEL)
 def show(model: Path, as_json: bool) -> None:
     """Print the certificate of MODEL's index."""
     from umpteen.model.index import certificate_of
@@ -169,13 +153,11 @@ def show(model: Path, as_json: bool) -> None:
         tell(as_json, {"model": str(model), "kind": "exact"}, f"{model} has no index: it searches exactly")
 
 
-@index.command()
-@MODEL
+@verb(index, MODEL)
 @QUERIES
 @TYPICAL
 @SAMPLE
-@JSON
-def sync(model: Path, queries: Path | None, source: str | None, sample: int, as_json: bool) -> None:
+def sync(model: Path, as_json: bool, **typical: Any) -> None:
     """Take labels that have changed since the index was built into it.
 
     Until then they are searched exactly beside it. Milvus is told of them; other kinds are built again.
@@ -183,13 +165,12 @@ def sync(model: Path, queries: Path | None, source: str | None, sample: int, as_
     from umpteen.model.index import sync_index
 
     with Watch(quiet=as_json) as watch:
-        rows = sync_index(model, sample=_sample(queries, source, sample, watch), progress=watch)
+        rows = sync_index(model, sample=_sample(watch, **typical), progress=watch)
     done = f"{rows:,} labels had changed; the index of {model} holds them now" if rows else "nothing to do"
     tell(as_json, {"model": str(model), "rows": rows}, done)
 
 
-@index.command(name="remove")
-@MODEL
+@verb(index, MODEL, last=(), name="remove")
 def remove_index(model: Path) -> None:
     """Go back to exact search."""
     from umpteen.model.index import remove_index as remove
@@ -200,17 +181,13 @@ def remove_index(model: Path) -> None:
     say(f"{model} searches exactly")
 
 
-@cli.command()
-@MODEL
+@verb(cli, MODEL)
 @click.option("--to", "kind", type=click.Choice(["onnx", "torch"]), required=True, help="What encodes texts then.")
 @option("--agreement", type=click.FloatRange(0, 1, True), default=0.99, help="Of texts with the same 5 best labels.")
 @QUERIES
 @click.option("--data", "source", help="A dataset folder or bundled name whose test texts are typical.")
 @option("--sample", default=1000, type=click.IntRange(1), help="Texts to compare on.")
-@JSON
-def export(
-    model: Path, kind: str, agreement: float, queries: Path | None, source: str | None, sample: int, as_json: bool
-) -> None:
+def export(model: Path, kind: str, agreement: float, as_json: bool, **typical: Any) -> None:
     """Let onnxruntime compute the transformers that MODEL reads texts with, if it agrees with torch; or torch again.
 
     Without --queries or --data, the labels' own texts are compared. If fewer agree than asked for, nothing changes and
@@ -223,11 +200,13 @@ def export(
         tell(as_json, {"model": str(model), "kind": kind}, f"{model} encodes texts by torch")
         return
     with Watch(quiet=as_json) as watch:
-        found = export_model(model, agreement=agreement, sample=_sample(queries, source, sample, watch, "test"))
+        found = export_model(model, agreement=agreement, sample=_sample(watch, "test", **typical))
     tell(as_json, {"model": str(model), **found})
 
 
-def _sample(queries: Path | None, source: str | None, count: int, watch: Watch, split: str = "train") -> "Sample | int":
+def _sample(
+    watch: Watch, split: str = "train", *, queries: Path | None, source: str | None, sample: int
+) -> "Sample | int":
     """The texts that were asked for, or how many of the labels' own."""
     from umpteen.errors import BadInput
     from umpteen.model.index import of_file, sample_of
@@ -235,13 +214,13 @@ def _sample(queries: Path | None, source: str | None, count: int, watch: Watch, 
     if queries is not None and source is not None:
         raise BadInput("--queries and --data both name the texts to tune on; give one of them")
     if queries is not None:
-        return of_file(queries, count)
+        return of_file(queries, sample)
     if source is None:
-        return count
+        return sample
     dataset = watch.open_dataset(source)
     name = split if split in dataset.splits() else "train"
     kind = "training" if name == "train" else name
-    return sample_of(dataset.splits()[name].texts, f"{kind} texts of {dataset.name}", count)
+    return sample_of(dataset.splits()[name].texts, f"{kind} texts of {dataset.name}", sample)
 
 
 def _tell_certificate(model: Path, certificate: dict[str, Any], as_json: bool) -> None:
@@ -249,3 +228,38 @@ def _tell_certificate(model: Path, certificate: dict[str, Any], as_json: bool) -
     speed = certificate["queries_per_second"]
     if speed["index"] < speed["exact"] and not as_json:
         say(f"it is slower than exact search here; `umpteen index remove {model}` goes back to that", fg="yellow")
+
+
+NAME = click.Argument(["name"], metavar="USER/MODEL")
+
+
+@verb(cli, MODEL, NAME)
+@click.option("--private/--public", default=None, help="Of a new repository.  [default: as the hub has it]")
+@click.option("--revision", help="A branch, made if it is not there.  [default: main]")
+@click.option("--message", "commit_message", help="Of the commit.  [default: which umpteen sent it]")
+def upload(model: Path, name: str, as_json: bool, **asked: Any) -> None:
+    """Send MODEL as it is now to the Hugging Face hub, in one commit, with a card that the hub understands.
+
+    The token is HF_TOKEN, or that of `hf auth login`. Texts that people corrected go along, and training texts that
+    the ranker keeps (docs/how-to/hub.md).
+    """
+    from umpteen.model.classifier import Classifier
+
+    done = Classifier.load(model, index=False).push_to_hub(name, **asked)
+    about = {"model": str(model), "name": name, "commit": done.oid, "url": done.commit_url}
+    tell(as_json, about, f"sent {model}: {done.commit_url}")
+
+
+@verb(cli, NAME)
+@click.option("--output", type=PATH, required=True, help="Model folder to make.")
+@click.option("--revision", help="A branch, a tag or a commit.  [default: main]")
+def download(name: str, output: Path, revision: str | None, as_json: bool) -> None:
+    """Write a model of the Hugging Face hub into a folder, every byte checked, or nothing at all.
+
+    Without the hub, or with HF_HUB_OFFLINE=1, it is taken from the hub's cache, if that has it.
+    """
+    from umpteen.model.hub import download as fetch
+
+    commit = fetch(name, output, revision=revision)
+    said = f"{output} is {name} at {commit}; try: umpteen predict {output} 'your text'"
+    tell(as_json, {"model": str(output), "name": name, "commit": commit}, said)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from umpteen.cli.main import JSON, MODEL, NO_RANKER, PATH, F, Watch, cli, option, say, say_json, tell
+from umpteen.cli.main import MODEL, NO_RANKER, PATH, F, Watch, cli, option, say, say_json, tell, verb
 from umpteen.errors import BadInput
 from umpteen.service.settings import Limits, ServiceSettings, read_token
 
@@ -30,9 +30,7 @@ def _shard(context: click.Context, parameter: click.Parameter, given: str | None
     return int(number), int(count)
 
 
-@cli.command()
-@MODEL
-@click.argument("texts", nargs=-1, metavar="[TEXT]...")
+@verb(cli, MODEL, click.Argument(["texts"], nargs=-1, metavar="[TEXT]..."), last=())
 @click.option("--k", type=int, help="Labels per text.  [default: 5, or the most that --rule gives]")
 @click.option("--min-probability", type=click.FloatRange(0, 1), help="Only labels that are at least so probable.")
 @click.option("--precision", type=click.FloatRange(0, 1), help="Only labels of which this share is right, e.g. 0.9.")
@@ -49,17 +47,7 @@ def _shard(context: click.Context, parameter: click.Parameter, given: str | None
 @click.option("--resume", is_flag=True, help="With --input: go on after a kill; starts where there is nothing.")
 @click.option("--overwrite", is_flag=True, help="With --input: replace OUTPUT at the end; discard unfinished work.")
 def predict(
-    model: Path,
-    texts: tuple[str, ...],
-    explain: bool,
-    no_ranker: bool,
-    as_json: bool,
-    source: Path | None,
-    output: Path | None,
-    shard: tuple[int, int] | None,
-    resume: bool,
-    overwrite: bool,
-    **asked: Any,
+    model: Path, texts: tuple[str, ...], source: Path | None, output: Path | None, explain: bool, **asked: Any
 ) -> None:
     """Print the best labels of each TEXT, or of each line of stdin; or write those of a file's texts to another.
 
@@ -68,13 +56,13 @@ def predict(
     if explain and source is not None:
         raise click.UsageError("--explain goes with TEXT, or lines of stdin")
     if source is not None and output is not None and not texts:
-        _answer_file(model, source, output, asked, no_ranker, as_json, shard=shard, resume=resume, overwrite=overwrite)
+        _answer_file(model, source, output, **asked)
     elif source is not None or output is not None:
         raise click.UsageError("--input and --output go together, and without TEXT")
-    elif asked["id_field"] or asked["skip_bad"] or shard or resume or overwrite:
+    elif any(asked[name] for name in ("id_field", "skip_bad", "shard", "resume", "overwrite")):
         raise click.UsageError("--id-field, --skip-bad, --shard, --resume and --overwrite go with --input and --output")
     else:
-        _answer(model, _given_texts(texts), asked, no_ranker, as_json, explain)
+        _answer(model, _given_texts(texts), explain, **asked)
 
 
 def _given_texts(texts: tuple[str, ...]) -> list[str]:
@@ -89,9 +77,7 @@ def _given_texts(texts: tuple[str, ...]) -> list[str]:
     return given
 
 
-def _answer(
-    model: Path, texts: list[str], asked: dict[str, Any], no_ranker: bool, as_json: bool, explain: bool
-) -> None:
+def _answer(model: Path, texts: list[str], explain: bool, *, no_ranker: bool, as_json: bool, **asked: Any) -> None:
     from umpteen.model.classifier import LIMITS, Classifier, answer
 
     limits = {name: asked[name] for name in LIMITS}
@@ -101,9 +87,8 @@ def _answer(
         if as_json:
             told = answer({"text": text}, found)
             if explainer:
-                told["labels"] = [
-                    {**one, "explanation": explainer.explain(one["key"]).to_dict()} for one in told["labels"]
-                ]
+                for label in told["labels"]:
+                    label["explanation"] = explainer.explain(label["key"]).to_dict()
             say_json(told)
             continue
         say(text, bold=True)
@@ -133,12 +118,11 @@ def _say_why(why: "Explanation") -> None:
         line("like", [(f"{text}, similarity {near.similarity:.3f},", near.score)])
 
 
-def _answer_file(
-    model: Path, source: Path, output: Path, asked: dict[str, Any], no_ranker: bool, as_json: bool, **how: Any
-) -> None:
+def _answer_file(model: Path, source: Path, output: Path, *, no_ranker: bool, as_json: bool, **asked: Any) -> None:
     from umpteen.model.batch import Wanted, predict_file, shard_of
     from umpteen.model.classifier import Classifier
 
+    how = {name: asked.pop(name) for name in ("shard", "resume", "overwrite")}
     output = shard_of(output, how["shard"]) if how["shard"] else output
     with Watch(quiet=as_json) as watch:
         classifier = Classifier.load(model, ranker=not no_ranker)
@@ -159,10 +143,8 @@ def _tell_done(output: Path, done: "State | None", as_json: bool) -> None:
         tell(as_json, answer, f"{output}: {done.labels:,} labels for {done.texts:,} texts{skipped}")
 
 
-@cli.command()
-@click.argument("output", type=PATH)
+@verb(cli, click.Argument(["output"], type=PATH))
 @click.option("--overwrite", is_flag=True, help="Replace OUTPUT if it is there.")
-@JSON
 def merge(output: Path, overwrite: bool, as_json: bool) -> None:
     """Put together what `umpteen predict --output OUTPUT --shard I/N` wrote, from 1/N to N/N.
 
@@ -175,6 +157,7 @@ def merge(output: Path, overwrite: bool, as_json: bool) -> None:
 
 
 TOKEN = "UMPTEEN_TOKEN"
+NEEDED = f"File with the token that changing labels needs; or set {TOKEN}. Without one, labels cannot be changed."
 
 
 def _option(flag: str, name: str, about: str, **more: Any) -> Callable[[F], F]:
@@ -184,16 +167,11 @@ def _option(flag: str, name: str, about: str, **more: Any) -> Callable[[F], F]:
 
 
 # Every parameter but four is a setting or a limit, by its name there.
-@cli.command()
-@MODEL
+@verb(cli, MODEL, last=())
 @_option("--host", "host", "Address to listen on; 0.0.0.0 for all.")
 @_option("--port", "port", "0 takes a free one.", type=click.IntRange(0, 65535))
 @_option("--workers", "workers", "Processes.", type=click.IntRange(1))
-@click.option(
-    "--token-file",
-    type=PATH,
-    help=f"File with the token that changing labels needs; or set {TOKEN}. Without one, labels cannot be changed.",
-)
+@click.option("--token-file", type=PATH, help=NEEDED)
 @click.option("--cors", multiple=True, metavar="ORIGIN", help="Let browsers call from this origin; repeat.")
 @click.option("--allowed-host", "allowed_hosts", multiple=True, metavar="NAME", help="Only for this Host; repeat.")
 @_option("--timeout", "timeout", "Seconds until an answer.")
@@ -217,13 +195,11 @@ def serve(model: Path, token_file: Path | None, open_page: bool, **asked: Any) -
     """
     try:
         from umpteen.service.run import serve as run
-    except ModuleNotFoundError as missing:
-        raise BadInput(
-            f"the service needs {missing.name}, which is not here: pip install 'umpteen[serve]'"
-        ) from missing
+    except ModuleNotFoundError as absent:
+        raise BadInput(f"the service needs {absent.name}, which is not here: pip install 'umpteen[serve]'") from absent
 
     token = read_token(token_file) if token_file is not None else os.environ.get(TOKEN) or None
-    settings = ServiceSettings.of({"token": token, **asked})
+    settings = ServiceSettings.of(token=token, **asked)
 
     def announce(address: str) -> None:
         editing = "labels can be changed" if settings.editable else "labels cannot be changed without a token"

@@ -7,27 +7,12 @@ from typing import Any
 
 import click
 
-from umpteen.cli.main import (
-    DATA_OF_RECIPE,
-    JSON,
-    PATH,
-    Watch,
-    cli,
-    duration,
-    figures,
-    option,
-    say,
-    say_json,
-    settings,
-    show_metrics,
-    show_table,
-)
+from umpteen.cli.main import DATA_OF_RECIPE, PATH, RECIPE, Watch, cli, duration, option, say, say_json, settings, verb
+from umpteen.cli.tables import figures, show_metrics, show_table
 from umpteen.errors import BadInput
 
 
-@cli.command()
-@click.argument("recipe")
-@DATA_OF_RECIPE
+@verb(cli, RECIPE, DATA_OF_RECIPE, last=())
 @settings("Override a setting, e.g. training.epochs=3.")
 @click.option("--output", type=PATH, required=True, help="Model folder to make.")
 @click.option("--resume", is_flag=True, help="Go on with an interrupted run; starts it where there is none.")
@@ -58,49 +43,32 @@ def train(recipe: str, source: str | None, overrides: tuple[str, ...], output: P
         train_in(world, config, output=output, observers=[watch], **how)
     if quiet or not world.is_first:
         return
-    report = Classifier.load(output).report
-    if report is not None:
+    if (report := Classifier.load(output).report) is not None:
         show_metrics({"validation": report})
     say(f"saved {output}; try: umpteen predict {output} 'your text'")
 
 
 TUNED = "# The best that `umpteen tune` found.\n"
+TRIED = "Values to try; repeat for a grid.  [default: mixes of parts, values around the recipe's own]"
+TRIALS = "Try so many, one choice after another from the best so far.  [default: 12; with --try the whole grid]"
+TRY = click.Option(["--try", "choices"], multiple=True, metavar="KEY=V1,V2,…", help=TRIED)
 
 
-@cli.command()
-@click.argument("recipe")
-@click.option(
-    "--try",
-    "choices",
-    multiple=True,
-    metavar="KEY=V1,V2,…",
-    help="Values to try; repeat for a grid.  [default: mixes of parts, values around the recipe's own]",
-)
-@DATA_OF_RECIPE
+@verb(cli, RECIPE, TRY, DATA_OF_RECIPE)
 @settings("Override a setting for all trials.")
-@click.option(
-    "--trials",
-    type=click.IntRange(1),
-    help="Try so many, one choice after another from the best so far.  [default: 12; with --try the whole grid]",
-)
+@click.option("--trials", type=click.IntRange(1), help=TRIALS)
 @click.option("--output", type=PATH, required=True, help="A .jsonl file: one line a trial, resumable.")
 @click.option("--recipe-out", type=PATH, help="The recipe that won.  [default: OUTPUT, ending in .best.toml]")
-@JSON
 def tune(
-    recipe: str,
-    source: str | None,
-    overrides: tuple[str, ...],
-    output: Path,
-    recipe_out: Path | None,
-    as_json: bool,
-    **asked: Any,
+    recipe: str, source: str | None, overrides: tuple[str, ...], output: Path, as_json: bool, **asked: Any
 ) -> None:
     """Try settings of RECIPE and rank them by its metric on validation; test data is never scored."""
     from umpteen.config.recipes import resolve, to_toml
     from umpteen.files.storage import write_atomically
     from umpteen.training.tune import tune as run
 
-    metric, place = resolve(recipe, overrides, source).evaluation.metric, recipe_out or output.with_suffix(".best.toml")
+    metric = resolve(recipe, overrides, source).evaluation.metric
+    place: Path = asked.pop("recipe_out") or output.with_suffix(".best.toml")
     if place.exists() and (
         place.resolve() == Path(recipe).resolve() or not place.read_bytes().startswith(TUNED.encode())
     ):
@@ -124,19 +92,13 @@ def tune(
     say(f"the best of them is written to {place}; train it:  umpteen train {place} --output MODEL")
 
 
-@cli.command()
-@click.argument("recipe")
-@DATA_OF_RECIPE
+HELD = "What a process may hold; by default what this machine has available, shared by the processes."
+
+
+@verb(cli, RECIPE, DATA_OF_RECIPE)
 @settings("Override a setting, e.g. training.batch_size=256.")
-@click.option(
-    "--memory",
-    "memory_gb",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="GB",
-    help="What a process may hold; by default what this machine has available, shared by the processes.",
-)
+@click.option("--memory", "memory_gb", type=click.FloatRange(0, min_open=True), metavar="GB", help=HELD)
 @option("--processes", type=click.IntRange(1), default=1, help="Processes that share the labels.")
-@JSON
 def plan(recipe: str, source: str | None, overrides: tuple[str, ...], as_json: bool, **asked: Any) -> None:
     """Tell what training by RECIPE will cost here, before it starts: memory, time, and where it goes."""
     from umpteen.config.recipes import resolve
@@ -174,11 +136,8 @@ def _show(plan: dict[str, Any]) -> None:
 COLOURS = {"ok": "green", "failed": "bold red", "skipped": "yellow"}
 
 
-@cli.command()
-@click.argument("recipe", default="wordnet-nouns")
-@DATA_OF_RECIPE
+@verb(cli, click.Argument(["recipe"], default="wordnet-nouns"), DATA_OF_RECIPE)
 @settings("Override a setting, e.g. objective.name=softmax.")
-@JSON
 def doctor(recipe: str, source: str | None, overrides: tuple[str, ...], as_json: bool) -> None:
     """Check the installation, this machine, and that RECIPE computes what it should; the demo's if left out.
 

@@ -16,7 +16,7 @@ import torch
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from umpteen.compare.methods import Baseline, Method, Task, Unavailable
+from umpteen.compare.methods import Baseline, Method, Task, Unavailable, trials_file
 from umpteen.data.dataset import Dataset
 from umpteen.errors import BadFile, BadInput, Stopped
 from umpteen.evaluation.figures import NO_FIGURE, Point, Points, bare_axes, inline, render
@@ -69,7 +69,7 @@ def compare(task: Task, methods: Sequence[Method], *, trials: int, output: Path,
 def _finish(task: Task, method: Method, most: int, output: Path, notice: Notice) -> tuple[dict[str, Any], Ranking]:
     """What a method took, and its ranking of test, after so many trials at most and its final fit."""
     notice(f"{method.name}: up to {most} {'trial' if most == 1 else 'trials'} on validation")
-    trials = Trials(output / "trials" / f"{method.trials_file}.jsonl", task.metric, notice)
+    trials = Trials(output / "trials" / trials_file(method), task.metric, notice)
     climb(method.choices(task), most, lambda point: trials.attempt(method.candidate(task, point)))
     ranked = trials.best_first()
     settings = (*ranked[0]["settings"], *ranked[0].get("then", ()))

@@ -1,14 +1,10 @@
-"""Who takes part in a comparison: baselines fitted in one go, peers that can be had here, and our recipes.
-
-Systems that have to be installed first are lab/peers of the repository, not part of the package.
-"""
+"""Who takes part in a comparison: baselines fitted in one go, peers that can be had here, and our recipes."""
 
 import hashlib
 import json
 import shutil
 import sys
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -79,36 +75,6 @@ class Outcome(NamedTuple):
     validation: dict[str, float] | None = None  # metrics there, where something was chosen after the trials
 
 
-@dataclass(frozen=True)
-class Method(ABC):
-    """One row of the table. Trials see train and validation; only `finish` sees test, once."""
-
-    name: str
-    is_ours = False
-
-    @property
-    def trials_file(self) -> str:
-        """Methods that share their trials share this file: a recipe and the same with a ranker."""
-        return self.name.removesuffix(RANKED).replace(" ", "-")
-
-    @property
-    def particulars(self) -> dict[str, Any]:
-        """What its result follows from besides the trial's settings; a result of others is not taken for its own."""
-        return {}
-
-    @abstractmethod
-    def choices(self, task: Task) -> Sequence[str]:
-        """What may be tried on validation as key=v1,v2,…; the first values are its own."""
-
-    @abstractmethod
-    def candidate(self, task: Task, point: Point) -> Candidate:
-        """One try on validation."""
-
-    @abstractmethod
-    def finish(self, task: Task, settings: Point, folder: Path) -> Outcome:
-        """The final fit with the chosen settings; what `folder` holds of an interrupted one is gone on with."""
-
-
 class Unavailable(Exception):
     """A peer cannot be run here; the message says why and what to do. Never the end of a comparison."""
 
@@ -117,20 +83,24 @@ Fit = Callable[..., Outcome]  # (train, asked, settings, k), and the labels' tex
 
 
 @dataclass(frozen=True)
-class Baseline(Method):
+class Baseline:
     """A method that needs no checkpoint: fitted on one split, asked about another."""
 
+    name: str
     knobs: tuple[str, ...]  # key=v1,v2,…; the first value of each is its own default
     fit: Fit
     install: Callable[[Notice], None] = silent  # raises Unavailable where it cannot be had
     release: str | None = None
     reads_labels: bool = False  # `fit` takes the labels' texts, too
+    is_ours = False
 
     @property
     def particulars(self) -> dict[str, Any]:
+        """What its result follows from besides the trial's settings; a result of others is not taken for its own."""
         return {"release": self.release} if self.release else {}
 
     def choices(self, task: Task) -> Sequence[str]:
+        """What may be tried on validation as key=v1,v2,…; the first values are its own."""
         return self.knobs
 
     def candidate(self, task: Task, point: Point) -> Candidate:
@@ -187,9 +157,10 @@ def peers() -> dict[str, Baseline]:
 
 
 @dataclass(frozen=True)
-class Ours(Method):
+class Ours:
     """A recipe by name or by path, with a ranker where the method's name says so; all else is the comparison's."""
 
+    name: str
     recipe: str
     observer: Observer
     is_ours = True
@@ -209,7 +180,7 @@ class Ours(Method):
         return candidate(point, self._config(task, point), self.observer)
 
     def finish(self, task: Task, settings: Point, folder: Path) -> Outcome:
-        """Fits on all of train and ranks test; a ranker is fitted on train and weighed on validation before."""
+        """Fits on all of train, or goes on with that in `folder`, and ranks test; a ranker is weighed on validation."""
         weighed, validation = None, None
         if self.is_ranked:
             model, _ = self._fit(task, settings, folder, "train")
@@ -271,7 +242,15 @@ class Ours(Method):
         return resolve(self.recipe, (*shared, *settings), task.source)
 
 
-def their_methods(names: Sequence[str]) -> list[Method]:
+Method = Baseline | Ours  # a row of the table: trials see train and validation; only `finish` sees test, once
+
+
+def trials_file(method: Method) -> str:
+    """Methods that share their trials share this file: a recipe and the same with a ranker."""
+    return method.name.removesuffix(RANKED).replace(" ", "-") + ".jsonl"
+
+
+def their_methods(names: Sequence[str]) -> list[Baseline]:
     """The peers by name; one that is only in the repository cannot be had without it."""
     absent = {name: Baseline(name, (), _popularity, _refuse_absent) for name in PEERS}
     there = absent | BASELINES | (peers() if set(names) - set(BASELINES) else {})
@@ -282,7 +261,7 @@ def _refuse_absent(notice: Notice) -> None:
     raise Unavailable("it comes with umpteen's repository, not with the package: clone it and run `make`")
 
 
-def our_methods(recipes: Sequence[str], observer: Observer) -> list[Method]:
+def our_methods(recipes: Sequence[str], observer: Observer) -> list[Ours]:
     """Each recipe, with a ranker on top where it is marked so."""
     methods: dict[str, Ours] = {}
     for recipe in recipes:

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -154,12 +155,8 @@ def create_app(
     add_about(app, service)
     add_pages(app)
     if settings.cors:
-        app.add_middleware(
-            CORSMiddleware,
-            allow_origins=list(settings.cors),
-            allow_methods=["GET", "POST", "PATCH", "DELETE"],
-            allow_headers=["Authorization", "Content-Type"],
-        )
+        allowed: dict[str, Any] = {"allow_headers": ["Authorization", "Content-Type"], "allow_origins": settings.cors}
+        app.add_middleware(CORSMiddleware, allow_methods=["GET", "POST", "PATCH", "DELETE"], **allowed)
     else:  # answers to other origins carry headers that only the middleware for them knows
         app.straight = predict
     known = (HTTPException, RequestValidationError, ValidationError, UmpteenError, MemoryError, RuntimeError)

@@ -111,15 +111,12 @@ class Batcher:
         return self.measured[1] if self.measured is not None and self.is_measured else 0
 
     def measure(self) -> None:
-        """Brings the vectors into memory, and finds out, in the inference thread, how many texts are short work.
-
-        Of the processor's time, which other programs change little.
-        """
+        """Brings the vectors into memory, and finds out, in the inference thread, how many texts are short work."""
         served, labels = self._served, self._classifier.labels
         texts = [labels.texts[row % len(labels)] for row in range(MANY)]
 
         def seconds(count: int) -> float:
-            began = time.thread_time()
+            began = time.thread_time()  # of the processor, which other programs change little
             self._classifier.rank(texts[:count], min(5, labels.count()))
             return time.thread_time() - began
 
@@ -178,10 +175,7 @@ class Batcher:
         self.waiting_characters -= asked.characters
 
     async def alone(self, work: Callable[[], Result]) -> Result:
-        """Does work on the classifier while no batch runs; it comes before the texts that wait.
-
-        Nobody is refused here: `Service.change` limits the changes, and the service's own work is never much.
-        """
+        """Does work on the classifier while no batch runs, before the texts that wait; `Service` limits how much."""
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._changes.append((work, future))
         self._schedule()

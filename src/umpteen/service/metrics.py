@@ -44,25 +44,20 @@ class Metrics(Collector):
         self._told: Counts = {}
         self._others: Counts = {}
         self._before = without_gauges(before or {})
-        self._ours = ours = CollectorRegistry()
-        requests = Counter(
-            "umpteen_requests", "Requests by route and status.", ["method", "route", "status"], registry=ours
-        )
-        answers = Histogram(
-            "umpteen_request_seconds", "From a request to its answer.", ["route"], buckets=_SECONDS, registry=ours
-        )
-        closed = Counter("umpteen_connections_closed", "Connections that had to go.", ["why"], registry=ours)
-        self.closed = closed.labels
+        self._ours = CollectorRegistry()
+        to: dict[str, Any] = {"registry": self._ours, "namespace": "umpteen"}
+        timed: dict[str, Any] = {**to, "buckets": _SECONDS}
+        requests = Counter("requests", "Requests by route and status.", ["method", "route", "status"], **to)
+        answers = Histogram("request_seconds", "From a request to its answer.", ["route"], **timed)
+        self.closed = Counter("connections_closed", "Connections that had to go.", ["why"], **to).labels
         # Looking labels up costs more than counting.
         self._requests_of, self._seconds_of = cache(requests.labels), cache(answers.labels)
-        self._batch_texts = Histogram("umpteen_batch_texts", "Texts encoded together.", buckets=_TEXTS, registry=ours)
-        self._batch_seconds = Histogram(
-            "umpteen_batch_seconds", "Encoding and searching a batch.", buckets=_SECONDS, registry=ours
-        )
-        self.waiting = Gauge("umpteen_waiting_texts", "Texts that wait for a batch.", registry=ours)
-        self.version = Gauge("umpteen_label_version", "The version all workers have reached.", registry=ours)
-        self.labels = Gauge("umpteen_labels", "Labels there are.", registry=ours)
-        self.index_away = Gauge("umpteen_index_away", "1 while exact search stands in for it.", registry=ours)
+        self._batch_texts = Histogram("batch_texts", "Texts encoded together.", buckets=_TEXTS, **to)
+        self._batch_seconds = Histogram("batch_seconds", "Encoding and searching a batch.", **timed)
+        self.waiting = Gauge("waiting_texts", "Texts that wait for a batch.", **to)
+        self.version = Gauge("label_version", "The version all workers have reached.", **to)
+        self.labels = Gauge("labels", "Labels there are.", **to)
+        self.index_away = Gauge("index_away", "1 while exact search stands in for it.", **to)
         self._all = CollectorRegistry()
         self._all.register(self)
         if workers == 1:
@@ -126,14 +121,11 @@ _BETWEEN_WRITES = 0.2  # seconds
 
 
 class Log:
-    """JSON lines on stdout, gathered for a moment: a write for each request would cost as much as a small answer.
-
-    Texts, keys and searches are not in them unless asked for.
-    """
+    """JSON lines on stdout, gathered for a moment: a write for each request would cost as much as a small answer."""
 
     def __init__(self, *, on: bool, texts: bool = False, stream: BinaryIO | None = None) -> None:
         self.on = on
-        self._texts = texts
+        self._texts = texts  # unless asked for, no texts, keys or searches stand in a line
         self._stream = stream
         self._process = os.getpid()
         self._lines: list[bytes] = []

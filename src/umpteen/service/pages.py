@@ -17,12 +17,7 @@ from umpteen.model.index import CERTIFICATE
 from umpteen.service.schemas import Health, IndexAbout, ModelAbout, Refusal, ReportAbout, errors
 from umpteen.service.service import Service
 
-_TYPES = {
-    ".html": "text/html; charset=utf-8",
-    ".css": "text/css; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".svg": "image/svg+xml",
-}
+_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; base-uri 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -90,12 +85,9 @@ def add_about(app: FastAPI, service: Service) -> None:
             raise Refusal(503, "not_ready", "the service starts or ends")
         return Health()
 
-    @app.get(
-        "/metrics",
-        response_class=Response,
-        responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
-        summary="Counters for Prometheus",
-    )
+    text: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
+
+    @app.get("/metrics", response_class=Response, responses=text, summary="Counters for Prometheus")
     async def metrics() -> Response:
         return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 

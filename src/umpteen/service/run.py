@@ -10,7 +10,7 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, SpawnContext
@@ -20,7 +20,7 @@ from umpteen.errors import BadInput, UmpteenError
 from umpteen.files.progress import Notice
 from umpteen.parallel.allocator import keep_freed_memory
 from umpteen.service.metrics import Counts, Log, Metrics, together, without_gauges
-from umpteen.service.server import listening_socket, serve_here
+from umpteen.service.server import ENDING, listening_socket, serve_here
 from umpteen.service.settings import ServiceSettings
 
 _LOOKS = 0.5  # seconds between looks at the workers
@@ -28,20 +28,13 @@ _SHORTEST_LIFE = 5.0  # seconds; a worker that dies sooner waits before it is st
 _LONGEST_TEMPORARY = 70  # bytes of a folder's name; a socket's has 107, and the server adds some
 _LONGEST_PAUSE = 30.0  # seconds
 
-
 _Served = tuple[Path, ServiceSettings, socket.socket]  # what a worker needs to know; all of them share it
 
 
 def serve(model: Path, settings: ServiceSettings, announce: Notice) -> None:
-    """Serves until SIGINT or SIGTERM, then finishes what it took; announces its address when it answers there.
-
-    A worker that cannot start, be it for a damaged model or an index that another process has to itself, is an error.
-    """
+    """Serves until SIGINT or SIGTERM, then finishes what it took; announces its address when it answers there."""
     stopping: list[int] = []  # no lock may be taken in a signal's handler: another may come while it has it
-    before = {
-        number: signal.signal(number, lambda number, _: stopping.append(number))
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
+    before = {number: signal.signal(number, lambda number, _: stopping.append(number)) for number in ENDING}
     try:
         with listening_socket(settings.host, settings.port) as listener:
             _watch((model, settings, listener), stopping, lambda: announce(address_of(listener, settings.host)))
@@ -97,9 +90,7 @@ class _Worker:
     The pipe tells its end: multiprocessing takes every worker for dead once the fork server that made them is killed.
     """
 
-    def __init__(
-        self, processes: ForkServerContext | SpawnContext, served: _Served, workers: "Sequence[_Worker]"
-    ) -> None:
+    def __init__(self, processes: ForkServerContext | SpawnContext, served: _Served, workers: "list[_Worker]") -> None:
         self._processes, self._served, self._workers = processes, served, workers
         self.counts: Counts = {}
         self._attempt = 0  # how often it was started again in short order; 0: with the service
@@ -194,10 +185,8 @@ def _work(served: _Served, before: Counts, news: Connection) -> None:
     try:
         classifier = Classifier.load(model, ranker=settings.ranker)
         if settings.workers > 1 and classifier.index.one_process:
-            raise BadInput(
-                f"--workers {settings.workers}: the embedded Milvus belongs to one process; run a single worker, build "
-                "another index, or build it with --uri and the address of a cluster"
-            )
+            advice = "run a single worker, build another index, or build it with --uri and the address of a cluster"
+            raise BadInput(f"--workers {settings.workers}: the embedded Milvus belongs to one process; {advice}")
         try_out(classifier.index, classifier.towers.dimension)
         metrics = Metrics(exchange, workers=settings.workers, before=before)
         serve_here(create_app(classifier, settings, metrics), listener, metrics.tell)

@@ -1,7 +1,4 @@
-"""What goes over the wire, as the OpenAPI document shows it: requests, answers, and why a request gets none.
-
-Types are strict: the number 5 is not the text "5".
-"""
+"""What goes over the wire, as the OpenAPI document shows it: requests, answers, and why a request gets none."""
 
 import json
 from collections.abc import Mapping
@@ -35,7 +32,7 @@ Text = Annotated[
 
 
 class Message(BaseModel):
-    """A request; fields it does not know are refused."""
+    """A request; fields it does not know are refused, and the number 5 is not the text "5"."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -314,8 +311,7 @@ def _of_validation(problem: RequestValidationError | ValidationError) -> Refusal
     field = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in where).lstrip(".") or None
     told = str(first["msg"]).removeprefix("Value error, ")
     if first["type"] == "json_invalid":
-        why = first.get("ctx", {}).get("error", told)
-        return Refusal(400, "malformed_json", f"the body is not JSON: {why}")
+        return Refusal(400, "malformed_json", f"the body is not JSON: {first.get('ctx', {}).get('error', told)}")
     if first["type"] == "extra_forbidden":
         told = "there is no such field"
     return Refusal(422, "wrong_message", f"{field}: {told}" if field else told, field=field)

@@ -21,6 +21,7 @@ from umpteen.service.settings import ServiceSettings
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+ENDING = (signal.SIGINT, signal.SIGTERM)
 _WAITING_CONNECTIONS = 2048
 _KEPT_ALIVE = 30  # seconds a connection may be silent
 
@@ -89,8 +90,9 @@ class Connection(HttpToolsProtocol):
         others = self._others
         if len(self.connections) > others.most:
             if not others.silent:
-                busy = f"{others.most:,} connections have requests under way, which is the most"
-                reason = f"{busy}; come back in a moment"
+                reason = (
+                    f"{others.most:,} connections have requests under way, which is the most; come back in a moment"
+                )
                 self._refuse(Refusal(503, "too_many_connections", reason, headers={"Retry-After": "1"}))
                 return
             longest_silent = next(iter(others.silent))
@@ -138,10 +140,6 @@ class Connection(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         self._refuse(Refusal(400, "malformed_http", "this is not HTTP/1.1"))
 
-    def _in_head(self) -> bool:
-        """Something of a request is here, but not yet what uvicorn learns from its whole head."""
-        return self.scope is not None and "method" not in self.scope
-
     def _expect_head(self) -> None:
         self._deadline = self.loop.call_later(self._others.head_seconds, self._head_is_late)
 
@@ -153,7 +151,7 @@ class Connection(HttpToolsProtocol):
 
     def _head_is_late(self) -> None:
         self._deadline = None
-        if self._in_head():
+        if self.scope is not None and "method" not in self.scope:  # some of a head is here, but not the whole
             seconds = self._others.head_seconds
             self._refuse(Refusal(408, "slow_head", f"the headers were not there within {seconds:g} s"))
         else:
@@ -185,17 +183,12 @@ def listening_socket(host: str, port: int) -> socket.socket:
     except (socket.gaierror, UnicodeError, OverflowError) as problem:
         raise BadInput(f"--host {host} --port {port}: no such address ({problem})") from problem
     except OSError as problem:
-        raise BadInput(
-            f"--host {host} --port {port}: cannot listen there: {os.strerror(problem.errno or 0)}; "
-            "choose another port, or end what uses it"
-        ) from problem
+        reason = f"{os.strerror(problem.errno or 0)}; choose another port, or end what uses it"
+        raise BadInput(f"--host {host} --port {port}: cannot listen there: {reason}") from problem
 
 
 def serve_here(app: "FastAPI", listener: socket.socket, started: Callable[[], None]) -> None:
-    """Serves until SIGINT or SIGTERM; requests that were taken are finished first.
-
-    An error of the start is raised as it is.
-    """
+    """Serves until SIGINT or SIGTERM, then finishes what was taken; an error of the start is raised as it is."""
 
     class Server(uvicorn.Server):
         """Starts the service itself: of an error in an application's lifespan uvicorn would leave a traceback only."""
@@ -213,7 +206,7 @@ def serve_here(app: "FastAPI", listener: socket.socket, started: Callable[[], No
     def stop(*_: Any) -> None:
         server.should_exit = True
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in ENDING:
         signal.signal(number, stop)  # before uvicorn's own handlers are there, and after they have done their work
     server.run(sockets=[listener])
 

@@ -131,10 +131,7 @@ class Service:
             return await self._after_texts(work)
 
     async def change(self, work: Work[Result]) -> Result:
-        """A change of the labels, between two batches; when this returns, the next request finds it.
-
-        Refused if too many wait, if others keep the model locked, or if it takes too long.
-        """
+        """A change of the labels, between two batches; when this returns, the next request finds it."""
         limit, seconds = self.settings.limits.waiting_changes, self.settings.change_timeout
         if self.waiting["changes"] > limit:  # one of them is being made
             raise too_busy(f"{limit:,} label changes wait already")

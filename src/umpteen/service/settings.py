@@ -66,11 +66,10 @@ class ServiceSettings:
             raise BadConfig("the token is empty or holds blanks; `openssl rand -hex 16` prints a good one")
 
     @classmethod
-    def of(cls, asked: dict[str, Any]) -> "ServiceSettings":
+    def of(cls, **asked: Any) -> "ServiceSettings":
         """Settings and limits by their names, each where it belongs."""
-        limits = {found.name for found in fields(Limits)} & asked.keys()
-        others = {name: value for name, value in asked.items() if name not in limits}
-        return cls(limits=Limits(**{name: asked[name] for name in limits}), **others)
+        limits = {found.name: asked.pop(found.name) for found in fields(Limits) if found.name in asked}
+        return cls(limits=Limits(**limits), **asked)
 
     @property
     def editable(self) -> bool:
