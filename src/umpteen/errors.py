@@ -1,4 +1,17 @@
-"""Every error a user can cause, as one tree; the command line prints the message and exits with 2."""
+"""Every error a user can cause, as one tree; the command line prints the message and exits with 2.
+
+UmpteenError
+├── BadInput            what was given cannot be used: a file, a value, a request
+│   ├── BadFile         names the file, the line or row, and the value
+│   ├── BadConfig       names the key, the value, and the nearest known key
+│   └── InUse           another process is at work there; names it
+├── DamagedModel        a model folder or one of its files is not what its manifest says
+├── DamagedCheckpoint   a checkpoint cannot be resumed from
+├── NotSaved            writing failed (full disk, no permission); what was there before is untouched
+├── Diverged            the loss is no longer a number
+├── LostProcess         another process of the same run has ended
+└── Stopped             SIGINT or SIGTERM arrived; the run saved itself first (exit code 128 + signal)
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,11 +45,11 @@ class BadFile(BadInput):
 
 
 class BadConfig(BadInput):
-    """A setting is unknown or out of range; the message names the key, the value, and the nearest known key."""
+    """A setting is unknown or out of range."""
 
 
 class InUse(BadInput):
-    """Another process, which the message names, is at work where only one can be; nothing was changed."""
+    """Another process is at work where only one can be; nothing was changed."""
 
 
 class DamagedModel(UmpteenError):
@@ -48,7 +61,7 @@ class DamagedCheckpoint(UmpteenError):
 
 
 class NotSaved(UmpteenError):
-    """Nothing was written (full disk, no permission); what stood there before still stands."""
+    """Nothing was written; what stood there before still stands."""
 
 
 class Diverged(UmpteenError):
@@ -60,7 +73,7 @@ class LostProcess(UmpteenError):
 
 
 class Stopped(UmpteenError):
-    """SIGINT or SIGTERM arrived; the run saved itself first. The exit code is 128 + signal."""
+    """The user or the system asked the run to stop; it saved itself first."""
 
     def __init__(self, message: str, *, signal: int) -> None:
         super().__init__(message)
