@@ -229,5 +229,4 @@ def corrected(ranking: Ranking, votes: csr_array, score: Callable[[NDArray[np.in
     rows = np.concatenate([ranking.rows, joining.rows], 1)
     wide = Ranking(rows, np.concatenate([ranking.scores, score(joining.rows)], 1), ranking.labels)
     scores = wide.scores + shifts(wide, votes)
-    order = np.lexsort((-values_at(votes, rows), -scores))
-    return Ranking(np.take_along_axis(rows, order, 1), np.take_along_axis(scores, order, 1), ranking.labels)
+    return Ranking(rows, scores, ranking.labels).in_order(np.lexsort((-values_at(votes, rows), -scores)))

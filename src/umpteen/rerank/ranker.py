@@ -31,19 +31,16 @@ Real = TypeVar("Real", np.float32, np.float64)
 
 # One score from three: (1 − weight) · the dual encoder's + weight · second, where second is (1 − votes) · what the
 # n-grams say + votes · what the memory says, both between 0 and 1.
-#
 # N texts, k labels each, in the dual encoder's order.
 def squash(margins: NDArray[Real]) -> NDArray[Real]:
     """exp(−max(0, 1 − margin)²): 1 from the margin on that training asks of positives, 0.02 at that of negatives."""
-    squashed: NDArray[Real] = np.exp(-np.square(np.maximum(0, 1 - margins)))
-    return squashed
+    return np.asarray(np.exp(-np.square(np.maximum(0, 1 - margins))))
 
 
 def head_start(texts: NDArray[np.integer], rare: float) -> NDArray[np.float32]:
     """rare · n^−½ for labels with n training texts: few texts teach few of the words that tell a label, so its margins
     are too small beside those of frequent ones."""
-    start: NDArray[np.float32] = (rare / np.sqrt(np.maximum(1, texts))).astype(np.float32)
-    return start
+    return np.asarray((rare / np.sqrt(np.maximum(1, texts))).astype(np.float32))
 
 
 def fill_unknown(scores: NDArray[np.float32], known: NDArray[np.bool_]) -> NDArray[np.float32]:
@@ -75,8 +72,7 @@ def _sums_around(values: NDArray[np.generic]) -> NDArray[np.float64]:
     sums = np.pad(np.cumsum(values, axis=1, dtype=np.float64), ((0, 0), (1, 0)))
     place = np.arange(values.shape[1])
     first, last = np.maximum(0, place - _NEIGHBOURS), np.minimum(len(place), place + _NEIGHBOURS + 1)
-    around: NDArray[np.float64] = sums[:, last] - sums[:, first]
-    return around
+    return np.asarray(sums[:, last] - sums[:, first])
 
 
 def fuse(dense: Ranking, second: NDArray[np.float32], weight: float) -> Ranking:
@@ -87,8 +83,7 @@ def fuse(dense: Ranking, second: NDArray[np.float32], weight: float) -> Ranking:
     scores = np.float32(1 - weight) * np.where(dense.rows == NO_LABEL, 0, dense.scores)
     scores[:, : second.shape[1]] += np.float32(weight) * second
     scores = np.where(dense.rows == NO_LABEL, np.float32(-np.inf), scores).astype(np.float32)
-    order = np.argsort(-scores, axis=1, kind="stable")
-    return Ranking(np.take_along_axis(dense.rows, order, 1), np.take_along_axis(scores, order, 1), dense.labels)
+    return Ranking(dense.rows, scores, dense.labels).in_order(np.argsort(-scores, axis=1, kind="stable"))
 
 
 NGRAMS, MEMORY = "n-grams", "training texts"  # who has a say
@@ -161,9 +156,8 @@ class Ranker:
         more = count - self.labels
         if more == 0 and len(changed) == 0:
             return self
-        texts = np.pad(self.texts, (0, more))
+        texts = np.pad(self.texts, (0, more), constant_values=LATER)
         texts[changed] = LATER
-        texts[self.labels :] = LATER
         known = self.weights
         weights = csr_array((known.data, known.indices, known.indptr), shape=(known.shape[0], count))
         memory = None if self.memory is None else self.memory.with_labels(count)
@@ -207,15 +201,9 @@ class Ranker:
         content = {**self.chosen(), **about}
         (folder / "ranker.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         self.features.save(folder)
-        arrays: dict[str, NDArray[Any]] = {
-            "idf": self.features.idf,
-            "starts": self.weights.indptr.astype(np.int64),
-            "columns": self.weights.indices.astype(np.int32),
-            "values": self.weights.data.astype(np.float32),
-            "intercepts": self.intercepts,
-            "texts": self.texts,
-        }
-        save_file(arrays, folder / "weights.safetensors")
+        sparse = self.weights.indptr, self.weights.indices, self.weights.data
+        kept = zip(_KINDS.items(), (self.features.idf, *sparse, self.intercepts, self.texts), strict=True)
+        save_file({name: values.astype(kind) for (name, kind), values in kept}, folder / "weights.safetensors")
         if self.memory is not None:
             self.memory.save(folder)
 

@@ -54,15 +54,13 @@ def recalls(found: Ranking, exact: Ranking) -> NDArray[np.float64]:
 def as_good(scores: NDArray[np.float32], exact: Ranking) -> NDArray[np.bool_]:
     """Which candidates score no lower than the last label of the exact ranking."""  # [B, C]
     last = np.where(exact.rows == NO_LABEL, np.inf, exact.scores).min(1, keepdims=True)
-    good: NDArray[np.bool_] = scores >= last - _SAME * (1 + np.abs(last))
-    return good
+    return np.asarray(scores >= last - _SAME * (1 + np.abs(last)))
 
 
 def share(hits: NDArray[np.int64], exact: Ranking) -> NDArray[np.float64]:
     """Hits as a share of what there is to find."""
     there = (exact.rows != NO_LABEL).sum(1)
-    shares: NDArray[np.float64] = np.minimum(hits, there) / np.maximum(there, 1)
-    return shares
+    return np.asarray(np.minimum(hits, there) / np.maximum(there, 1))
 
 
 def interval(values: NDArray[np.float64], seed: int = 0) -> tuple[float, float]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from umpteen.errors import BadInput, DamagedModel, NotSaved
 from umpteen.files.progress import Advance, silent
 from umpteen.search.index import (
+    Built,
     Effort,
     Indexed,
     LabelIndex,
@@ -47,7 +48,6 @@ _AT_A_TIME = 65_536
 
 
 # FAISS's structures, each built, searched and stored alike; positions count the vectors in the order they came.
-#
 # All compare by inner product, whatever the lengths of the vectors. In a graph of largest inner products every path
 # leads to the longest vectors, and others are out of reach; so the neighbours of HNSW are near by direction, and a
 # search walks among them by inner product.
@@ -89,16 +89,13 @@ class FaissIndex(LabelIndex):
         self.kind = kind
         self.effort = effort
         self._faiss = faiss_library()
-        self._index = index
-        self._rows = held
+        self._index, self._rows = index, held
         self.labels = labels
         self._state = self._seen(labels, changed)
 
     @classmethod
     @contextmanager
-    def build(
-        cls, kind: str, folder: Path, now: Indexed, uri: str | None, progress: Advance
-    ) -> Iterator[tuple[LabelIndex, dict[str, Any]]]:
+    def build(cls, kind: str, folder: Path, now: Indexed, uri: str | None, progress: Advance) -> Iterator[Built]:
         yield cls.over(kind, now.vectors, Effort(1, 1, 1), progress), {}
 
     @classmethod

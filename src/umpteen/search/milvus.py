@@ -31,7 +31,6 @@ def is_embedded(uri: str) -> bool:
 
 
 # The embedded Milvus belongs to one process: the first one that opens it, as often as it likes.
-#
 # Its lock lies beside its files, so it holds before the engine is started, and while its files are moved.
 def own(path: str) -> None:
     """Keeps other processes from the engine; each call needs a `release`."""
@@ -96,12 +95,10 @@ class MilvusConnection:
         except (MilvusException, RpcError, FutureTimeoutError, ValueError, OSError) as error:
             self._drop(client)
             reason = getattr(error, "message", None) or str(error)
-            advice = f"is it running, and is its token in {TOKEN}?"
-            if self.embedded:
-                advice = "`umpteen index build` makes the index again"
-            raise MilvusAway(
-                f"Milvus at {self.uri}: {reason}; {advice}; `umpteen index remove` goes back to exact search"
-            ) from error
+            again = "`umpteen index build` makes the index again"
+            advice = again if self.embedded else f"is it running, and is its token in {TOKEN}?"
+            advice += "; `umpteen index remove` goes back to exact search"
+            raise MilvusAway(f"Milvus at {self.uri}: {reason}; {advice}") from error
 
     def close(self) -> None:
         """Lets go of the connection, and of the embedded engine's files, for good."""

@@ -26,6 +26,7 @@ from umpteen.errors import BadInput
 from umpteen.files.progress import Advance, silent
 from umpteen.search.index import (
     BOUND,
+    Built,
     Effort,
     Indexed,
     LabelIndex,
@@ -122,18 +123,13 @@ class MilvusIndex(LabelIndex):
         labels = self.labels if labels is None else labels
         count = min(effort.rescored, _MOST_RESULTS)
         graph = {"ef": min(max(effort.breadth, count), _WIDEST)}
-        asked = graph if self.structure == HNSW else {"nprobe": effort.breadth}
+        asked = {"metric_type": "IP", "params": graph if self.structure == HNSW else {"nprobe": effort.breadth}}
+        there = "" if labels.active.all() else "retired == false"
         rows = np.full((len(queries), count), NO_LABEL, dtype=np.int64)
         for start in range(0, len(queries), _QUERIES_AT_A_TIME):
-            found = self._ask(
-                "search",
-                data=list(as_floats(queries[start : start + _QUERIES_AT_A_TIME])),
-                anns_field="vector",
-                limit=count,
-                filter="" if labels.active.all() else "retired == false",
-                search_params={"metric_type": "IP", "params": asked},
-                output_fields=["row"],
-            )
+            some = list(as_floats(queries[start : start + _QUERIES_AT_A_TIME]))
+            how = {"anns_field": "vector", "search_params": asked, "output_fields": ["row"]}
+            found = self._ask("search", data=some, limit=count, filter=there, **how)
             for place, hits in enumerate(found, start):
                 rows[place, : len(hits)] = [hit["row"] for hit in hits]
         # Milvus may know rows that this snapshot does not have yet, or has no more.
@@ -155,21 +151,14 @@ class MilvusIndex(LabelIndex):
 
     def write(self, rows: Rows, now: Indexed, progress: Advance = silent) -> None:
         """These rows as they are now; those that are there already are replaced."""
-        step = max(1, _NUMBERS_AT_A_TIME // now.vectors.dimension)
+        step, active = max(1, _NUMBERS_AT_A_TIME // now.vectors.dimension), now.vectors.active
         for start in range(0, len(rows), step):
             some = rows[start : start + step]
-            self._upsert(
-                [
-                    {
-                        "row": row,
-                        "key": now.keys[row],
-                        "version": now.version,
-                        "retired": not now.vectors.active[row],
-                        "vector": vector,
-                    }
-                    for row, vector in zip(some.tolist(), now.vectors.of(some), strict=True)
-                ]
-            )
+            entities = [
+                {"row": row, "key": now.keys[row], "version": now.version, "retired": not active[row], "vector": vector}
+                for row, vector in zip(some.tolist(), now.vectors.of(some), strict=True)
+            ]
+            self._upsert(entities)
             progress(start + len(some), len(rows))
         self.connection.call(lambda client: client.flush(self.name))
 
@@ -225,9 +214,7 @@ class MilvusIndex(LabelIndex):
 
     @classmethod
     @contextmanager
-    def build(
-        cls, kind: str, folder: Path, now: Indexed, uri: str | None, progress: Advance
-    ) -> Iterator[tuple[LabelIndex, dict[str, Any]]]:
+    def build(cls, kind: str, folder: Path, now: Indexed, uri: str | None, progress: Advance) -> Iterator[Built]:
         where = INSIDE if uri is None else str(Path(uri).resolve()) if is_embedded(uri) else uri
         (folder / LIVING).mkdir()  # before the engine that may lie in it
         address = str((folder / INSIDE).resolve()) if where == INSIDE else where

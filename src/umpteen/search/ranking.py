@@ -47,15 +47,17 @@ class Ranking:
             )
         return Ranking(self.rows[:, :k], self.scores[:, :k], self.labels)
 
+    def in_order(self, order: NDArray[np.int64]) -> Ranking:
+        """The same, each query's labels in this order of their places."""
+        return Ranking(np.take_along_axis(self.rows, order, 1), np.take_along_axis(self.scores, order, 1), self.labels)
+
     def without(self, pairs: csr_array) -> Ranking:
         """The same ranking with these pairs taken out and the labels behind them moved up."""
         if pairs.nnz == 0:
             return self
         keep = (self.rows != NO_LABEL) & ~contains(pairs, self.rows)
-        order = np.argsort(~keep, axis=1, kind="stable")
-        rows = np.where(keep, self.rows, np.int32(NO_LABEL))
-        scores = np.where(keep, self.scores, np.float32(-np.inf))
-        return Ranking(np.take_along_axis(rows, order, 1), np.take_along_axis(scores, order, 1), self.labels)
+        rows, scores = np.where(keep, self.rows, np.int32(NO_LABEL)), np.where(keep, self.scores, np.float32(-np.inf))
+        return Ranking(rows, scores, self.labels).in_order(np.argsort(~keep, axis=1, kind="stable"))
 
     def with_answers(self, queries: NDArray[np.int64], other: Ranking) -> Ranking:
         """The same ranking, but for these queries, which another one answers."""
@@ -111,10 +113,8 @@ class HeadStart:
 
     def lift(self, dense: Ranking, k: int) -> Ranking:
         """The best k with it; `dense` should be wider by SPARE, so that a later label can come to the front."""
-        scores = dense.scores + self.bonus[dense.rows]
-        order = np.argsort(-scores, axis=1, kind="stable")
-        lifted = Ranking(np.take_along_axis(dense.rows, order, 1), np.take_along_axis(scores, order, 1), dense.labels)
-        return lifted.head(k)
+        lifted = Ranking(dense.rows, dense.scores + self.bonus[dense.rows], dense.labels)
+        return lifted.in_order(np.argsort(-lifted.scores, axis=1, kind="stable")).head(k)
 
 
 SPARE = 100
@@ -158,8 +158,7 @@ def as_floats(vectors: Vectors) -> NDArray[np.float32]:
     """In the machine's memory as float32, without a copy if they are that already."""
     if isinstance(vectors, np.ndarray):
         return vectors.astype(np.float32, copy=False)
-    floats: NDArray[np.float32] = vectors.detach().float().cpu().numpy()
-    return floats
+    return np.asarray(vectors.detach().float().cpu())
 
 
 def of_length_1(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
