@@ -35,19 +35,10 @@ def write_atomically(path: Path, data: bytes | str) -> None:
 @contextmanager
 def atomic_file(path: Path) -> Iterator[BinaryIO]:
     """What the body writes into the file it is given replaces `path` when the body ends well, and only then."""
-    target = Path(path).resolve()
-    with _explained(target):
-        sibling = hidden_sibling(target)
-        try:
-            with sibling.open("xb") as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-            sibling.replace(target)
-        except BaseException:
-            sibling.unlink(missing_ok=True)
-            raise
-        flush_to_disk(target.parent)
+    with _put_in_place(path) as sibling, sibling.open("xb") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
 
 
 @contextmanager
@@ -56,19 +47,26 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
     Nothing is replaced but an empty folder: what has come to be at the path meanwhile stays, and this is NotSaved.
     """
+    with _put_in_place(path) as sibling:
+        sibling.mkdir()
+        yield sibling
+        for folder, _, files in os.walk(sibling):
+            for name in [*files, "."]:
+                flush_to_disk(Path(folder, name))
+
+
+@contextmanager
+def _put_in_place(path: Path) -> Iterator[Path]:
+    """What the body makes at the hidden path it is given is at `path` when the body ends well, and else nowhere."""
     target = Path(path).resolve()
     with _explained(target):
         sibling = hidden_sibling(target)
         try:
-            sibling.mkdir()
             yield sibling
-            for folder, _, files in os.walk(sibling):
-                for name in [*files, "."]:
-                    flush_to_disk(Path(folder, name))
             sibling.replace(target)
             flush_to_disk(target.parent)
         finally:
-            shutil.rmtree(sibling, ignore_errors=True)  # which is unfinished, if it is there
+            _remove(sibling)  # which is unfinished, if it is there
 
 
 def can_hold(folder: Path, mark: str | None = None) -> bool:
@@ -89,15 +87,11 @@ def _explained(target: Path) -> Iterator[None]:
     """A failure of the disk becomes NotSaved, which names the path and the reason; other errors pass."""
     try:
         yield
-    except UmpteenError:
-        raise
     except Exception as error:
-        if isinstance(error, OSError):
-            reason = error.strerror or str(error)
-        elif _RUST_OS_ERROR.search(str(error)):
-            reason = str(error)
-        else:
+        is_of_the_disk = isinstance(error, OSError) or _RUST_OS_ERROR.search(str(error))
+        if isinstance(error, UmpteenError) or not is_of_the_disk:
             raise
+        reason = getattr(error, "strerror", None) or str(error)
         before = "what stood there before is untouched" if target.exists() else "nothing was left behind"
         raise NotSaved(f"{target}: could not be written: {reason}; {before}") from error
 
@@ -107,10 +101,15 @@ def hidden_sibling(target: Path) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     for other in target.parent.iterdir():
         if unfinished_target(other) == target.name:
-            shutil.rmtree(other, ignore_errors=True)
-            with suppress(OSError):
-                other.unlink()
+            _remove(other)
     return target.with_name(f".{target.name}{_partial()}{os.getpid()}.{secrets.token_hex(4)}")
+
+
+def _remove(path: Path) -> None:
+    """A file or a folder, as far as there is one that can be removed."""
+    shutil.rmtree(path, ignore_errors=True)
+    with suppress(OSError):
+        path.unlink()
 
 
 def _partial() -> str:
@@ -219,8 +218,7 @@ def open_workspace(folder: Path, kind: str, identity: Any = None, *, anew: bool 
     What was begun with another identity (any JSON) is discarded, with `anew` whatever is there; a folder that is no
     workspace of this kind is refused and left alone. While another process is in it, InUse.
     """
-    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
-    marker = {"kind": kind, "identity": digest}
+    marker = {"kind": kind, "identity": hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()}
     while True:
         _marker_of(folder, kind)  # refuses before anything is written
         with _explained(folder):
