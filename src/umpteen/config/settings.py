@@ -288,7 +288,7 @@ class ObjectiveConfig(Section):
 
     def over_positives(self) -> Literal["mean", "sum"]:
         """How the terms of a query's positives become one."""
-        return "sum"
+        return self.reduction if isinstance(self, ReducedObjective) else "sum"
 
     def arguments(self) -> dict[str, Any]:
         """What its formula takes besides scores and targets."""
@@ -301,9 +301,6 @@ class ReducedObjective(ObjectiveConfig):
     reduction: Literal["mean", "sum"] = Field(
         "mean", description="over a query's positives; the paper writes sum, its code takes the mean"
     )
-
-    def over_positives(self) -> Literal["mean", "sum"]:
-        return self.reduction
 
 
 class DecoupledSoftmax(ReducedObjective):

@@ -64,12 +64,7 @@ class Dataset:
 
     @classmethod
     def of(
-        cls,
-        name: str,
-        labels: LabelCatalogue,
-        train: Split,
-        validation: Split | None = None,
-        test: Split | None = None,
+        cls, name: str, labels: LabelCatalogue, train: Split, validation: Split | None = None, test: Split | None = None
     ) -> Dataset:
         """A dataset from its parts, fingerprinted by their content."""
         made = cls(name, labels, train, validation, test, "")
@@ -257,9 +252,8 @@ def write_native(dataset: Dataset, folder: Path, progress: Advance = silent) -> 
         (partial / "dataset.toml").write_text(f"name = {name}\n", encoding="utf-8")
         for stem, records in files.items():
             with (partial / f"{stem}.jsonl").open("w", encoding="utf-8", newline="\n") as file:
-                for record in records:
+                for done, record in enumerate(records, done + 1):  # noqa: B020
                     file.write(json.dumps(record, ensure_ascii=False) + "\n")
-                    done += 1
                     if done % ROWS_BETWEEN_REPORTS == 0 or done == total:
                         progress(done, total)
 

@@ -162,13 +162,11 @@ class Relevance:
 
     def of(self, query: int) -> NDArray[np.int32]:
         """The label rows of one query, ascending."""
-        start, end = self.matrix.indptr[query], self.matrix.indptr[query + 1]
-        return np.asarray(self.matrix.indices[start:end])
+        return np.asarray(self.matrix.indices[slice(*self.matrix.indptr[query : query + 2])])
 
     def weights_of(self, query: int) -> NDArray[np.float32]:
         """The weights of one query's labels, in the order of `of`."""
-        start, end = self.matrix.indptr[query], self.matrix.indptr[query + 1]
-        return np.asarray(self.matrix.data[start:end])
+        return np.asarray(self.matrix.data[slice(*self.matrix.indptr[query : query + 2])])
 
     def take(self, rows: ArrayLike) -> Relevance:
         """These queries in this order."""
@@ -208,9 +206,8 @@ class Relevance:
     def fingerprint(self) -> str:
         """A sha256 of shape, rows and weights."""
         digest = hashlib.sha256(f"{len(self)}×{self.labels}".encode())
-        digest.update(np.ascontiguousarray(self.matrix.indptr, dtype="<i8").tobytes())
-        digest.update(np.ascontiguousarray(self.matrix.indices, dtype="<i4").tobytes())
-        digest.update(np.ascontiguousarray(self.matrix.data, dtype="<f4").tobytes())
+        for values, kind in ((self.matrix.indptr, "<i8"), (self.matrix.indices, "<i4"), (self.matrix.data, "<f4")):
+            digest.update(np.ascontiguousarray(values, dtype=kind).tobytes())
         return digest.hexdigest()
 
 

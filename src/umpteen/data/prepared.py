@@ -318,18 +318,16 @@ def prepare(folder: Path, form: Format, asked: Mapping[str, str], cache: Path | 
 
 def cached(path: Path, find: Callable[[], Found | None], make: Callable[[], None]) -> Found:
     """What is found at this path of the cache; if nothing is, one process makes it while the others wait."""
-    found = find()
-    if found is None:
-        try:
-            with locked_file(path.with_name(f"{path.name}.lock"), wait=None):
-                found = find()  # another process may have made it while we waited
-                if found is None:
-                    make()
-                    found = find()
-        except (NotSaved, OSError) as error:
-            raise NotSaved(
-                f"{path}: could not be made ({error}); free space or set UMPTEEN_CACHE to another folder and run again"
-            ) from error
+    if (found := find()) is not None:
+        return found
+    try:
+        with locked_file(path.with_name(f"{path.name}.lock"), wait=None):
+            if find() is None:  # another process may have made it while we waited
+                make()
+            found = find()
+    except (NotSaved, OSError) as error:
+        advice = "free space or set UMPTEEN_CACHE to another folder and run again"
+        raise NotSaved(f"{path}: could not be made ({error}); {advice}") from error
     if found is None:
         raise NotSaved(f"{path}: was written but cannot be read back; is the disk in order?")
     return found

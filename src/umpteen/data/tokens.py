@@ -37,8 +37,7 @@ class TokenTable:
 
     @classmethod
     def of(cls, rows: Iterable[list[int]], vocabulary_size: int) -> "TokenTable":
-        ids, lengths = flatten(list(rows), id_type(vocabulary_size))
-        return cls.of_lengths(ids, lengths)
+        return cls.of_lengths(*flatten(list(rows), id_type(vocabulary_size)))
 
     @classmethod
     def of_lengths(cls, ids: NDArray[np.integer[Any]], lengths: NDArray[np.integer[Any]]) -> "TokenTable":

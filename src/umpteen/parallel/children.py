@@ -33,11 +33,20 @@ def run_in_world(size: int, function: Callable[..., Any], *arguments: Any, secon
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__, function.__module__])
     meeting = open_meeting()
+    environment = {  # as torchrun sets it
+        "WORLD_SIZE": str(size),
+        "LOCAL_WORLD_SIZE": str(size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(meeting.port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",  # the store is here already, at a port that nobody else can take
+        "TORCHELASTIC_RESTART_COUNT": "0",
+    }
     children: dict[Connection, BaseProcess] = {}  # by rank: what each answers, and itself
     try:
         for rank in range(size):
             ours, theirs = context.Pipe(duplex=False)
-            given = (theirs, _environment(rank, size, meeting.port), function, arguments)
+            own = {**os.environ, **environment, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+            given = (theirs, own, function, arguments)
             process = context.Process(target=_work, args=given, daemon=True)
             process.start()
             theirs.close()
@@ -48,21 +57,6 @@ def run_in_world(size: int, function: Callable[..., Any], *arguments: Any, secon
             child.kill()
             child.join()
             answer.close()
-
-
-def _environment(rank: int, size: int, port: int) -> dict[str, str]:
-    """As torchrun sets it, over that of this process."""
-    return {
-        **os.environ,
-        "WORLD_SIZE": str(size),
-        "LOCAL_WORLD_SIZE": str(size),
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "TORCHELASTIC_USE_AGENT_STORE": "True",  # the store is here already, at a port that nobody else can take
-        "TORCHELASTIC_RESTART_COUNT": "0",
-    }
 
 
 def _answers(children: Mapping[Connection, BaseProcess], deadline: float) -> list[Any]:

@@ -317,10 +317,8 @@ def spread(work: Callable[[int], Result], shares: int) -> list[Result]:
             return work(share)
 
     with undivided(), ThreadPoolExecutor(shares - 1) as pool:
-        others = [pool.submit(alone, share) for share in range(1, shares)]
-        with torch.no_grad():
-            first = work(0)
-        return [first, *(other.result() for other in others)]
+        others = pool.map(alone, range(1, shares))  # which begin at once
+        return [alone(0), *others]
 
 
 class TooLittleMemory(UmpteenError):
@@ -329,21 +327,19 @@ class TooLittleMemory(UmpteenError):
 
 def together(world: World, work: Callable[[], Result]) -> Result:
     """The result of the work, which must hold no collective; raises on all processes if one of them lacks memory."""
-    result: Result | None = None
+    results: list[Result] = []
     try:
-        result = work()
-        failed = False
+        results.append(work())
     except (MemoryError, RuntimeError) as problem:
         if not is_out_of_memory(problem):
             raise
-        failed = True
-    if world.largest(failed)[0]:
-        del result
+    if world.largest(not results)[0]:
+        results.clear()
         raise TooLittleMemory(
             "out of memory, although the micro-batches are as small as can be; "
             "shorten max_length, use more processes, or a machine with more memory"
         )
-    return result  # type: ignore[return-value]
+    return results[0]
 
 
 def is_out_of_memory(problem: BaseException) -> bool:

@@ -1,6 +1,5 @@
 """All labels' weights, block by block on several processes; a finished block is a file, so a killed fit goes on."""
 
-import io
 import os
 import warnings
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from sklearn.svm import LinearSVC
 
 from umpteen.errors import LostProcess
 from umpteen.files.progress import Advance, silent
-from umpteen.files.storage import write_atomically
+from umpteen.files.storage import atomic_file, write_atomically
 from umpteen.rerank.features import RankerSettings
 
 TEXTS_AT_A_TIME = 8192
@@ -26,7 +25,6 @@ _ARRAYS = ("data", "indices", "indptr")
 
 
 # Who is told apart from whom: for each label the training texts that have it, and those that wrongly retrieve it.
-#
 # All of it lies on disk, mapped by the processes that fit: the texts' features, the relevant pairs, and the candidates
 # of blocks of texts. Memory holds the samples of one block of labels.
 class Samples:
@@ -83,13 +81,11 @@ def _by_label(pairs: NDArray[np.int64], labels: int) -> list[NDArray[np.int64]]:
 
 
 def _write(path: Path, array: NDArray[np.generic]) -> None:
-    buffer = io.BytesIO()
-    np.save(buffer, array, allow_pickle=False)
-    write_atomically(path, buffer.getvalue())
+    with atomic_file(path) as file:
+        np.save(file, array, allow_pickle=False)
 
 
 # The weights of one label: a linear support vector machine on the few texts and n-grams that concern it (liblinear).
-#
 # min ½(|w|² + b²) + C Σ max(0, 1 − y(w·x + b))², y = 1 for texts that have the label and −1 for those that do not.
 # Light to import: processes that fit labels load nothing else.
 def solve_block(samples: Samples, start: int, stop: int, settings: RankerSettings) -> dict[str, NDArray[Any]]:
@@ -138,12 +134,7 @@ _SMALLEST_BLOCK = 256
 
 
 def fit_weights(
-    samples: Samples,
-    labels: int,
-    settings: RankerSettings,
-    *,
-    jobs: int = 1,
-    progress: Advance = silent,
+    samples: Samples, labels: int, settings: RankerSettings, *, jobs: int = 1, progress: Advance = silent
 ) -> tuple[csr_array, NDArray[np.float32]]:
     """Weights (features × labels) and intercepts; blocks that an earlier call finished are not solved again."""
     size = max(_SMALLEST_BLOCK, -(-labels // _MOST_BLOCKS))

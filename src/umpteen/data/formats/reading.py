@@ -158,10 +158,8 @@ def rows_of_table(path: Path, lines: Iterator[tuple[Place, str]], columns: Colle
             if len(cells) == len(header):
                 yield at, content, dict(zip(header, cells, strict=True))
             else:
-                problem = (
-                    f"has {len(cells)} cells but the header has {len(header)}; quote cells that hold {delimiter!r}"
-                )
-                yield at, content, at.error(problem)
+                both = f"has {len(cells)} cells but the header has {len(header)}"
+                yield at, content, at.error(f"{both}; quote cells that hold {delimiter!r}")
     except csv.Error as error:  # where the next row begins is then unknown, so no row can be skipped
         raise BadFile(path, f"breaks the quoting rules ({error}); double the quotes inside cells", line=first) from None
     finally:
@@ -268,12 +266,10 @@ class InputRows:
             columns = [name for name in (*self._fields, self._name_field) if name is not None]
             rows = rows_of_table(self.path, self._unread, columns)
         for at, content, record in rows:
-            row: Row | BadRow
             try:
-                row = self._row(record, content, at)
+                yield self._row(record, content, at)
             except BadFile as bad:
-                row = BadRow(at.line, bad.problem, content.rstrip("\r\n").encode(errors="replace").decode())
-            yield row
+                yield BadRow(at.line, bad.problem, content.rstrip("\r\n").encode(errors="replace").decode())
 
     def _row(self, record: Record | BadFile, content: str, at: Place) -> Row:
         if isinstance(record, BadFile):

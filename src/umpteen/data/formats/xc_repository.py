@@ -64,9 +64,8 @@ def read(folder: Path, into: Builder) -> None:
                 )
             into.begin(split, texts)
             labelled = _matrix_rows(pairs, into) if pairs == matrix else _sparse_rows(pairs, into)
-            for (at_text, text), (at, own, weight) in _in_step(
-                texts, read_lines(texts, into.advance), pairs, labelled, "queries"
-            ):
+            rows = _in_step(texts, read_lines(texts, into.advance), pairs, labelled, "queries")
+            for (at_text, text), (at, own, weight) in rows:
                 into.add_query(text, own, weight, at if text.strip() else at_text)
         else:
             continue
