@@ -109,14 +109,11 @@ class Calibration:
                 return step
         best = "no other can, either"
         if self.steps:
-            best = (
-                f"{self.steps[-1].precision:g} can, and finds {100 * self.steps[-1].recall:.1f} % of the right labels"
-            )
-        raise BadInput(
-            f"a precision of {precision:g} cannot be promised with {100 * self.confidence:g} % confidence after "
-            f"{self.origin.get('texts', 0):,} held-out texts; {best}: ask for less, or calibrate on more texts or with "
-            "less --confidence"
-        )
+            least, found = self.steps[-1].precision, 100 * self.steps[-1].recall
+            best = f"{least:g} can, and finds {found:.1f} % of the right labels"
+        after = f"with {100 * self.confidence:g} % confidence after {self.origin.get('texts', 0):,} held-out texts"
+        advice = "ask for less, or calibrate on more texts or with less --confidence"
+        raise BadInput(f"a precision of {precision:g} cannot be promised {after}; {best}: {advice}")
 
     def usual_steps(self) -> dict[float, PrecisionStep]:
         """Those of usual precisions that can be promised."""
@@ -228,10 +225,8 @@ def fit_calibration(
     """
     pairs, right = int(held_out.real.sum()), int(held_out.right.sum())
     if len(held_out) < 2 or right in (0, pairs):
-        raise BadInput(
-            f"{len(held_out):,} held-out texts, for which {right:,} of {pairs:,} labels found are right, are too few "
-            "to calibrate on: right and wrong ones are needed; hold out more"
-        )
+        given = f"{len(held_out):,} held-out texts, for which {right:,} of {pairs:,} labels found are right"
+        raise BadInput(f"{given}, are too few to calibrate on: right and wrong ones are needed; hold out more")
     folds = held_out.folds(min(CROSS_FOLDS, len(held_out)))
     choice, tried = choose(held_out, folds)
     probabilities = cross_fitted(held_out, folds, choice)
@@ -309,10 +304,9 @@ def rule_for_coverage(held_out: HeldOut, probabilities: NDArray[np.float32], sha
     recall = hits / max(1, int(held_out.positives.sum()))  # falls as thresholds rise
     reachable = float(recall[0])
     if share is not None and share > reachable:
-        raise BadInput(
-            f"a coverage of {share:g} cannot be reached: the first {width} labels of the held-out texts hold "
-            f"{np.floor(1000 * reachable) / 1000:g} of the right ones"
-        )
+        found = f"hold {np.floor(1000 * reachable) / 1000:g} of the right ones"
+        first = f"the first {width} labels of the held-out texts"
+        raise BadInput(f"a coverage of {share:g} cannot be reached: {first} {found}")
     at = int(np.flatnonzero(recall >= min(USUAL_COVERAGE if share is None else share, reachable))[-1])
     return _rule(held_out, thresholds[at], width, int(given[at]), int(hits[at]))
 

@@ -12,15 +12,15 @@ from pydantic.fields import FieldInfo
 from umpteen.config.settings import KINDS, RunConfig, Section, merged
 from umpteen.errors import BadConfig, BadFile, BadInput
 
+_THERE_ARE = "`umpteen recipe list` names those that ship with umpteen"
+
 
 def _read_settings(path: Path, *extending: Path) -> dict[str, Any]:
     """The settings of a file on top of those of the recipe beside it that it extends, if it names one."""
     try:
         settings = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise BadFile(
-            path, "there is no such recipe; `umpteen recipe list` names those that ship with umpteen"
-        ) from None
+        raise BadFile(path, f"there is no such recipe; {_THERE_ARE}") from None
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
         raise BadFile(path, f"not a TOML file: {problem}") from None
     extended = settings.pop("extends", None)
@@ -153,7 +153,7 @@ def path_of(recipe: str) -> Path:
     if written.suffix == ".toml" or written.exists():
         return written
     nearest = difflib.get_close_matches(recipe, names(), n=1)
-    hint = f"did you mean {nearest[0]}?" if nearest else "`umpteen recipe list` names those that ship with umpteen"
+    hint = f"did you mean {nearest[0]}?" if nearest else _THERE_ARE
     raise BadInput(f"there is no recipe {recipe}; {hint}")
 
 

@@ -57,10 +57,8 @@ class Dataset:
         for name, split in self.splits().items():
             for relevance in (split.relevance, split.filtered):
                 if relevance.labels != len(self.labels):
-                    raise BadInput(
-                        f"{name} knows {relevance.labels:,} labels but the catalogue has {len(self.labels):,}; "
-                        "they must agree"
-                    )
+                    both = f"{relevance.labels:,} labels but the catalogue has {len(self.labels):,}"
+                    raise BadInput(f"{name} knows {both}; they must agree")
 
     @classmethod
     def of(
@@ -84,10 +82,8 @@ class Dataset:
         queries = len(self.train)
         count = max(1, round(fraction * queries))
         if count >= queries:
-            raise BadInput(
-                f"{count:,} of {queries:,} training queries for validation leave none to train on; "
-                "add queries or lower the fraction"
-            )
+            taken = f"{count:,} of {queries:,} training queries for validation"
+            raise BadInput(f"{taken} leave none to train on; add queries or lower the fraction")
         chosen = np.zeros(queries, dtype=bool)
         chosen[np.random.default_rng(seed).choice(queries, count, replace=False)] = True
         held_out = {self.train.texts[row] for row in np.flatnonzero(chosen).tolist()}

@@ -4,6 +4,7 @@ Rows count from 1 here, like the lines of a file: row 1 is a split's first query
 """
 
 import hashlib
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -145,7 +146,7 @@ def _queries_to_look_at(
     wrong = np.isin(np.arange(len(split)), hit[_counts(twins) > 0])
     what = f"{name} queries with the text of a label that they neither have nor ignore"
     yield look(
-        "queries_that_are_labels", what, wrong, lambda row: f"label {keys[twins.of(np.searchsorted(hit, row))[0]]!r}"
+        "queries_that_are_labels", what, wrong, lambda row: f"label {keys[twins.of(bisect_left(hit, row))[0]]!r}"
     )
 
 

@@ -52,10 +52,8 @@ class LabelCatalogue:
         for row, (key, text) in enumerate(zip(self.keys, self.texts, strict=True)):
             first = unique.add(key)
             if first != row:
-                same = "" if self.keys[first] == key else ", in two Unicode forms"
-                raise BadInput(
-                    f"label key {key!r} stands twice, in rows {first:,} and {row:,}{same}; keys must be unique"
-                )
+                rows = f"rows {first:,} and {row:,}" + ("" if self.keys[first] == key else ", in two Unicode forms")
+                raise BadInput(f"label key {key!r} stands twice, in {rows}; keys must be unique")
             if not key.strip():
                 raise BadInput(f"the label in row {row:,} (text {text!r}) has an empty key; give it one")
             if not text.strip():
@@ -221,10 +219,8 @@ class Split:
 
     def __post_init__(self) -> None:
         if not len(self.texts) == len(self.relevance) == len(self.filtered):
-            raise BadInput(
-                f"{len(self.texts):,} query texts, {len(self.relevance):,} rows of relevance "
-                f"and {len(self.filtered):,} rows of filtered pairs; the three must agree"
-            )
+            pairs = f"{len(self.relevance):,} rows of relevance and {len(self.filtered):,} rows of filtered pairs"
+            raise BadInput(f"{len(self.texts):,} query texts, {pairs}; the three must agree")
 
     @classmethod
     def of(cls, texts: list[str], relevance: Relevance, filtered: Relevance | None = None) -> Split:
@@ -283,9 +279,8 @@ class EpochSampler:
         pulled = _queries_of(relevance.matrix)[relevance.matrix.data > 0]
         self._queries = np.arange(len(relevance)) if keep_unlabelled else np.unique(pulled)
         if len(self._queries) == 0:
-            raise BadInput(
-                f"none of the {len(relevance):,} training queries has a label to pull; is this the right file?"
-            )
+            every = f"the {len(relevance):,} training queries"
+            raise BadInput(f"none of {every} has a label to pull; is this the right file?")
         self._batch_size = batch_size
         self._seed = seed
         self._shuffled: tuple[int, NDArray[np.int64]] | None = None

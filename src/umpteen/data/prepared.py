@@ -100,11 +100,9 @@ class Builder:
         known = key in self.row_of
         first = self._unique.add(key)
         if first < len(self._label_lines):
-            same = "" if known else " (in another Unicode form)"
-            raise at.error(
-                f"label key {key!r} stands here for the second time, the first is line {self._label_lines[first]:,}"
-                f"{same}; keys must be unique: rename or remove one"
-            )
+            line = f"{self._label_lines[first]:,}" + ("" if known else " (in another Unicode form)")
+            problem = f"label key {key!r} stands here for the second time, the first is line {line}"
+            raise at.error(f"{problem}; keys must be unique: rename or remove one")
         self._label_lines.append(at.line)
         _append(self._keys, key, "label", at)
         _append(self._labels, text, "label", at)
@@ -159,14 +157,11 @@ class Builder:
     def _add_pair(self, part: str, query: int, label: int, weight: float, at: Place) -> None:
         split = self._begun[-1]
         if not 0 <= query < split.queries:
-            raise at.error(
-                f"query row {query:,} is out of range: {split.name} has {split.queries:,} queries, "
-                f"rows 0 to {split.queries - 1:,}"
-            )
+            there = f"{split.name} has {split.queries:,} queries, rows 0 to {split.queries - 1:,}"
+            raise at.error(f"query row {query:,} is out of range: {there}")
         if not 0 <= label < self.labels:
-            raise at.error(
-                f"label row {label:,} is out of range: there are {self.labels:,} labels, rows 0 to {self.labels - 1:,}"
-            )
+            there = f"there are {self.labels:,} labels, rows 0 to {self.labels - 1:,}"
+            raise at.error(f"label row {label:,} is out of range: {there}")
         if not 0 <= weight <= GREATEST_WEIGHT:  # NaN fails every comparison
             raise at.error(f"weight {weight} of label row {label:,} must be a finite number, 0 or greater")
         queries, labels, weights = split.pairs[part]

@@ -156,11 +156,9 @@ def encode(text: str) -> bytes:
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError as error:
-        half = f"U+{ord(text[error.start]):04X}"
-        raise BadInput(
-            f"character {error.start + 1:,} of the text is {half}, half of a surrogate pair and no character; "
-            "remove it, or write the pair as one character"
-        ) from None
+        half = f"U+{ord(text[error.start]):04X}, half of a surrogate pair and no character"
+        advice = "remove it, or write the pair as one character"
+        raise BadInput(f"character {error.start + 1:,} of the text is {half}; {advice}") from None
 
 
 def _sealed(digest: Any, lengths: NDArray[np.int64]) -> str:

@@ -247,10 +247,8 @@ def _marker_of(folder: Path, kind: str) -> Any:
         marker = json.loads((folder / f"{_WORKSPACE}.json").read_bytes())
     is_ours = marker.get("kind") == kind if isinstance(marker, dict) else _is_unused(folder)
     if folder.is_symlink() or not is_ours:
-        raise BadInput(
-            f"{folder} is in the way: {kind} keeps its unfinished work there, but this is something else; it was not "
-            "touched, move it away"
-        )
+        problem = f"{kind} keeps its unfinished work there, but this is something else"
+        raise BadInput(f"{folder} is in the way: {problem}; it was not touched, move it away")
     return marker
 
 

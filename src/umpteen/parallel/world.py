@@ -102,10 +102,9 @@ class World:
         for rank, other in enumerate(others, start=1):
             for name, value in first.items():
                 if other.get(name) != value:
-                    raise BadInput(
-                        f"process {rank} has another {name} than process 0: {other.get(name)} against {value}; "
-                        "give every process the same files, settings and versions"
-                    )
+                    both = f"{other.get(name)} against {value}"
+                    advice = "give every process the same files, settings and versions"
+                    raise BadInput(f"process {rank} has another {name} than process 0: {both}; {advice}")
 
     def wait(self) -> None:
         """Returns when every process has come here."""
@@ -204,10 +203,8 @@ def join_world(device: torch.device | None = None) -> Iterator[World]:
             distributed.destroy_process_group()
         address, port = (os.environ.get(f"MASTER_{part}", "?") for part in ("ADDR", "PORT"))
         reason = "the port is in use" if "EADDRINUSE" in str(problem) else str(problem).splitlines()[0]
-        raise BadInput(
-            f"the processes could not meet at {address}:{port}: {reason}; "
-            "give torchrun another --master-port, or --standalone on a single machine"
-        ) from None
+        advice = "give torchrun another --master-port, or --standalone on a single machine"
+        raise BadInput(f"the processes could not meet at {address}:{port}: {reason}; {advice}") from None
     try:
         yield World(rank, size, str(device))
     except UmpteenError as error:
@@ -274,10 +271,9 @@ def _lost_processes_named() -> Iterator[None]:
     except RuntimeError as problem:  # gloo's and NCCL's errors are RuntimeErrors
         reason = str(problem).splitlines()[0]
         reason = (reason.partition("] ")[2] or reason).partition(". ")[0]  # gloo's file and line; its guesses
-        raise LostProcess(
-            "another process of this run has ended or cannot be reached, so this one ends too; look above for the "
-            f"first error, then go on with --resume ({reason})"
-        ) from None
+        ended = "another process of this run has ended or cannot be reached, so this one ends too"
+        advice = f"look above for the first error, then go on with --resume ({reason})"
+        raise LostProcess(f"{ended}; {advice}") from None
 
 
 def launch_name() -> str | None:
@@ -335,10 +331,8 @@ def together(world: World, work: Callable[[], Result]) -> Result:
             raise
     if world.largest(not results)[0]:
         results.clear()
-        raise TooLittleMemory(
-            "out of memory, although the micro-batches are as small as can be; "
-            "shorten max_length, use more processes, or a machine with more memory"
-        )
+        advice = "shorten max_length, use more processes, or a machine with more memory"
+        raise TooLittleMemory(f"out of memory, although the micro-batches are as small as can be; {advice}")
     return results[0]
 
 

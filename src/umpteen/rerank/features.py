@@ -147,10 +147,9 @@ class TextFeatures:
             try:
                 learnt = TfidfVectorizer(analyzer=analyzer, dtype=np.float32, **limits).fit(texts)
             except ValueError as problem:
-                raise BadInput(
-                    f"no n-gram of {kind} is left of the training texts ({problem}); lower min_texts, "
-                    f"which is {settings.min_texts:,}, or look at the texts with `umpteen data describe`"
-                ) from None
+                left = f"no n-gram of {kind} is left of the training texts ({problem}); lower min_texts"
+                advice = f"which is {settings.min_texts:,}, or look at the texts with `umpteen data describe`"
+                raise BadInput(f"{left}, {advice}") from None
             ngrams = learnt.get_feature_names_out().tolist()
             found.append(Vocabulary(kind, lengths, {ngram: at for at, ngram in enumerate(ngrams, len(idf))}))
             idf = np.concatenate([idf, learnt.idf_.astype(np.float32)])

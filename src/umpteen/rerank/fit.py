@@ -149,10 +149,9 @@ def fit_weights(
             done += stop - start
             progress(done, labels)
     except BrokenProcessPool as problem:
-        raise LostProcess(
-            f"a process that fitted labels has ended ({str(problem).partition('.')[0]}); finished labels are kept, "
-            "the same command goes on; if memory ran out, give fewer --jobs"
-        ) from None
+        ended = f"a process that fitted labels has ended ({str(problem).partition('.')[0]})"
+        advice = "finished labels are kept, the same command goes on; if memory ran out, give fewer --jobs"
+        raise LostProcess(f"{ended}; {advice}") from None
     solved = [load_file(_path(samples, block)) for block in blocks]
     whole = {name: np.concatenate([block[name] for block in solved]) for name in solved[0]}
     starts = np.concatenate([[0], np.cumsum(whole["counts"])])

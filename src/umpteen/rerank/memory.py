@@ -87,10 +87,8 @@ class Memory:
     def same(self, texts: Sequence[str]) -> csr_array:
         """Which of these texts are among the remembered ones."""  # [n, N]
         if self.texts is None:
-            raise BadInput(
-                "the ranker keeps no texts, so training texts would vote for themselves; judge it by other texts, "
-                "leave it out (--no-ranker), or fit it with keep_texts=true"
-            )
+            advice = "judge it by other texts, leave it out (--no-ranker), or fit it with keep_texts=true"
+            raise BadInput(f"the ranker keeps no texts, so training texts would vote for themselves; {advice}")
         places: dict[str, list[int]] = {text: [] for text in texts}
         for row, text in enumerate(self.texts):
             if text in places:
@@ -124,10 +122,8 @@ class Memory:
     def require(self, dimension: int) -> None:
         """Refuses a memory that no vector of this size can be compared with."""
         if len(self.vectors) == 0 or self.vectors.shape[1] != dimension:
-            raise DamagedModel(
-                f"the ranker remembers {tuple(self.vectors.shape)} numbers, but the encoder's vectors have {dimension} "
-                "each; fit it again: `umpteen rerank fit`"
-            )
+            both = f"{tuple(self.vectors.shape)} numbers, but the encoder's vectors have {dimension} each"
+            raise DamagedModel(f"the ranker remembers {both}; fit it again: `umpteen rerank fit`")
 
     def save(self, folder: Path) -> None:
         arrays: dict[str, NDArray[Any]] = {

@@ -120,10 +120,8 @@ def tune(index: LabelIndex, queries: Tensor, k: int, target: float, *, seed: int
         if found.mean() >= target:
             return Tuned(efforts[place], found, half, attempt)
         best = max(best, float(found.mean()))
-    raise BadInput(
-        f"a {index.kind} index reaches a recall@{k} of {best:.4f} at most here, not {target:g}; "
-        "nothing was changed: ask for less, or take another kind (exact never misses)"
-    )
+    advice = "nothing was changed: ask for less, or take another kind (exact never misses)"
+    raise BadInput(f"a {index.kind} index reaches a recall@{k} of {best:.4f} at most here, not {target:g}; {advice}")
 
 
 def _from(first: int, count: int) -> Iterator[int]:

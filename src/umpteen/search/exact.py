@@ -46,10 +46,8 @@ def top_k(
     if k > shard.count:
         raise BadInput(f"k is {k:,} but there are only {shard.count:,} labels; ask for at most {shard.count}")
     if excluding is not None and excluding.shape != (len(queries), shard.count):
-        raise BadInput(
-            f"pairs to exclude have the shape {excluding.shape}, "
-            f"but there are {len(queries):,} queries and {shard.count:,} labels"
-        )
+        there = f"{len(queries):,} queries and {shard.count:,} labels"
+        raise BadInput(f"pairs to exclude have the shape {excluding.shape}, but there are {there}")
     keys = torch.empty(len(queries), k, dtype=torch.int64)
     unseen = None if hidden is None or len(hidden) == 0 else torch.from_numpy(hidden).to(queries.device)
     is_long = queries.device.type == "cpu" and len(queries) * labels.numel() >= _WORTH_A_THREAD

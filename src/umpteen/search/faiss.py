@@ -185,18 +185,16 @@ class FaissIndex(LabelIndex):
         """Mapped where FAISS can, so that several processes share one copy."""
         faiss, kind, path = faiss_library(), about["kind"], folder / STRUCTURE
         mapped = getattr(faiss, "IO_FLAG_MMAP_IFC", 0)  # since FAISS 1.11
+        advice = "build the index again, or remove it"
         try:  # whatever other file it names would have to lie beside it
             index = faiss.read_index(str(path), mapped | faiss.IO_FLAG_READ_ONLY | faiss.IO_FLAG_ONDISK_SAME_DIR)
         except RuntimeError as error:
-            raise DamagedModel(
-                f"{path}: FAISS cannot read it ({str(error).splitlines()[0]}); build the index again, or remove it"
-            ) from error
+            raise DamagedModel(f"{path}: FAISS cannot read it ({str(error).splitlines()[0]}); {advice}") from error
         if type(index) is not type(_empty(faiss, kind, 1, _WIDTH)):
-            raise DamagedModel(f"{path}: is a {type(index).__name__}, no {kind}; build the index again, or remove it")
+            raise DamagedModel(f"{path}: is a {type(index).__name__}, no {kind}; {advice}")
         if index.ntotal != len(held):
-            raise DamagedModel(
-                f"the index holds {index.ntotal:,} vectors but there were {len(held):,} labels; build it again"
-            )
+            both = f"{index.ntotal:,} vectors but there were {len(held):,} labels"
+            raise DamagedModel(f"the index holds {both}; build it again")
         return cls(kind, index, Effort(**about["effort"]), held, now.vectors, changed)
 
     def _padded(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:

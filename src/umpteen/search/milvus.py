@@ -40,11 +40,9 @@ def own(path: str) -> None:
             try:
                 new = FileLock(Path(f"{path}.lock"))
             except InUse:
-                raise InUse(
-                    f"{path}: the embedded Milvus belongs to one process, and another one has it open; stop that one, "
-                    "run a single worker, or build the index with --uri and the address of a cluster. Nothing was "
-                    "changed"
-                ) from None
+                problem = "the embedded Milvus belongs to one process, and another one has it open; stop that one"
+                advice = "run a single worker, or build the index with --uri and the address of a cluster"
+                raise InUse(f"{path}: {problem}, {advice}. Nothing was changed") from None
             if lock is not None:  # of files that were replaced while this process had them open
                 lock.close()
             lock = new

@@ -205,10 +205,8 @@ class MilvusIndex(LabelIndex):
         if uri is None or not is_embedded(uri):
             return
         if not uri.endswith(".db"):
-            raise BadInput(
-                f"{uri}: the embedded Milvus keeps its files in a folder whose name ends in .db; a cluster has "
-                "an address that starts with http:// or https://"
-            )
+            advice = "a cluster has an address that starts with http:// or https://"
+            raise BadInput(f"{uri}: the embedded Milvus keeps its files in a folder whose name ends in .db; {advice}")
         if not Path(uri).resolve().parent.is_dir():
             raise BadInput(f"{uri}: there is no folder {Path(uri).resolve().parent}; make it, or give another --uri")
 
@@ -241,10 +239,8 @@ class MilvusIndex(LabelIndex):
     def update(cls, folder: Path, about: dict[str, Any], now: Indexed, changed: Rows) -> None:
         with closing(cls.open(folder, about, now, changed, changed)) as index:
             if index.structure == HNSW and not _all_of_length_1(now.vectors, changed[now.vectors.active[changed]]):
-                raise BadInput(
-                    f"{folder}: some labels now have vectors of other lengths than 1, for which the graph in "
-                    "Milvus is not made; nothing was changed, build the index again"
-                )
+                others = "of other lengths than 1, for which the graph in Milvus is not made; nothing was changed"
+                raise BadInput(f"{folder}: some labels now have vectors {others}, build the index again")
             index.require_own()
             index.write(changed, now)
 

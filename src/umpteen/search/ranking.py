@@ -42,9 +42,8 @@ class Ranking:
     def head(self, k: int) -> Ranking:
         """The best k of each query."""
         if k > self.width:
-            raise BadInput(
-                f"the best {k:,} were asked of a ranking that is {self.width:,} wide; search with k={k} first"
-            )
+            problem = f"the best {k:,} were asked of a ranking that is {self.width:,} wide"
+            raise BadInput(f"{problem}; search with k={k} first")
         return Ranking(self.rows[:, :k], self.scores[:, :k], self.labels)
 
     def in_order(self, order: NDArray[np.int64]) -> Ranking:
@@ -171,10 +170,8 @@ def require_searchable(queries: Vectors, dimension: int, k: int) -> None:
     if k < 1:
         raise BadInput(f"k is {k}; ask for at least 1 label")
     if queries.ndim != 2 or queries.shape[1] != dimension:
-        raise BadInput(
-            f"query vectors have the shape {tuple(queries.shape)} and label vectors {dimension} numbers; "
-            "they must come from the same model"
-        )
+        both = f"query vectors have the shape {tuple(queries.shape)} and label vectors {dimension} numbers"
+        raise BadInput(f"{both}; they must come from the same model")
     require_finite("query", queries)
 
 
@@ -184,7 +181,5 @@ def require_finite(what: str, vectors: Vectors) -> None:
         sums = as_floats(vectors.sum(1) if isinstance(vectors, np.ndarray) else vectors.float().sum(1))
     broken = np.flatnonzero(~np.isfinite(sums))
     if len(broken):
-        raise BadInput(
-            f"the vector of {what} row {int(broken[0]):,} holds NaN or infinity, so the model's weights are no use; "
-            "train it again, with a lower optimizer.learning_rate"
-        )
+        advice = "so the model's weights are no use; train it again, with a lower optimizer.learning_rate"
+        raise BadInput(f"the vector of {what} row {int(broken[0]):,} holds NaN or infinity, {advice}")

@@ -91,12 +91,8 @@ def columns_of(
 
     labels = "".join(given("labels")) or first(LABELS) or first(MORE_LABELS)
     if labels is None:
-        raise BadFile(
-            path,
-            f"has none of the columns that usually hold labels ({', '.join(LABELS)}); it has {_written(header)}: say "
-            "which it is, with --labels COLUMN, or FILE?labels=COLUMN",
-            line=1,
-        )
+        problem = f"has none of the columns that usually hold labels ({', '.join(LABELS)}); it has {_written(header)}"
+        raise BadFile(path, f"{problem}: say which it is, with --labels COLUMN, or FILE?labels=COLUMN", line=1)
     text = given("text", "+") or _text_columns(first, rows, labels)
     if not text:
         raise BadFile(path, f"has no column of texts; it has {_written(header)}: say which, with --text COLUMN", line=1)

@@ -57,12 +57,9 @@ def read_lines(
         try:
             text = line.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise BadFile(
-                path,
-                f"byte 0x{line[error.start]:02x} at offset {offset + error.start:,} is not UTF-8; "
-                "convert the file, for example with iconv -f LATIN1 -t UTF-8",
-                line=number,
-            ) from None
+            problem = f"byte 0x{line[error.start]:02x} at offset {offset + error.start:,} is not UTF-8"
+            advice = "convert the file, for example with iconv -f LATIN1 -t UTF-8"
+            raise BadFile(path, f"{problem}; {advice}", line=number) from None
         if number == 1:
             text = text.removeprefix(BYTE_ORDER_MARK)
         offset += len(line)
