@@ -18,6 +18,8 @@ from umpteen.calibration.curves import BINS, CROSS_FOLDS, HeldOut, TextCurves, c
 from umpteen.errors import BadInput, DamagedModel
 from umpteen.search.ranking import Ranking
 
+Floats = NDArray[np.float32]
+Counts = NDArray[np.int64]
 FILE = "calibration.json"
 FORMAT_VERSION = 2
 Reading = Literal["clipped", "sigmoid"]  # of scores as probabilities
@@ -60,7 +62,7 @@ class Line(NamedTuple):
     least: float
     at_most: int | None = None  # labels a text; None: all
 
-    def given(self, probabilities: NDArray[np.float32]) -> NDArray[np.bool_]:
+    def given(self, probabilities: Floats) -> NDArray[np.bool_]:
         """Which of a text's labels are given; the last axis is its labels, best first."""
         given: NDArray[np.bool_] = probabilities >= np.float32(self.least)
         if self.at_most is not None:
@@ -81,7 +83,7 @@ class Calibration:
     origin: dict[str, Any]  # which texts, how many
     figures: dict[str, Any]  # on them, from curves fitted on the others of them
 
-    def probabilities(self, scores: NDArray[np.floating]) -> NDArray[np.float32]:
+    def probabilities(self, scores: NDArray[np.floating]) -> Floats:
         """The probability of each label to be right; the last axis is a text's labels, best first; −inf → 0."""
         return self.curves(scores)
 
@@ -171,7 +173,7 @@ def _numbers(content: dict[str, Any]) -> dict[str, Any]:
     return content
 
 
-def figures_of(held_out: HeldOut, probabilities: NDArray[np.float32], raw: Reading) -> dict[str, Any]:
+def figures_of(held_out: HeldOut, probabilities: Floats, raw: Reading) -> dict[str, Any]:
     """Calibration error, Brier score and log loss over the best labels of each text, at several depths: of the
     calibrated probabilities, and of the raw scores read as such."""
     width = held_out.scores.shape[1]
@@ -242,9 +244,7 @@ def fit_calibration(
     return Calibration(curves, steps, confidence, rules, depth, raw, origin, figures)
 
 
-def precision_steps(
-    held_out: HeldOut, probabilities: NDArray[np.float32], confidence: float = CONFIDENCE
-) -> list[PrecisionStep]:
+def precision_steps(held_out: HeldOut, probabilities: Floats, confidence: float = CONFIDENCE) -> list[PrecisionStep]:
     """The lowest threshold for every precision that can be promised with this confidence, both rising.
 
     A threshold promises a precision if such texts would hardly be drawn where it had less. Thresholds are tested from
@@ -284,7 +284,7 @@ def _doubts(held_out: HeldOut, reached: NDArray[np.bool_], precisions: NDArray[n
     return np.asarray(scipy.special.ndtr(-surplus / np.sqrt(squares)))
 
 
-def rule_for_f1(held_out: HeldOut, probabilities: NDArray[np.float32]) -> Rule:
+def rule_for_f1(held_out: HeldOut, probabilities: Floats) -> Rule:
     """The threshold and the most labels a text that together have the greatest micro F1."""
     width = held_out.scores.shape[1]
     rules = []
@@ -295,7 +295,7 @@ def rule_for_f1(held_out: HeldOut, probabilities: NDArray[np.float32]) -> Rule:
     return max(rules, key=lambda rule: rule.micro_f1)  # of equals the first
 
 
-def rule_for_coverage(held_out: HeldOut, probabilities: NDArray[np.float32], share: float | None) -> Rule:
+def rule_for_coverage(held_out: HeldOut, probabilities: Floats, share: float | None) -> Rule:
     """The smallest label sets that together hold this share of all right labels; without one, 0.9 or what there is."""
     if share is not None and not 0 < share < 1:
         raise BadInput(f"coverage is {share}; it must lie between 0 and 1")
@@ -317,9 +317,7 @@ def _rule(held_out: HeldOut, threshold: np.float32, most: int, given: int, hits:
     return Rule(float(threshold), most, f1, hits / given, recall, labels_per_text=given / len(held_out))
 
 
-def _at_least(
-    held_out: HeldOut, probabilities: NDArray[np.float32], most: int | None = None
-) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]:
+def _at_least(held_out: HeldOut, probabilities: Floats, most: int | None = None) -> tuple[Floats, Counts, Counts]:
     """Every probability among the first `most` labels of the texts, rising; how many reach it; how many are right."""
     there = held_out.real[:, :most]
     values, right = probabilities[:, :most][there], held_out.right[:, :most][there]

@@ -3,16 +3,8 @@
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PositiveInt,
-    SerializeAsAny,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, SerializeAsAny
+from pydantic.functional_validators import BeforeValidator, field_validator, model_validator
 
 _TOO_LARGE = 2**31  # what every library below can hold, seeds included
 _FASTEST = 100.0  # learning rate; far beyond what any run survives

@@ -22,6 +22,7 @@ RARE = 5  # training queries
 PERCENTILES = (5, 50, 95, 99)
 
 Described = dict[str, Any]  # as JSON has it
+Ids = NDArray[np.int64]  # a number for each text
 
 
 def describe(dataset: Dataset) -> Described:
@@ -107,7 +108,7 @@ def _lengths(words: NDArray[np.int64]) -> Described:
     return {"mean": float(words.mean()), "percentiles": percentiles, "max": int(words.max())}
 
 
-def _scan(parts: Mapping[str, Texts]) -> tuple[dict[str, NDArray[np.int64]], dict[str, NDArray[np.int64]]]:
+def _scan(parts: Mapping[str, Texts]) -> tuple[dict[str, NDArray[np.int64]], dict[str, Ids]]:
     """The number of words of each text, and a number that equal texts share, whatever part they are in."""
 
     def digest(text: str) -> bytes:
@@ -123,7 +124,7 @@ def _scan(parts: Mapping[str, Texts]) -> tuple[dict[str, NDArray[np.int64]], dic
     return words, dict(zip(parts, apart, strict=True))
 
 
-def _labels_to_look_at(dataset: Dataset, ids: NDArray[np.int64], counts: NDArray[np.int64]) -> Iterator[Described]:
+def _labels_to_look_at(dataset: Dataset, ids: Ids, counts: NDArray[np.int64]) -> Iterator[Described]:
     keys, texts = dataset.labels.keys, dataset.labels.texts
     look, first = partial(_finding, "labels", texts), _first_rows(ids, ids)
     what, again = "labels with the text of an earlier label", first < np.arange(len(ids))
@@ -131,9 +132,7 @@ def _labels_to_look_at(dataset: Dataset, ids: NDArray[np.int64], counts: NDArray
     yield look("labels_without_rows", "labels without a training query", counts == 0, lambda row: repr(keys[row]))
 
 
-def _queries_to_look_at(
-    dataset: Dataset, name: str, split: Split, ids: Mapping[str, NDArray[np.int64]]
-) -> Iterator[Described]:
+def _queries_to_look_at(dataset: Dataset, name: str, split: Split, ids: Mapping[str, Ids]) -> Iterator[Described]:
     look, keys = partial(_finding, name, split.texts), dataset.labels.keys
     yield look("rows_without_labels", f"{name} queries without a label", _counts(split.relevance) == 0)
     if name != "train":
@@ -159,14 +158,14 @@ def _finding(
     return {"kind": kind, "split": split, "what": what, "count": len(rows), "of": len(wrong), "examples": examples}
 
 
-def _first_rows(ids: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.int64]:
+def _first_rows(ids: Ids, wanted: Ids) -> Ids:
     """Where each of the wanted ids stands first, or -1."""
     known, first = np.unique(ids, return_index=True)
     at = np.searchsorted(known, wanted).clip(max=len(known) - 1)
     return np.where(known[at] == wanted, first[at], -1)
 
 
-def _equal_pairs(queries: NDArray[np.int64], labels: NDArray[np.int64]) -> Relevance:
+def _equal_pairs(queries: Ids, labels: Ids) -> Relevance:
     """All pairs of a query and a label that share an id."""
     width = 1 + max(queries.max(), labels.max())
     of_queries, of_labels = (

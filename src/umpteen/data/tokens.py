@@ -10,6 +10,7 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -25,6 +26,7 @@ from umpteen.data.texts import Texts
 from umpteen.files.progress import Advance, silent
 
 LENGTHS = np.dtype(np.int32)
+Ids = list[list[int]]  # of several texts
 
 
 @dataclass(eq=False)
@@ -142,7 +144,7 @@ def id_type(vocabulary_size: int) -> np.dtype[Any]:
     return np.dtype(np.uint16 if vocabulary_size <= 1 << 16 else np.int32)
 
 
-def flatten(rows: list[list[int]], dtype: np.dtype[Any]) -> tuple[NDArray[np.integer[Any]], NDArray[np.int32]]:
+def flatten(rows: Ids, dtype: np.dtype[Any]) -> tuple[NDArray[np.integer[Any]], NDArray[np.int32]]:
     """All ids one after the other, and the length of each row."""
     lengths = np.fromiter(map(len, rows), dtype=LENGTHS, count=len(rows))
     return np.fromiter(chain.from_iterable(rows), dtype=dtype, count=int(lengths.sum(dtype=np.int64))), lengths
@@ -163,7 +165,7 @@ class Tokenizer(Protocol):
     def fingerprint(self) -> str: ...
     @property
     def vocabulary_size(self) -> int: ...
-    def __call__(self, texts: list[str]) -> list[list[int]]: ...
+    def __call__(self, texts: list[str]) -> Ids: ...
 
 
 def tokenise(
@@ -189,11 +191,8 @@ def tokenise(
     }
     name = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
     folder = cache_folder(cache) / "tokens" / name
-    table = cached(
-        folder,
-        lambda: _open(folder, dtype, len(whole)),
-        lambda: _write(folder, dtype, whole, tokenizer, chunk, progress),
-    )
+    find = partial(_open, folder, dtype, len(whole))
+    table = cached(folder, find, partial(_write, folder, whole, tokenizer, chunk, progress))
     return table if texts is whole else table.take(texts.rows)
 
 
@@ -210,14 +209,12 @@ def _open(folder: Path, dtype: np.dtype[Any], texts: int) -> TokenTable | None:
     return TokenTable.of_lengths(ids, lengths)
 
 
-def _write(
-    folder: Path, dtype: np.dtype[Any], texts: Texts, tokenizer: Tokenizer, chunk: int, progress: Advance
-) -> None:
+def _write(folder: Path, texts: Texts, tokenizer: Tokenizer, chunk: int, progress: Advance) -> None:
     """Tokenise on from where the partial table ends, then put it in place."""
-    partial = folder.with_suffix(".partial")
-    partial.mkdir(parents=True, exist_ok=True)
-    with (partial / IDS_FILE).open("ab") as ids_file, (partial / LENGTHS_FILE).open("ab") as lengths_file:
-        done = np.fromfile(partial / LENGTHS_FILE, dtype=LENGTHS)
+    begun, dtype = folder.with_suffix(".partial"), id_type(tokenizer.vocabulary_size)
+    begun.mkdir(parents=True, exist_ok=True)
+    with (begun / IDS_FILE).open("ab") as ids_file, (begun / LENGTHS_FILE).open("ab") as lengths_file:
+        done = np.fromfile(begun / LENGTHS_FILE, dtype=LENGTHS)
         if (done < 0).any() or ids_file.tell() < done.sum(dtype=np.int64) * dtype.itemsize:  # it is damaged
             done = done[:0]
         ids_file.truncate(int(done.sum(dtype=np.int64)) * dtype.itemsize)
@@ -226,12 +223,10 @@ def _write(
             for file, values in zip((ids_file, lengths_file), flatten(rows, dtype), strict=True):
                 _append(file, values)
     shutil.rmtree(folder, ignore_errors=True)
-    partial.replace(folder)
+    begun.replace(folder)
 
 
-def _tokenised(
-    texts: Texts, tokenizer: Tokenizer, first: int, chunk: int, progress: Advance
-) -> Iterator[list[list[int]]]:
+def _tokenised(texts: Texts, tokenizer: Tokenizer, first: int, chunk: int, progress: Advance) -> Iterator[Ids]:
     """Chunk by chunk from the text `first` on; progress hears of a chunk once the caller is done with it."""
     ends = np.cumsum(texts.byte_lengths())
     start = first

@@ -152,19 +152,17 @@ class Memory:
         texts = Texts.open(folder, TEXTS) if (folder / f"{TEXTS}.sha256").exists() else None
         if texts is not None and (len(texts) != len(vectors) or (texts.byte_lengths() < 0).any()):
             raise ValueError(f"{len(texts):,} texts are kept of {len(vectors):,} that are remembered, or end early")
-        memory = cls(vectors, known, texts)
-        return memory._with_stored_index(folder) if (folder / INDEX_FILE).exists() else memory
-
-    def _with_stored_index(self, folder: Path) -> "Memory":
+        if not (folder / INDEX_FILE).exists():
+            return cls(vectors, known, texts)
         from umpteen.search.faiss import FaissIndex
 
         about = json.loads((folder / INDEX_FILE).read_text(encoding="utf-8"))
-        now, held = Indexed("", 0, (), LiveVectors(self.vectors)), np.arange(len(self.vectors))
+        now, held = Indexed("", 0, (), LiveVectors(vectors)), np.arange(len(vectors))
         try:
             index = FaissIndex.open(folder, about, now, held, held[:0])
         except BadInput:  # FAISS is not installed
-            return self
-        return replace(self, index=index, measured=about["measured"])
+            return cls(vectors, known, texts)
+        return cls(vectors, known, texts, index, about["measured"])
 
 
 TEMPERATURE, WEIGHT = 0.07, 4.0  # chosen on validation of wordnet-nouns (docs/results/notebook.md)

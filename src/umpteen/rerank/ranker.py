@@ -26,6 +26,7 @@ from umpteen.search.ranking import NO_LABEL, Ranking, Vectors, values_at
 
 _NEIGHBOURS = 5  # on either side
 
+Floats = NDArray[np.float32]
 Real = TypeVar("Real", np.float32, np.float64)
 
 
@@ -37,13 +38,13 @@ def squash(margins: NDArray[Real]) -> NDArray[Real]:
     return np.asarray(np.exp(-np.square(np.maximum(0, 1 - margins))))
 
 
-def head_start(texts: NDArray[np.integer], rare: float) -> NDArray[np.float32]:
+def head_start(texts: NDArray[np.integer], rare: float) -> Floats:
     """rare · n^−½ for labels with n training texts: few texts teach few of the words that tell a label, so its margins
     are too small beside those of frequent ones."""
     return np.asarray((rare / np.sqrt(np.maximum(1, texts))).astype(np.float32))
 
 
-def fill_unknown(scores: NDArray[np.float32], known: NDArray[np.bool_]) -> NDArray[np.float32]:
+def fill_unknown(scores: Floats, known: NDArray[np.bool_]) -> Floats:
     """A label the ranker knows nothing of gets the mean of its neighbours in dense order: neither for nor against."""
     if known.all():
         return scores
@@ -51,7 +52,7 @@ def fill_unknown(scores: NDArray[np.float32], known: NDArray[np.bool_]) -> NDArr
     return np.where(known, scores, totals / np.maximum(1, counts)).astype(np.float32)
 
 
-def keep_place(scores: NDArray[np.float32], later: NDArray[np.bool_], there: NDArray[np.bool_]) -> NDArray[np.float32]:
+def keep_place(scores: Floats, later: NDArray[np.bool_], there: NDArray[np.bool_]) -> Floats:
     """A label that came after the ranker keeps the place the dual encoder gave it among the others.
 
     With p of the others before it, it gets the largest but p of their scores: the first of all stays the first, and no
@@ -75,7 +76,7 @@ def _sums_around(values: NDArray[np.generic]) -> NDArray[np.float64]:
     return np.asarray(sums[:, last] - sums[:, first])
 
 
-def fuse(dense: Ranking, second: NDArray[np.float32], weight: float) -> Ranking:
+def fuse(dense: Ranking, second: Floats, weight: float) -> Ranking:
     """The dense ranking's labels in the order of both scores; `second` holds the ranker's of its first labels.
 
     Labels further down count as if the ranker gave them 0, so they follow in dense order.
@@ -106,7 +107,7 @@ class Ranker:
 
     features: TextFeatures
     weights: csr_array  # [features, labels], float32: what is asked of it are the few rows of a text's features
-    intercepts: NDArray[np.float32]  # [labels]
+    intercepts: Floats  # [labels]
     texts: NDArray[np.int64]  # [labels], training texts that have the label; nothing is known of those with none
     settings: RankerSettings
     memory: Memory | None = None
@@ -125,7 +126,7 @@ class Ranker:
     def labels(self) -> int:
         return len(self.intercepts)
 
-    def margins(self, texts: Sequence[str], rows: NDArray[np.int32]) -> NDArray[np.float32]:
+    def margins(self, texts: Sequence[str], rows: NDArray[np.int32]) -> Floats:
         """w·x + b for the labels rows[i] of each text i."""
         margins = self.intercepts[rows]
         is_asked = self.settings.sparse and self.votes < 1
@@ -135,16 +136,12 @@ class Ranker:
             margins[some] += values_at(csr_array(found @ self.weights), rows[some])
         return margins
 
-    def scores(
-        self, margins: NDArray[np.float32], votes: NDArray[np.float32] | None, rows: NDArray[np.int32]
-    ) -> NDArray[np.float32]:
+    def scores(self, margins: Floats, votes: Floats | None, rows: NDArray[np.int32]) -> Floats:
         """From 0 to 1, for the margins and the votes of labels in dense order."""
         texts, found = self.texts[rows], reduce(add, self.terms(margins, votes, rows).values())
         return keep_place(fill_unknown(found, texts > 0), texts == LATER, rows != NO_LABEL)
 
-    def terms(
-        self, margins: NDArray[np.float32], votes: NDArray[np.float32] | None, rows: NDArray[np.int32]
-    ) -> dict[str, NDArray[np.float32]]:
+    def terms(self, margins: Floats, votes: Floats | None, rows: NDArray[np.int32]) -> dict[str, Floats]:
         """What adds up to the score of a label that it knows; each has a line of its own in an explanation."""
         said = squash(margins + head_start(self.texts[rows], self.rare)) if self.votes < 1 else np.zeros_like(margins)
         if votes is None:
@@ -202,8 +199,9 @@ class Ranker:
         (folder / "ranker.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         self.features.save(folder)
         sparse = self.weights.indptr, self.weights.indices, self.weights.data
-        kept = zip(_KINDS.items(), (self.features.idf, *sparse, self.intercepts, self.texts), strict=True)
-        save_file({name: values.astype(kind) for (name, kind), values in kept}, folder / "weights.safetensors")
+        arrays: list[NDArray[Any]] = [self.features.idf, *sparse, self.intercepts, self.texts]
+        kept = {name: values.astype(kind) for (name, kind), values in zip(_KINDS.items(), arrays, strict=True)}
+        save_file(kept, folder / "weights.safetensors")
         if self.memory is not None:
             self.memory.save(folder)
 

@@ -15,19 +15,7 @@ from numpy.typing import NDArray
 
 from umpteen.errors import BadInput, DamagedModel, NotSaved
 from umpteen.files.progress import Advance, silent
-from umpteen.search.index import (
-    Built,
-    Effort,
-    Indexed,
-    LabelIndex,
-    LiveVectors,
-    Overlay,
-    Rows,
-    checked_queries,
-    doubling,
-    lists_of,
-    with_spare,
-)
+from umpteen.search.index import Built, Effort, Indexed, LabelIndex, LiveVectors, Overlay, Rows
 from umpteen.search.ranking import NO_LABEL, Ranking, Vectors, as_floats
 
 FLAT, HNSW, IVFPQ, SQ = "faiss-flat", "faiss-hnsw", "faiss-ivfpq", "faiss-sq"
@@ -76,7 +64,7 @@ def _empty(faiss: Any, kind: str, count: int, dimension: int) -> Any:
         bits = max(1, min(_BITS, count.bit_length() - 1))
         largest = max(1, dimension // _NUMBERS_A_CODE)
         codes = max(size for size in range(1, largest + 1) if dimension % size == 0)
-        index = faiss.IndexIVFPQ(faiss.IndexFlatIP(dimension), dimension, lists_of(count), codes, bits, product)
+        index = faiss.IndexIVFPQ(faiss.IndexFlatIP(dimension), dimension, Effort.lists_of(count), codes, bits, product)
         index.cp.min_points_per_centroid = index.pq.cp.min_points_per_centroid = 1
         return index
     raise BadInput(f"{kind!r} is no kind of FAISS index; there are {', '.join(KINDS)}")
@@ -111,7 +99,7 @@ class FaissIndex(LabelIndex):
                 yield labels.of(held[start : start + _AT_A_TIME])
 
         if not made._index.is_trained:
-            wanted = max(20_000, _TRAINING_VECTORS_A_LIST * lists_of(count)) if kind == IVFPQ else 100_000
+            wanted = max(20_000, _TRAINING_VECTORS_A_LIST * Effort.lists_of(count)) if kind == IVFPQ else 100_000
             some = held[:: max(1, count // wanted)]  # spread evenly over all
             made._index.train(made._padded(labels.of(some)))
         done, longest = 0, np.float32(1e-30)
@@ -131,7 +119,7 @@ class FaissIndex(LabelIndex):
 
     def search(self, queries: Vectors, k: int) -> Ranking:
         overlay, visible = self._state
-        queries = checked_queries(queries, overlay.labels.dimension, k)
+        queries = overlay.labels.asked(queries, k)
         return overlay.best(queries, self.candidates(queries, self.effort.for_k(k), visible), k)
 
     def candidates(self, queries: Vectors, effort: Effort, visible: NDArray[np.uint8] | None = None) -> Rows:
@@ -152,14 +140,14 @@ class FaissIndex(LabelIndex):
         return np.where(positions == NO_LABEL, NO_LABEL, self._rows[positions])
 
     def efforts(self, k: int) -> list[Effort]:
-        count = len(self._rows)
-        few = with_spare(k)
+        count, few = len(self._rows), Effort.with_spare(k)
         if self.kind == HNSW:
-            return [Effort(k, breadth, few) for breadth in doubling(max(16, k), min(count, _WIDEST), steps=_STEPS)]
-        more = [few, *doubling(2 * few, min(count, max(_MOST_RESCORED, 2 * few)))]
+            breadths = Effort.doubling(max(16, k), min(count, _WIDEST), steps=_STEPS)
+            return [Effort(k, breadth, few) for breadth in breadths]
+        more = [few, *Effort.doubling(2 * few, min(count, max(_MOST_RESCORED, 2 * few)))]
         if self.kind == IVFPQ:
             lists = int(self._index.nlist)
-            return [Effort(k, breadth, some) for breadth in doubling(1, lists) for some in more]
+            return [Effort(k, breadth, some) for breadth in Effort.doubling(1, lists) for some in more]
         return [Effort(k, 0, few)] if self.kind == FLAT else [Effort(k, 0, some) for some in more]
 
     def tell(self, now: Indexed, changed: Rows) -> None:

@@ -32,6 +32,7 @@ _SCORES_AT_ONCE = 2**24  # 64 MB
 _HALVES_AT_A_TIME = 512  # vectors: as float32 they stay in the processor's own memory
 _BLOCK = 256  # labels whose largest score is compared first
 Rows = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 Built: TypeAlias = "tuple[LabelIndex, dict[str, Any]]"  # and what to remember besides what its `save` tells
 Scored = tuple[Rows, NDArray[np.float32]]  # [B, C] each: candidates, −1 where there is none, and their scores
 _NONE: Rows = np.empty(0, dtype=np.int64)
@@ -43,11 +44,7 @@ class LiveVectors:
     """Rows never shift. A row that is not active keeps its place and its vector, and is not found."""
 
     def __init__(
-        self,
-        base: Vectors,
-        active: NDArray[np.bool_] | None = None,
-        changed: Rows | None = None,
-        vectors: Vectors | None = None,
+        self, base: Vectors, active: Mask | None = None, changed: Rows | None = None, vectors: Vectors | None = None
     ) -> None:
         self.base: NDArray[Any] = base if isinstance(base, np.ndarray) else base.detach().cpu().numpy()  # [L, d]
         self.active = np.ones(len(base), dtype=np.bool_) if active is None else active  # [rows], rows ≥ L
@@ -78,6 +75,11 @@ class LiveVectors:
         found = np.empty((len(rows), self.dimension), np.float32)
         found[~new], found[new] = self.base[rows[~new]], self.vectors[place[new]]
         return found
+
+    def asked(self, queries: Vectors, k: int) -> NDArray[np.float32]:
+        """The queries as float32 in the machine's memory, if k of these labels can be searched for them."""
+        require_searchable(queries, self.dimension, k)
+        return as_floats(queries)
 
     @cached_property
     def everything(self) -> Tensor:
@@ -138,23 +140,23 @@ class Effort(NamedTuple):
         more = k / self.k
         return Effort(k, math.ceil(self.breadth * more), max(k, math.ceil(self.rescored * more)))
 
+    @staticmethod
+    def with_spare(k: int) -> int:
+        """Candidates for k labels: coarse scores may put one that belongs to the k best a little behind them."""
+        return k + max(_SPARE, k // 2)
 
-def with_spare(k: int) -> int:
-    """Candidates for k labels: coarse scores may put one that belongs to the k best a little behind them."""
-    return k + max(_SPARE, k // 2)
+    @staticmethod
+    def lists_of(count: int) -> int:
+        """Into how many lists an index divides so many labels; Milvus has 65,536 at most."""
+        return max(1, min(int(4 * math.sqrt(count)), count // 32, 65_536))
 
-
-def lists_of(count: int) -> int:
-    """Into how many lists an index divides so many labels; Milvus has 65,536 at most."""
-    return max(1, min(int(4 * math.sqrt(count)), count // 32, 65_536))
-
-
-def doubling(first: int, last: int, *, steps: int = 1) -> list[int]:
-    """From first to last, each 2^(1/steps) times the one before, about."""
-    last = max(last, 1)
-    count = math.ceil(steps * math.log2(max(last / first, 1)))
-    between = {round(first * 2 ** (number / steps)) for number in range(count)}
-    return [*sorted(value for value in between if value < last), last]
+    @staticmethod
+    def doubling(first: int, last: int, *, steps: int = 1) -> list[int]:
+        """From first to last, each 2^(1/steps) times the one before, about."""
+        last = max(last, 1)
+        count = math.ceil(steps * math.log2(max(last / first, 1)))
+        between = {round(first * 2 ** (number / steps)) for number in range(count)}
+        return [*sorted(value for value in between if value < last), last]
 
 
 BOUND = "bound_to_folder"  # in what is told of an index: a copy of its files would be of no use elsewhere
@@ -248,7 +250,7 @@ def try_out(index: LabelIndex, dimension: int) -> None:
 
 def exact_search(queries: Vectors, labels: LiveVectors, k: int) -> Ranking:
     """The k best current labels of each query."""
-    queries = checked_queries(queries, labels.dimension, k)
+    queries = labels.asked(queries, k)
     found = _best(queries, labels.base, k, labels.hidden)
     if len(labels.changed) or found[0].shape[1] < k:
         gone = np.flatnonzero(~labels.active[labels.changed])
@@ -291,12 +293,6 @@ def search_many(queries: Vectors, vectors: Vectors, k: int, **how: Any) -> Ranki
     from umpteen.search.exact import top_k
 
     return top_k(torch.as_tensor(queries), torch.as_tensor(vectors), k, **how)
-
-
-def checked_queries(queries: Vectors, dimension: int, k: int) -> NDArray[np.float32]:
-    """The queries as float32 in the machine's memory, if they can be searched for."""
-    require_searchable(queries, dimension, k)
-    return as_floats(queries)
 
 
 def _best(queries: NDArray[np.float32], vectors: NDArray[Any], k: int, hidden: Rows) -> Scored:

@@ -24,22 +24,7 @@ import numpy as np
 
 from umpteen.errors import BadInput
 from umpteen.files.progress import Advance, silent
-from umpteen.search.index import (
-    BOUND,
-    Built,
-    Effort,
-    Indexed,
-    LabelIndex,
-    LiveVectors,
-    Overlay,
-    Rows,
-    checked_queries,
-    doubling,
-    exact_search,
-    lists_of,
-    size_of,
-    with_spare,
-)
+from umpteen.search.index import BOUND, Built, Effort, Indexed, LabelIndex, LiveVectors, Overlay, Rows, exact_search
 from umpteen.search.milvus import MilvusAway, MilvusConnection, is_embedded
 from umpteen.search.ranking import NO_LABEL, Ranking, Vectors, as_floats
 
@@ -98,7 +83,7 @@ class MilvusIndex(LabelIndex):
 
     def search(self, queries: Vectors, k: int) -> Ranking:
         overlay = self._overlay
-        queries = checked_queries(queries, overlay.labels.dimension, k)
+        queries = overlay.labels.asked(queries, k)
         if self.away is None:
             try:
                 return overlay.best(queries, self.candidates(queries, self.effort.for_k(k), overlay.labels), k)
@@ -138,12 +123,13 @@ class MilvusIndex(LabelIndex):
         return np.where(known, rows, NO_LABEL)
 
     def efforts(self, k: int) -> list[Effort]:
-        few, count = with_spare(k), len(self.labels)
+        few, count = Effort.with_spare(k), len(self.labels)
         if self.structure == HNSW:
-            return [Effort(k, width, few) for width in doubling(max(16, few), min(count, _MOST_RESULTS), steps=_STEPS)]
+            widths = Effort.doubling(max(16, few), min(count, _MOST_RESULTS), steps=_STEPS)
+            return [Effort(k, width, few) for width in widths]
         # The embedded engine does not hear how many lists are wanted; of those it makes, it cannot search too many.
-        most = max(lists_of(count), _LISTS_EMBEDDED) if self.connection.embedded else lists_of(count)
-        return [Effort(k, lists, few) for lists in doubling(1, most)]
+        most = max(Effort.lists_of(count), _LISTS_EMBEDDED) if self.connection.embedded else Effort.lists_of(count)
+        return [Effort(k, lists, few) for lists in Effort.doubling(1, most)]
 
     def tell(self, now: Indexed, changed: Rows) -> None:
         self.labels = now.vectors
@@ -261,9 +247,7 @@ class MilvusIndex(LabelIndex):
     @classmethod
     def size(cls, folder: Path, about: dict[str, Any]) -> int | None:
         uri = about.get("uri", INSIDE)
-        if uri == INSIDE:
-            return size_of(folder)
-        return size_of(Path(uri)) if is_embedded(uri) else None
+        return super().size(folder if uri == INSIDE else Path(uri), about) if is_embedded(uri) else None
 
 
 def _create(client: Any, name: str, labels: LiveVectors, structure: str) -> None:
@@ -276,7 +260,7 @@ def _create(client: Any, name: str, labels: LiveVectors, structure: str) -> None
     schema.add_field("version", DataType.INT64)
     schema.add_field("retired", DataType.BOOL)
     schema.add_field("vector", DataType.FLOAT_VECTOR, dim=labels.dimension)
-    parameters = {HNSW: {"M": 32, "efConstruction": 200}, IVF_FLAT: {"nlist": lists_of(len(labels))}}
+    parameters = {HNSW: {"M": 32, "efConstruction": 200}, IVF_FLAT: {"nlist": Effort.lists_of(len(labels))}}
     index = client.prepare_index_params()
     index.add_index("vector", index_type=structure, metric_type="IP", params=parameters[structure])
     client.create_collection(name, schema=schema, index_params=index)

@@ -25,6 +25,9 @@ TEXT_KINDS = ("jsonl", "csv", "tsv", "txt")  # of files of texts
 LINES_BETWEEN_REPORTS = 1024
 _SURROGATE = re.compile("[\ud800-\udfff]")
 Record = dict[str, Any]
+Heard = Callable[[int], None]  # how many more bytes have been read
+Line = tuple[Place, str]
+Placed = tuple[Place, Record]
 Found = tuple[Place, str, Record | BadFile]  # where a row stands, as it is written, and what it says, if anything
 
 
@@ -45,13 +48,8 @@ def raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
         raise BadFile(path, f"cannot be read: {error.strerror or error}") from error
 
 
-def read_lines(
-    path: Path, advance: Callable[[int], None], *, keep_ends: bool = False, may_be_empty: bool = False
-) -> Iterator[tuple[Place, str]]:
-    """Each line and its place. Only "\\n" and "\\r\\n" end a line: texts may hold any other separator.
-
-    `advance` hears how many more bytes of the file have been read.
-    """
+def read_lines(path: Path, advance: Heard, *, keep_ends: bool = False, may_be_empty: bool = False) -> Iterator[Line]:
+    """Each line and its place. Only "\\n" and "\\r\\n" end a line: texts may hold any other separator."""
     number = offset = position = reported = 0  # offset: bytes of the (unpacked) text before this line
     for number, (position, line) in enumerate(raw_lines(path), start=1):
         try:
@@ -72,7 +70,7 @@ def read_lines(
         raise BadFile(path, "is empty; was it cut short?")
 
 
-def read_records(path: Path, advance: Callable[[int], None] = lambda size: None) -> Iterator[tuple[Place, Record]]:
+def read_records(path: Path, advance: Heard = lambda size: None) -> Iterator[Placed]:
     """The rows of a file of JSON lines, CSV, TSV or Parquet; the first that says nothing is an error."""
     if kind_of(path) == "parquet":
         yield from rows_of_arrow(path, advance)
@@ -84,7 +82,7 @@ def read_records(path: Path, advance: Callable[[int], None] = lambda size: None)
         yield at, record
 
 
-def rows_of_arrow(path: Path, advance: Callable[[int], None]) -> Iterator[tuple[Place, Record]]:
+def rows_of_arrow(path: Path, advance: Heard) -> Iterator[Placed]:
     """The rows of a Parquet file, or of a stream as Arrow writes it."""
     try:
         import pyarrow as pa
@@ -114,7 +112,7 @@ def is_table(path: Path) -> bool:
     return kind_of(path) in ("csv", "tsv")
 
 
-def rows_of_json(lines: Iterator[tuple[Place, str]]) -> Iterator[Found]:
+def rows_of_json(lines: Iterator[Line]) -> Iterator[Found]:
     """One JSON object per line; blank lines are passed over."""
     for at, line in lines:
         if not line.strip():
@@ -129,7 +127,7 @@ def rows_of_json(lines: Iterator[tuple[Place, str]]) -> Iterator[Found]:
         yield at, line, record
 
 
-def rows_of_table(path: Path, lines: Iterator[tuple[Place, str]], columns: Collection[str] = ()) -> Iterator[Found]:
+def rows_of_table(path: Path, lines: Iterator[Line], columns: Collection[str] = ()) -> Iterator[Found]:
     """The rows of a CSV or TSV file under its header; quoted cells may hold the delimiter and line ends.
 
     The columns, if any are named, must be there once; else no column may be there twice.
@@ -281,7 +279,7 @@ class InputRows:
             raise at.error("is not UTF-8, or holds half of a surrogate pair")
         return Row(at.line, text, name)
 
-    def _lines(self) -> Iterator[tuple[Place, str]]:
+    def _lines(self) -> Iterator[Line]:
         """Bytes that are no UTF-8 come out as halves of surrogate pairs."""
         blank_lines = 0  # that are not in the digest yet
         for number, (position, line) in enumerate(raw_lines(self.path), 1):
