@@ -264,15 +264,12 @@ def precision_steps(held_out: HeldOut, probabilities: Floats, confidence: float 
         share += (1 - confidence) / len(starts) if place in starts else 0
         passes = _doubts(held_out, probabilities >= thresholds[at], precisions) <= share
         share[~passes], chosen[passes] = 0, at
-    positives = max(1, int(held_out.positives.sum()))
-    steps = {
-        at: PrecisionStep(
-            precision, float(thresholds[at]), int(given[at]), float(hits[at] / given[at]), float(hits[at] / positives)
-        )
-        for precision, at in zip(precisions.tolist(), chosen.tolist(), strict=True)
-        if at >= 0
-    }
-    return list(steps.values())
+    reached, recall = hits / given, hits / max(1, int(held_out.positives.sum()))
+    greatest = {at: precision for precision, at in zip(precisions.tolist(), chosen.tolist(), strict=True) if at >= 0}
+    return [
+        PrecisionStep(precision, float(thresholds[at]), int(given[at]), float(reached[at]), float(recall[at]))
+        for at, precision in greatest.items()
+    ]
 
 
 def _doubts(held_out: HeldOut, reached: NDArray[np.bool_], precisions: NDArray[np.float64]) -> NDArray[np.float64]:

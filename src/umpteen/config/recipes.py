@@ -13,6 +13,9 @@ from umpteen.config.settings import KINDS, RunConfig, Section, merged
 from umpteen.errors import BadConfig, BadFile, BadInput
 
 _THERE_ARE = "`umpteen recipe list` names those that ship with umpteen"
+FOLDER = Path(__file__).with_name("shipped")
+_OF_DATA = (".csv", ".tsv", ".jsonl", ".parquet", ".gz")  # how files of data end
+GROUPS = ("the paper's", "static", "mixed", "transformer", "classifier", "hard negatives")
 
 
 def _read_settings(path: Path, *extending: Path) -> dict[str, Any]:
@@ -113,16 +116,9 @@ def _section_lines(section: Section, path: list[str]) -> list[str]:
     return lines + nested
 
 
-FOLDER = Path(__file__).with_name("shipped")
-_OF_DATA = (".csv", ".tsv", ".jsonl", ".parquet", ".gz")  # how files of data end
-
-
 def names() -> list[str]:
     """The shipped recipes by name."""
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
-
-
-GROUPS = ("the paper's", "static", "mixed", "transformer", "classifier", "hard negatives")
 
 
 def grouped() -> dict[str, dict[str, str]]:

@@ -27,6 +27,7 @@ __all__ = ["Dataset", "Split", "bundled_names", "open_dataset", "write_native"]
 
 BUNDLED = Path(__file__).parent / "bundled"
 ASKED = ("text", "labels", "separator")  # what may be said of files with columns
+ROWS_BETWEEN_REPORTS = 1024
 
 
 @dataclass(frozen=True)
@@ -119,12 +120,8 @@ class Dataset:
         kinds = {"text": strings[0], "labels": classes, "label_texts": strings, "weights": [Value("float32")]}
         there = {field for row in rows for field, value in row.items() if value is not None}
         features = Features({field: kind for field, kind in {**kinds, "ignore": classes}.items() if field in there})
-        return DatasetDict(
-            {
-                name: Rows.from_dict({field: [row.get(field) for row in own] for field in features}, features)
-                for name, own in splits.items()
-            }
-        )
+        columns = {name: {field: [row.get(field) for row in own] for field in features} for name, own in splits.items()}
+        return DatasetDict({name: Rows.from_dict(own, features) for name, own in columns.items()})
 
 
 def open_dataset(source: str | Path | Any, *, cache: Path | None = None, progress: Advance = silent) -> Dataset:
@@ -230,9 +227,6 @@ def _keys(row: Any, name: str) -> list[str]:
     return [key for one in values_of(row) for key in _keys(one, name)]
 
 
-ROWS_BETWEEN_REPORTS = 1024
-
-
 def write_native(dataset: Dataset, folder: Path, progress: Advance = silent) -> None:
     """labels.jsonl, dataset.toml, and one .jsonl for each split: all of them, or nothing at all."""
     if not can_hold(folder):
@@ -248,8 +242,9 @@ def write_native(dataset: Dataset, folder: Path, progress: Advance = silent) -> 
         (partial / "dataset.toml").write_text(f"name = {name}\n", encoding="utf-8")
         for stem, records in files.items():
             with (partial / f"{stem}.jsonl").open("w", encoding="utf-8", newline="\n") as file:
-                for done, record in enumerate(records, done + 1):  # noqa: B020
+                for record in records:
                     file.write(json.dumps(record, ensure_ascii=False) + "\n")
+                    done += 1
                     if done % ROWS_BETWEEN_REPORTS == 0 or done == total:
                         progress(done, total)
 

@@ -19,6 +19,9 @@ from scipy.sparse import csr_array, eye_array, vstack
 from umpteen.data.texts import Texts
 from umpteen.errors import BadInput
 
+Rows = NDArray[np.integer]
+Pairs = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]  # queries, label rows, weights
+
 
 class UniqueKeys:
     """The rows of keys, of which no two may be the same, in whatever Unicode form."""
@@ -109,9 +112,7 @@ class Relevance:
         return cls.from_pairs(np.repeat(np.arange(len(rows)), counts), found, values, (len(rows), labels))
 
     @classmethod
-    def from_pairs(
-        cls, queries: NDArray[np.integer], rows: NDArray[np.integer], weights: NDArray[Any], shape: tuple[int, int]
-    ) -> Relevance:
+    def from_pairs(cls, queries: Rows, rows: Rows, weights: NDArray[Any], shape: tuple[int, int]) -> Relevance:
         """Pairs of a query and a label row with their weights, in any order."""
         if (np.diff(queries) < 0).any():
             order = np.argsort(queries, kind="stable")
@@ -281,8 +282,7 @@ class EpochSampler:
         if len(self._queries) == 0:
             every = f"the {len(relevance):,} training queries"
             raise BadInput(f"none of {every} has a label to pull; is this the right file?")
-        self._batch_size = batch_size
-        self._seed = seed
+        self._batch_size, self._seed = batch_size, seed
         self._shuffled: tuple[int, NDArray[np.int64]] | None = None
 
     @property
@@ -300,9 +300,7 @@ class EpochSampler:
         return self._shuffled[1][start : start + self._batch_size].copy()
 
 
-def draw_positives(
-    relevance: Relevance, rows: NDArray[np.integer], limit: int | None, rng: np.random.Generator
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
+def draw_positives(relevance: Relevance, rows: Rows, limit: int | None, rng: np.random.Generator) -> Pairs:
     """The pairs to pull: positions in `rows`, label rows and weights, in the order of positions, then labels.
 
     All pairs of weight > 0, or per query at most `limit` of them, drawn uniformly without replacement.

@@ -125,8 +125,7 @@ class TextsWriter:
     """Streams texts to disk for `Texts.open`: only their offsets stay in memory, which are written at the end."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        self._folder = folder
-        self._name = name
+        self._folder, self._name = folder, name
         self._file = (folder / f"{name}.txt.bin").open("wb")
         self._offsets = array("q", [0])
         self._digest = hashlib.sha256()

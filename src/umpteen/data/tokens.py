@@ -27,6 +27,11 @@ from umpteen.files.progress import Advance, silent
 
 LENGTHS = np.dtype(np.int32)
 Ids = list[list[int]]  # of several texts
+TOKENS_VERSION = 1
+CHUNK = 8_192  # texts between two records, at most
+CHUNK_BYTES = 1 << 21  # of text between two records, unless one text is longer; bounds the memory
+SMALL = 20_000  # fewer texts are tokenised in memory faster than a table is looked after
+IDS_FILE, LENGTHS_FILE = "ids.bin", "lengths.bin"
 
 
 @dataclass(eq=False)
@@ -75,9 +80,8 @@ class TokenTable:
     def distinct(self) -> tuple["TokenTable", NDArray[np.int64]]:
         """The rows that differ, in order of first appearance, and for each row its position among them."""
         seen: dict[bytes, int] = {}
-        rows = (
-            self.ids[start:end].tobytes() for start, end in zip(self.starts.tolist(), self.ends.tolist(), strict=True)
-        )
+        bounds = zip(self.starts.tolist(), self.ends.tolist(), strict=True)
+        rows = (self.ids[start:end].tobytes() for start, end in bounds)
         positions = np.fromiter((seen.setdefault(row, len(seen)) for row in rows), dtype=np.int64, count=len(self))
         return self.take(np.unique(positions, return_index=True)[1]), positions
 
@@ -150,14 +154,6 @@ def flatten(rows: Ids, dtype: np.dtype[Any]) -> tuple[NDArray[np.integer[Any]], 
     return np.fromiter(chain.from_iterable(rows), dtype=dtype, count=int(lengths.sum(dtype=np.int64))), lengths
 
 
-TOKENS_VERSION = 1
-CHUNK = 8_192  # texts between two records, at most
-CHUNK_BYTES = 1 << 21  # of text between two records, unless one text is longer; bounds the memory
-SMALL = 20_000  # fewer texts are tokenised in memory faster than a table is looked after
-
-IDS_FILE, LENGTHS_FILE = "ids.bin", "lengths.bin"
-
-
 class Tokenizer(Protocol):
     """Texts to ragged lists of ids below `vocabulary_size`; equal fingerprints give equal ids."""
 
@@ -183,12 +179,8 @@ def tokenise(
         rows = chain.from_iterable(_tokenised(texts, tokenizer, 0, chunk, progress))
         return TokenTable.of(rows, tokenizer.vocabulary_size)
     dtype = id_type(tokenizer.vocabulary_size)
-    identity = {
-        "version": TOKENS_VERSION,
-        "texts": whole.fingerprint(),
-        "tokenizer": tokenizer.fingerprint,
-        "id_type": dtype.name,
-    }
+    identity = {"version": TOKENS_VERSION, "texts": whole.fingerprint()}
+    identity |= {"tokenizer": tokenizer.fingerprint, "id_type": dtype.name}
     name = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
     folder = cache_folder(cache) / "tokens" / name
     find = partial(_open, folder, dtype, len(whole))

@@ -23,6 +23,7 @@ from umpteen.errors import BadInput, InUse, NotSaved, UmpteenError
 # Libraries written in Rust (safetensors, tokenizers) report a full disk as a plain exception that ends so.
 _RUST_OS_ERROR = re.compile(r"\(os error \d+\)")
 _BETWEEN_TRIES = 0.02  # seconds
+_PARTIAL = f".partial.{os.uname().nodename}."  # stands between a name and the process that is at work on it
 _WORKSPACE = "umpteen-workspace"  # how the names of the files begin that make a folder a workspace
 
 
@@ -102,7 +103,7 @@ def hidden_sibling(target: Path) -> Path:
     for other in target.parent.iterdir():
         if unfinished_target(other) == target.name:
             _remove(other)
-    return target.with_name(f".{target.name}{_partial()}{os.getpid()}.{secrets.token_hex(4)}")
+    return target.with_name(f".{target.name}{_PARTIAL}{os.getpid()}.{secrets.token_hex(4)}")
 
 
 def _remove(path: Path) -> None:
@@ -112,14 +113,9 @@ def _remove(path: Path) -> None:
         path.unlink()
 
 
-def _partial() -> str:
-    """What stands between a name and the process that is at work on it."""
-    return f".partial.{os.uname().nodename}."
-
-
 def unfinished_target(path: Path) -> str | None:
     """Of what a killed process of this machine left behind: the name of the file or folder it was to become."""
-    name, partial, process = path.name[1:].partition(_partial())
+    name, partial, process = path.name[1:].partition(_PARTIAL)
     if path.name.startswith(".") and partial:
         try:
             os.kill(int(process.partition(".")[0]), 0)

@@ -10,17 +10,12 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
-from umpteen.errors import LostProcess
+from umpteen.errors import LostProcess, UmpteenError
 from umpteen.parallel.world import cores, join_world, open_meeting
-
-
-class _Failure(NamedTuple):
-    reason: str
-    lost_another: bool  # it only ended because another process had
 
 
 def run_in_world(size: int, function: Callable[..., Any], *arguments: Any, seconds: float = 300.0) -> list[Any]:
@@ -75,12 +70,11 @@ def _answers(children: Mapping[Connection, BaseProcess], deadline: float) -> lis
                 found = answers[rank] = answer.recv()
             except EOFError:
                 children[answer].join()
-                found = _Failure(f"ended with exit code {children[answer].exitcode}", lost_another=False)
-            if isinstance(found, _Failure):
-                told = f"process {rank} of {len(children)}: {found.reason}"
-                if not found.lost_another:
-                    raise LostProcess(told)
-                lost.append(told)  # the one it has lost may still say why
+                found = UmpteenError(f"ended with exit code {children[answer].exitcode}")
+            if isinstance(found, UmpteenError):
+                lost.append(f"process {rank} of {len(children)}: {found}")
+                if not isinstance(found, LostProcess):  # else the one it has lost may still say why
+                    raise LostProcess(lost[-1])
     if lost:
         raise LostProcess(lost[0])
     return [answers[rank] for rank in range(len(children))]
@@ -93,8 +87,8 @@ def _work(answer: Connection, environment: dict[str, str], function: Callable[..
         with join_world() as world:
             answer.send(function(world, *arguments))
     except Exception as problem:  # whatever it is, it has to reach the process that asked
-        told = str(problem) or type(problem).__name__
-        answer.send(_Failure(told, lost_another=isinstance(problem, LostProcess)))
+        kind = LostProcess if isinstance(problem, LostProcess) else UmpteenError
+        answer.send(kind(str(problem) or type(problem).__name__))
 
 
 class StopRequest:

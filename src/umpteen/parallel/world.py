@@ -27,6 +27,7 @@ from umpteen.errors import BadInput, LostProcess, Stopped, UmpteenError
 # Longer than one process may prepare data for all. A process that dies is noticed at once, whatever this says.
 PATIENCE = timedelta(hours=6)
 ROWS_AT_ONCE = 16_384  # that travel to the first process together
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -108,8 +109,7 @@ class World:
 
     def wait(self) -> None:
         """Returns when every process has come here."""
-        if self.size > 1:
-            self.largest(0)
+        self.largest(0)
 
     @contextmanager
     def first_alone(self) -> Iterator[None]:
@@ -284,9 +284,6 @@ def launch_name() -> str | None:
 def cores() -> int:
     """How many processors this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-Result = TypeVar("Result")
 
 
 # One thread for each share of a long walk, instead of all threads on each short operation of it: an operation on one

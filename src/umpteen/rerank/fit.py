@@ -22,6 +22,9 @@ from umpteen.rerank.features import RankerSettings
 
 TEXTS_AT_A_TIME = 8192
 _ARRAYS = ("data", "indices", "indptr")
+# Every block reads all candidates once: few blocks for many labels, and for few labels blocks small enough to share.
+_MOST_BLOCKS = 64
+_SMALLEST_BLOCK = 256
 
 
 # Who is told apart from whom: for each label the training texts that have it, and those that wrongly retrieve it.
@@ -126,11 +129,6 @@ def _solve_label(
     weights = solver.coef_[0]
     kept = np.abs(weights) >= max(settings.threshold, np.finfo(np.float32).tiny)
     return columns[kept], weights[kept], float(solver.intercept_[0])
-
-
-# Every block reads all candidates once: few blocks for many labels, and for few labels blocks small enough to share.
-_MOST_BLOCKS = 64
-_SMALLEST_BLOCK = 256
 
 
 def fit_weights(

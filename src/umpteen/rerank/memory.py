@@ -27,6 +27,9 @@ from umpteen.search.ranking import NO_LABEL, Ranking, Vectors, as_floats, of_len
 MEMORY_FILE, TEXTS, INDEX_FILE = "memory.safetensors", "texts", "memory_index.json"
 KIND, RECALL = "faiss-ivfpq", 0.98  # of an index, and what it is to find
 QUERIES = 500  # by which that is judged
+TEMPERATURE, WEIGHT = 0.07, 4.0  # chosen on validation of wordnet-nouns (docs/results/notebook.md)
+LEAST = 0.02  # what is further away has no say at all: unrelated texts are answered as ever, to the bit
+PAIRS_AT_A_TIME = 2**24  # of queries and examples
 
 
 def weigh(nearest: Ranking, temperature: float) -> NDArray[np.float32]:
@@ -163,11 +166,6 @@ class Memory:
         except BadInput:  # FAISS is not installed
             return cls(vectors, known, texts)
         return cls(vectors, known, texts, index, about["measured"])
-
-
-TEMPERATURE, WEIGHT = 0.07, 4.0  # chosen on validation of wordnet-nouns (docs/results/notebook.md)
-LEAST = 0.02  # what is further away has no say at all: unrelated texts are answered as ever, to the bit
-PAIRS_AT_A_TIME = 2**24  # of queries and examples
 
 
 @dataclass(frozen=True)

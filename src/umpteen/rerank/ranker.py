@@ -25,6 +25,18 @@ from umpteen.rerank.memory import Memory
 from umpteen.search.ranking import NO_LABEL, Ranking, Vectors, values_at
 
 _NEIGHBOURS = 5  # on either side
+NGRAMS, MEMORY = "n-grams", "training texts"  # who has a say
+LATER = -1  # in place of the number of training texts of a label that was added or renamed since
+_TEXTS_AT_A_TIME = 1024
+_UNREADABLE = UmpteenError, OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, SafetensorError
+_KINDS = {  # of the stored arrays
+    "idf": "float32",
+    "starts": "int64",
+    "columns": "int32",
+    "values": "float32",
+    "intercepts": "float32",
+    "texts": "int64",
+}
 
 Floats = NDArray[np.float32]
 Real = TypeVar("Real", np.float32, np.float64)
@@ -85,20 +97,6 @@ def fuse(dense: Ranking, second: Floats, weight: float) -> Ranking:
     scores[:, : second.shape[1]] += np.float32(weight) * second
     scores = np.where(dense.rows == NO_LABEL, np.float32(-np.inf), scores).astype(np.float32)
     return Ranking(dense.rows, scores, dense.labels).in_order(np.argsort(-scores, axis=1, kind="stable"))
-
-
-NGRAMS, MEMORY = "n-grams", "training texts"  # who has a say
-LATER = -1  # in place of the number of training texts of a label that was added or renamed since
-_TEXTS_AT_A_TIME = 1024
-_UNREADABLE = UmpteenError, OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, SafetensorError
-_KINDS = {  # of the stored arrays
-    "idf": "float32",
-    "starts": "int64",
-    "columns": "int32",
-    "values": "float32",
-    "intercepts": "float32",
-    "texts": "int64",
-}
 
 
 @dataclass(frozen=True)

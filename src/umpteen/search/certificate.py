@@ -82,13 +82,12 @@ def a_second(work: Callable[[int], object], count: int, seconds: float = 1.0) ->
     """How often work is done in a second, for one row after the other on one thread."""
     with undivided():
         work(0)
-        start, done = time.perf_counter(), 0
-        while done < count or done == 0:
-            work(done)
-            done += 1
+        start = time.perf_counter()
+        for row in range(max(1, count)):
+            work(row)
             if time.perf_counter() - start > seconds:
                 break
-        return done / (time.perf_counter() - start)
+        return (row + 1) / (time.perf_counter() - start)
 
 
 class Tuned(NamedTuple):

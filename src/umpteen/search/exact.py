@@ -57,7 +57,10 @@ def top_k(
     def search(first: int, share: int) -> None:
         start = first + share * block
         stop = min(start + block, len(queries))
-        excluded = None if excluding is None else _pairs(excluding[start:stop]).to(queries.device)
+        excluded = None
+        if excluding is not None:
+            pairs = excluding[start:stop].tocoo()
+            excluded = torch.from_numpy(np.stack([pairs.row, pairs.col]).astype(np.int64)).to(queries.device)
         keys[start:stop] = _best_of_block(queries[start:stop].float(), labels, k, excluded, unseen, tile, shard.start)
 
     with torch.no_grad():
@@ -118,12 +121,6 @@ def _merge(best: Tensor, query: Tensor, keys: Tensor) -> None:
     candidates = keys.new_full((len(touched), int(counts.max())), _NOTHING)
     candidates[place_of_query, within] = keys[order]
     best[touched] = torch.cat([best[touched], candidates], 1).topk(best.shape[1], dim=1).values
-
-
-def _pairs(matrix: csr_array) -> Tensor:
-    """Query and label positions of the stored entries."""  # [2, pairs]
-    query = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
-    return torch.from_numpy(np.stack([query, matrix.indices.astype(np.int64)]))
 
 
 def _key(scores: Tensor, rows: Tensor) -> Tensor:

@@ -74,11 +74,9 @@ class FaissIndex(LabelIndex):
     """FAISS holds the labels as they were when it was built, in the order of their rows, in one file."""
 
     def __init__(self, kind: str, index: Any, effort: Effort, held: Rows, labels: LiveVectors, changed: Rows) -> None:
-        self.kind = kind
-        self.effort = effort
+        self.kind, self.effort, self.labels = kind, effort, labels
         self._faiss = faiss_library()
         self._index, self._rows = index, held
-        self.labels = labels
         self._state = self._seen(labels, changed)
 
     @classmethod
@@ -128,11 +126,9 @@ class FaissIndex(LabelIndex):
         self._threads(len(queries))
         asked: dict[str, Any] = {} if visible is None else {"sel": faiss.IDSelectorBitmap(visible)}
         if self.kind == HNSW:
-            asked["efSearch"] = max(effort.breadth, effort.rescored)
-            parameters = faiss.SearchParametersHNSW(**asked)
+            parameters = faiss.SearchParametersHNSW(efSearch=max(effort.breadth, effort.rescored), **asked)
         elif self.kind == IVFPQ:
-            asked["nprobe"] = min(effort.breadth, int(self._index.nlist))
-            parameters = faiss.IVFPQSearchParameters(**asked)
+            parameters = faiss.IVFPQSearchParameters(nprobe=min(effort.breadth, int(self._index.nlist)), **asked)
         else:
             parameters = faiss.SearchParameters(**asked) if asked else None
         count = min(effort.rescored, len(self._rows))

@@ -31,6 +31,9 @@ _FEW_QUERIES = 32
 _SCORES_AT_ONCE = 2**24  # 64 MB
 _HALVES_AT_A_TIME = 512  # vectors: as float32 they stay in the processor's own memory
 _BLOCK = 256  # labels whose largest score is compared first
+BOUND = "bound_to_folder"  # in what is told of an index: a copy of its files would be of no use elsewhere
+_NUMBERS_AT_A_TIME = 2**23
+_SPARE = 6  # candidates beyond k, at least
 Rows = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 Built: TypeAlias = "tuple[LabelIndex, dict[str, Any]]"  # and what to remember besides what its `save` tells
@@ -98,9 +101,6 @@ class Indexed(NamedTuple):
     vectors: LiveVectors
 
 
-_NUMBERS_AT_A_TIME = 2**23
-
-
 def product(left: NDArray[Any], right: NDArray[Any]) -> NDArray[np.float32]:
     """left @ right in float32, by torch where it is loaded: it is quick with halves, and keeps to its threads."""
     torch: Any = sys.modules.get("torch")
@@ -122,9 +122,6 @@ def exact_scores(queries: Vectors, rows: Rows, labels: LiveVectors) -> NDArray[n
         found = product(vectors, queries[start : start + step, :, None])[:, :, 0]
         scores[start : start + step] = np.where(there, found, np.float32(-np.inf))
     return scores
-
-
-_SPARE = 6  # candidates beyond k, at least
 
 
 class Effort(NamedTuple):
@@ -157,9 +154,6 @@ class Effort(NamedTuple):
         count = math.ceil(steps * math.log2(max(last / first, 1)))
         between = {round(first * 2 ** (number / steps)) for number in range(count)}
         return [*sorted(value for value in between if value < last), last]
-
-
-BOUND = "bound_to_folder"  # in what is told of an index: a copy of its files would be of no use elsewhere
 
 
 class LabelIndex(ABC):

@@ -66,13 +66,10 @@ class MilvusConnection:
     """Connects when it is first used, and again after it was lost. Threads share it: their calls run side by side."""
 
     def __init__(self, uri: str, *, timeout: float = 5.0, refused: str | None = None) -> None:
-        self.uri = uri
-        self.timeout = timeout
-        self.embedded = is_embedded(uri)
+        self.uri, self.timeout, self.embedded = uri, timeout, is_embedded(uri)
         self._refused = refused  # why it is not to be connected to
         self._client: Any = None
-        self._owns_files = False
-        self._closed = False
+        self._owns_files = self._closed = False
         self._opening = Lock()  # around coming and going, never around a call
 
     def call(self, work: Callable[[Any], Result]) -> Result:

@@ -62,9 +62,8 @@ class MilvusIndex(LabelIndex):
     ) -> None:
         self.connection = connection
         self.one_process = connection.embedded
-        self.name = name
+        self.name, self.effort = name, effort
         self.structure = structure  # the kind of index that Milvus keeps over the vectors
-        self.effort = effort
         self.labels, self._keys = now.vectors, now.keys
         self._overlay = Overlay.of(now.vectors, changed)  # what one search sees, whatever is told meanwhile
         self._loaded: Any = None  # the client that knows that the collection is in Milvus' memory
@@ -97,11 +96,6 @@ class MilvusIndex(LabelIndex):
             if self._keeper is None and not self._ending.is_set():
                 self._keeper = Thread(target=_until_back, args=(ref(self), self._ending), name="milvus", daemon=True)
                 self._keeper.start()
-
-    def is_back(self) -> None:
-        """Milvus has answered: it is searched again."""
-        with self._leaving:
-            self.away = self._keeper = None
 
     def candidates(self, queries: Vectors, effort: Effort, labels: LiveVectors | None = None) -> Rows:
         """The rows that Milvus finds for each query with this effort, best first; −1 where none is left."""
@@ -305,6 +299,7 @@ def _until_back(held: "ref[MilvusIndex]", ending: Event) -> None:
         except Exception:  # whatever it is: answers stay exact, and Milvus gets another chance
             wait = min(2 * wait, _LONGEST_WAIT)
         else:
-            index.is_back()
+            with index._leaving:  # it is searched again
+                index.away = index._keeper = None
             break
         del index

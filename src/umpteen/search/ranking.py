@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 Vectors: TypeAlias = "Tensor | NDArray[Any]"
 NO_LABEL = -1  # stands in `rows` where a query has fewer labels than the ranking is wide
+SPARE = 100
 
 
 @dataclass(frozen=True)
@@ -114,9 +115,6 @@ class HeadStart:
         """The best k with it; `dense` should be wider by SPARE, so that a later label can come to the front."""
         lifted = Ranking(dense.rows, dense.scores + self.bonus[dense.rows], dense.labels)
         return lifted.in_order(np.argsort(-lifted.scores, axis=1, kind="stable")).head(k)
-
-
-SPARE = 100
 
 
 def _without_hopeless(matrix: csr_array, k: int) -> csr_array:

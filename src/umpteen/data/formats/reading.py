@@ -23,6 +23,7 @@ BYTE_ORDER_MARK = "\ufeff"
 ENDINGS = (".jsonl", ".csv", ".tsv", ".jsonl.gz", ".csv.gz", ".tsv.gz", ".parquet")  # of files of records
 TEXT_KINDS = ("jsonl", "csv", "tsv", "txt")  # of files of texts
 LINES_BETWEEN_REPORTS = 1024
+LIST_KINDS: dict[str, tuple[type, ...]] = {"strings": (str,), "whole numbers": (int,), "numbers": (int, float)}
 _SURROGATE = re.compile("[\ud800-\udfff]")
 Record = dict[str, Any]
 Heard = Callable[[int], None]  # how many more bytes have been read
@@ -173,9 +174,6 @@ def string(record: Record, field: str, at: Place) -> str:
     if not isinstance(value, str):
         raise at.error(f"{field!r} is {_shown(value)}, not a string; put it in quotes")
     return value
-
-
-LIST_KINDS: dict[str, tuple[type, ...]] = {"strings": (str,), "whole numbers": (int,), "numbers": (int, float)}
 
 
 def list_of(kind: str, record: Record, field: str, at: Place) -> list[Any]:
