@@ -57,9 +57,8 @@ class Builder(ExitStack):
 
     def __init__(self, folder: Path, name: str, asked: Mapping[str, str], size: int, progress: Advance) -> None:
         super().__init__()
-        self.name = name
+        self.name, self._folder = name, folder
         self.asked = asked  # which columns count, if somebody has said it
-        self._folder = folder
         self._read, self._size, self._progress = 0, size, progress  # bytes of the sources
         texts = (self.enter_context(TextsWriter(folder, name)) for name in ("keys", "labels", "queries"))
         self._keys, self._labels, self._queries = texts

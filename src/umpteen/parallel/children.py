@@ -41,8 +41,7 @@ def run_in_world(size: int, function: Callable[..., Any], *arguments: Any, secon
         for rank in range(size):
             ours, theirs = context.Pipe(duplex=False)
             own = {**os.environ, **environment, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-            given = (theirs, own, function, arguments)
-            process = context.Process(target=_work, args=given, daemon=True)
+            process = context.Process(target=_work, args=(theirs, own, function, arguments), daemon=True)
             process.start()
             theirs.close()
             children[ours] = process

@@ -129,12 +129,9 @@ class Memory:
             raise DamagedModel(f"the ranker remembers {both}; fit it again: `umpteen rerank fit`")
 
     def save(self, folder: Path) -> None:
-        arrays: dict[str, NDArray[Any]] = {
-            "vectors": np.ascontiguousarray(self.vectors),
-            "starts": self.labels.indptr.astype(np.int64),
-            "labels": self.labels.indices.astype(np.int32),
-        }
-        save_file(arrays, folder / MEMORY_FILE)
+        vectors, starts = np.ascontiguousarray(self.vectors), self.labels.indptr.astype(np.int64)
+        rows = self.labels.indices.astype(np.int32)
+        save_file({"vectors": vectors, "starts": starts, "labels": rows}, folder / MEMORY_FILE)
         if self.index is not None:
             about = {**self.index.save(folder), "measured": self.measured}
             (folder / INDEX_FILE).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")

@@ -37,7 +37,6 @@ _KINDS = {  # of the stored arrays
     "intercepts": "float32",
     "texts": "int64",
 }
-
 Floats = NDArray[np.float32]
 Real = TypeVar("Real", np.float32, np.float64)
 

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -137,11 +138,8 @@ def _first_good(index: LabelIndex, queries: Tensor, exact: Ranking, efforts: lis
 
     If there is none, of the first that reaches it at all; if there is none of these either, the last.
     """
-    places: dict[int, list[int]] = {}
-    for place, effort in enumerate(efforts):
-        places.setdefault(effort.breadth, []).append(place)
     enough = None
-    for group in places.values():
+    for group in (list(places) for _, places in groupby(range(len(efforts)), lambda place: efforts[place].breadth)):
         # The candidates of less effort are the first of those of more, so one search tries the whole group.
         candidates = index.candidates(queries, efforts[group[-1]])
         hits = np.cumsum(as_good(exact_scores(queries, candidates, index.labels), exact), axis=1, dtype=np.int64)

@@ -157,10 +157,7 @@ class Effort(NamedTuple):
 
 
 class LabelIndex(ABC):
-    """Finds labels by inner product. Rows are label rows; they never shift, and a removed one is never returned.
-
-    The class says how an index of its kinds is built, opened, brought up to date and forgotten.
-    """
+    """Finds labels by inner product. Rows are label rows; they never shift, and a removed one is never returned."""
 
     living: str | None = None  # a subfolder of its files that changes in use
     has_address = False  # it may lie elsewhere than in the model folder

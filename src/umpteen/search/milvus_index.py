@@ -274,10 +274,8 @@ def _connection(folder: Path, about: dict[str, Any]) -> MilvusConnection:
     if uri == INSIDE:
         uri = str((folder / INSIDE).resolve())
     elif os.environ.get(ADDRESS) != uri:
-        refused = (
-            f"the model folder says that its labels are there, and is not believed: set {ADDRESS}={uri} if that "
-            "is yours; until then search is exact"
-        )
+        advice = f"set {ADDRESS}={uri} if that is yours; until then search is exact"
+        refused = f"the model folder says that its labels are there, and is not believed: {advice}"
     return MilvusConnection(uri, refused=refused)
 
 

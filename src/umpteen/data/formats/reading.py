@@ -217,8 +217,7 @@ class InputRows:
     """
 
     def __init__(self, path: Path, *, field: str = "text", name_field: str | None = None) -> None:
-        self.path = path
-        self._kind = kind_of(path)
+        self.path, self._kind = path, kind_of(path)
         if self._kind not in TEXT_KINDS:
             names = ", ".join(f".{kind}" for kind in TEXT_KINDS)
             raise BadInput(f"--input {path}: a file of texts ends in {names}, or in one of these and .gz")
@@ -233,10 +232,7 @@ class InputRows:
         self._unread = self._lines()
 
     def pass_over(self, unread: Iterator[Row | BadRow], rows: int, size: float = math.inf) -> int:
-        """Reads on over so many rows, or bytes of them, which are parsed only in tables; how many rows these were.
-
-        `unread` is what iterates over them.
-        """
+        """Reads `unread` on over so many rows, or bytes of them, parsed only in tables; how many rows these were."""
         start, passed = self.offset, 0
         lines = (self._kind == "txt" or bool(line.strip()) for _, line in self._unread)
         are_rows = lines if self._kind in ("jsonl", "txt") else (True for _ in unread)
