@@ -29,7 +29,7 @@ from umpteen.encoders.encoder import encode_tokens, normalised, tokens_for
 from umpteen.objectives import Pairs, Scores, Targets, decoupled_softmax
 from umpteen.search.exact import top_k
 from umpteen.search.faiss import HNSW, FaissIndex
-from umpteen.search.index import Effort, LiveVectors, doubling
+from umpteen.search.index import Effort, LiveVectors
 from umpteen.training.build import Run, build_run
 from umpteen.training.step import pairs_of
 
@@ -134,7 +134,7 @@ def graph_curve(index: FaissIndex, queries: Tensor, exact: Tensor) -> tuple[NDAr
     compared, recalls = [], []
     library: Any = faiss.cvar
     statistics, count = library.hnsw_stats, len(index.labels)
-    for breadth in doubling(WANTED, min(count, 4096)):
+    for breadth in Effort.doubling(WANTED, min(count, 4096)):
         statistics.reset()
         rows = torch.from_numpy(index.candidates(queries, Effort(WANTED, breadth, WANTED)))
         compared.append(statistics.ndis / len(queries) / count)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from search.index_cases import Truth, add, change, clustered, remove, scores_are_inner_products, with_twins
 from umpteen.errors import BadInput
-from umpteen.search.index import ExactIndex, LabelIndex, LiveVectors, best_of
+from umpteen.search.index import ExactIndex, LabelIndex, LiveVectors, best_of_both
 from umpteen.search.ranking import NO_LABEL
 
 
@@ -112,7 +112,8 @@ def test_what_cannot_be_searched_is_refused() -> None:
 def test_candidates_are_put_in_order_and_those_that_are_none_last() -> None:
     rows = np.array([[4, 2, NO_LABEL, 1]])
     scores = np.array([[1, 1, 9, 0]], dtype=np.float32)
-    best = best_of(rows, scores, 5, 9)
+    none = np.empty(0, dtype=np.int64), (rows[:, :0], scores[:, :0])
+    best = best_of_both((rows, scores), *none, 5, 9)
     assert best.rows.tolist() == [[2, 4, 1, NO_LABEL, NO_LABEL]]
     assert best.scores.tolist() == [[1, 1, 0, -np.inf, -np.inf]]
-    assert best_of(rows, scores, 2, 9).rows.tolist() == [[2, 4]]
+    assert best_of_both((rows, scores), *none, 2, 9).rows.tolist() == [[2, 4]]

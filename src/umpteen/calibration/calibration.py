@@ -18,6 +18,8 @@ from umpteen.calibration.curves import BINS, CROSS_FOLDS, HeldOut, TextCurves, c
 from umpteen.errors import BadInput, DamagedModel
 from umpteen.search.ranking import Ranking
 
+Floats = NDArray[np.float32]
+Counts = NDArray[np.int64]
 FILE = "calibration.json"
 FORMAT_VERSION = 2
 Reading = Literal["clipped", "sigmoid"]  # of scores as probabilities
@@ -60,7 +62,7 @@ class Line(NamedTuple):
     least: float
     at_most: int | None = None  # labels a text; None: all
 
-    def given(self, probabilities: NDArray[np.float32]) -> NDArray[np.bool_]:
+    def given(self, probabilities: Floats) -> NDArray[np.bool_]:
         """Which of a text's labels are given; the last axis is its labels, best first."""
         given: NDArray[np.bool_] = probabilities >= np.float32(self.least)
         if self.at_most is not None:
@@ -81,7 +83,7 @@ class Calibration:
     origin: dict[str, Any]  # which texts, how many
     figures: dict[str, Any]  # on them, from curves fitted on the others of them
 
-    def probabilities(self, scores: NDArray[np.floating]) -> NDArray[np.float32]:
+    def probabilities(self, scores: NDArray[np.floating]) -> Floats:
         """The probability of each label to be right; the last axis is a text's labels, best first; −inf → 0."""
         return self.curves(scores)
 
@@ -109,14 +111,11 @@ class Calibration:
                 return step
         best = "no other can, either"
         if self.steps:
-            best = (
-                f"{self.steps[-1].precision:g} can, and finds {100 * self.steps[-1].recall:.1f} % of the right labels"
-            )
-        raise BadInput(
-            f"a precision of {precision:g} cannot be promised with {100 * self.confidence:g} % confidence after "
-            f"{self.origin.get('texts', 0):,} held-out texts; {best}: ask for less, or calibrate on more texts or with "
-            "less --confidence"
-        )
+            least, found = self.steps[-1].precision, 100 * self.steps[-1].recall
+            best = f"{least:g} can, and finds {found:.1f} % of the right labels"
+        after = f"with {100 * self.confidence:g} % confidence after {self.origin.get('texts', 0):,} held-out texts"
+        advice = "ask for less, or calibrate on more texts or with less --confidence"
+        raise BadInput(f"a precision of {precision:g} cannot be promised {after}; {best}: {advice}")
 
     def usual_steps(self) -> dict[float, PrecisionStep]:
         """Those of usual precisions that can be promised."""
@@ -174,7 +173,7 @@ def _numbers(content: dict[str, Any]) -> dict[str, Any]:
     return content
 
 
-def figures_of(held_out: HeldOut, probabilities: NDArray[np.float32], raw: Reading) -> dict[str, Any]:
+def figures_of(held_out: HeldOut, probabilities: Floats, raw: Reading) -> dict[str, Any]:
     """Calibration error, Brier score and log loss over the best labels of each text, at several depths: of the
     calibrated probabilities, and of the raw scores read as such."""
     width = held_out.scores.shape[1]
@@ -228,10 +227,8 @@ def fit_calibration(
     """
     pairs, right = int(held_out.real.sum()), int(held_out.right.sum())
     if len(held_out) < 2 or right in (0, pairs):
-        raise BadInput(
-            f"{len(held_out):,} held-out texts, for which {right:,} of {pairs:,} labels found are right, are too few "
-            "to calibrate on: right and wrong ones are needed; hold out more"
-        )
+        given = f"{len(held_out):,} held-out texts, for which {right:,} of {pairs:,} labels found are right"
+        raise BadInput(f"{given}, are too few to calibrate on: right and wrong ones are needed; hold out more")
     folds = held_out.folds(min(CROSS_FOLDS, len(held_out)))
     choice, tried = choose(held_out, folds)
     probabilities = cross_fitted(held_out, folds, choice)
@@ -247,9 +244,7 @@ def fit_calibration(
     return Calibration(curves, steps, confidence, rules, depth, raw, origin, figures)
 
 
-def precision_steps(
-    held_out: HeldOut, probabilities: NDArray[np.float32], confidence: float = CONFIDENCE
-) -> list[PrecisionStep]:
+def precision_steps(held_out: HeldOut, probabilities: Floats, confidence: float = CONFIDENCE) -> list[PrecisionStep]:
     """The lowest threshold for every precision that can be promised with this confidence, both rising.
 
     A threshold promises a precision if such texts would hardly be drawn where it had less. Thresholds are tested from
@@ -269,15 +264,12 @@ def precision_steps(
         share += (1 - confidence) / len(starts) if place in starts else 0
         passes = _doubts(held_out, probabilities >= thresholds[at], precisions) <= share
         share[~passes], chosen[passes] = 0, at
-    positives = max(1, int(held_out.positives.sum()))
-    steps = {
-        at: PrecisionStep(
-            precision, float(thresholds[at]), int(given[at]), float(hits[at] / given[at]), float(hits[at] / positives)
-        )
-        for precision, at in zip(precisions.tolist(), chosen.tolist(), strict=True)
-        if at >= 0
-    }
-    return list(steps.values())
+    reached, recall = hits / given, hits / max(1, int(held_out.positives.sum()))
+    greatest = {at: precision for precision, at in zip(precisions.tolist(), chosen.tolist(), strict=True) if at >= 0}
+    return [
+        PrecisionStep(precision, float(thresholds[at]), int(given[at]), float(reached[at]), float(recall[at]))
+        for at, precision in greatest.items()
+    ]
 
 
 def _doubts(held_out: HeldOut, reached: NDArray[np.bool_], precisions: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -289,7 +281,7 @@ def _doubts(held_out: HeldOut, reached: NDArray[np.bool_], precisions: NDArray[n
     return np.asarray(scipy.special.ndtr(-surplus / np.sqrt(squares)))
 
 
-def rule_for_f1(held_out: HeldOut, probabilities: NDArray[np.float32]) -> Rule:
+def rule_for_f1(held_out: HeldOut, probabilities: Floats) -> Rule:
     """The threshold and the most labels a text that together have the greatest micro F1."""
     width = held_out.scores.shape[1]
     rules = []
@@ -300,7 +292,7 @@ def rule_for_f1(held_out: HeldOut, probabilities: NDArray[np.float32]) -> Rule:
     return max(rules, key=lambda rule: rule.micro_f1)  # of equals the first
 
 
-def rule_for_coverage(held_out: HeldOut, probabilities: NDArray[np.float32], share: float | None) -> Rule:
+def rule_for_coverage(held_out: HeldOut, probabilities: Floats, share: float | None) -> Rule:
     """The smallest label sets that together hold this share of all right labels; without one, 0.9 or what there is."""
     if share is not None and not 0 < share < 1:
         raise BadInput(f"coverage is {share}; it must lie between 0 and 1")
@@ -309,10 +301,9 @@ def rule_for_coverage(held_out: HeldOut, probabilities: NDArray[np.float32], sha
     recall = hits / max(1, int(held_out.positives.sum()))  # falls as thresholds rise
     reachable = float(recall[0])
     if share is not None and share > reachable:
-        raise BadInput(
-            f"a coverage of {share:g} cannot be reached: the first {width} labels of the held-out texts hold "
-            f"{np.floor(1000 * reachable) / 1000:g} of the right ones"
-        )
+        found = f"hold {np.floor(1000 * reachable) / 1000:g} of the right ones"
+        first = f"the first {width} labels of the held-out texts"
+        raise BadInput(f"a coverage of {share:g} cannot be reached: {first} {found}")
     at = int(np.flatnonzero(recall >= min(USUAL_COVERAGE if share is None else share, reachable))[-1])
     return _rule(held_out, thresholds[at], width, int(given[at]), int(hits[at]))
 
@@ -323,9 +314,7 @@ def _rule(held_out: HeldOut, threshold: np.float32, most: int, given: int, hits:
     return Rule(float(threshold), most, f1, hits / given, recall, labels_per_text=given / len(held_out))
 
 
-def _at_least(
-    held_out: HeldOut, probabilities: NDArray[np.float32], most: int | None = None
-) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]:
+def _at_least(held_out: HeldOut, probabilities: Floats, most: int | None = None) -> tuple[Floats, Counts, Counts]:
     """Every probability among the first `most` labels of the texts, rising; how many reach it; how many are right."""
     there = held_out.real[:, :most]
     values, right = probabilities[:, :most][there], held_out.right[:, :most][there]

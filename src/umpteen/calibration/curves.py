@@ -15,6 +15,13 @@ from umpteen.errors import BadInput
 from umpteen.files.storage import atomic_file
 from umpteen.search.ranking import Ranking, contains
 
+BINS = 15
+DEPTH = 100  # labels of a text that are looked at
+_LEAST = 1e-6  # a probability of exactly 0 or 1 that is wrong would cost an infinite log loss
+CROSS_FOLDS = 5
+_LARGEST_SHARE = 0.95  # of the best score
+_ALMOST_UNREGULARISED = 1e6
+
 
 @dataclass(frozen=True)
 class HeldOut:
@@ -63,11 +70,6 @@ class HeldOut:
             return cls(**arrays)
 
 
-BINS = 15
-DEPTH = 100  # labels of a text that are looked at
-_LEAST = 1e-6  # a probability of exactly 0 or 1 that is wrong would cost an infinite log loss
-
-
 def reliability_of(probabilities: NDArray[np.floating], right: NDArray[np.bool_]) -> dict[str, Any]:
     """How far the probabilities of some pairs are from what happens, and their bins of equally many pairs.
 
@@ -90,9 +92,6 @@ def log_loss(probabilities: NDArray[np.floating], right: NDArray[np.bool_]) -> f
     """The mean of −log of the probability given to what happened, in nats."""
     values = np.clip(probabilities.astype(np.float64), _LEAST, 1 - _LEAST)
     return float(-np.log(np.where(right, values, 1 - values)).mean())
-
-
-_ALMOST_UNREGULARISED = 1e6
 
 
 @dataclass(frozen=True)
@@ -183,10 +182,6 @@ def read_curve(content: dict[str, Any]) -> Curve:
     if content["kind"] == "platt":
         return Platt(float(content["slope"]), float(content["intercept"]))
     raise BadInput(f"{content['kind']!r} is no kind of curve; there is {' and '.join(KINDS)}")
-
-
-CROSS_FOLDS = 5
-_LARGEST_SHARE = 0.95  # of the best score
 
 
 class Choice(NamedTuple):

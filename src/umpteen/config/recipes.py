@@ -12,15 +12,18 @@ from pydantic.fields import FieldInfo
 from umpteen.config.settings import KINDS, RunConfig, Section, merged
 from umpteen.errors import BadConfig, BadFile, BadInput
 
+_THERE_ARE = "`umpteen recipe list` names those that ship with umpteen"
+FOLDER = Path(__file__).with_name("shipped")
+_OF_DATA = (".csv", ".tsv", ".jsonl", ".parquet", ".gz")  # how files of data end
+GROUPS = ("the paper's", "static", "mixed", "transformer", "classifier", "hard negatives")
+
 
 def _read_settings(path: Path, *extending: Path) -> dict[str, Any]:
     """The settings of a file on top of those of the recipe beside it that it extends, if it names one."""
     try:
         settings = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise BadFile(
-            path, "there is no such recipe; `umpteen recipe list` names those that ship with umpteen"
-        ) from None
+        raise BadFile(path, f"there is no such recipe; {_THERE_ARE}") from None
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
         raise BadFile(path, f"not a TOML file: {problem}") from None
     extended = settings.pop("extends", None)
@@ -113,16 +116,9 @@ def _section_lines(section: Section, path: list[str]) -> list[str]:
     return lines + nested
 
 
-FOLDER = Path(__file__).with_name("shipped")
-_OF_DATA = (".csv", ".tsv", ".jsonl", ".parquet", ".gz")  # how files of data end
-
-
 def names() -> list[str]:
     """The shipped recipes by name."""
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
-
-
-GROUPS = ("the paper's", "static", "mixed", "transformer", "classifier", "hard negatives")
 
 
 def grouped() -> dict[str, dict[str, str]]:
@@ -153,7 +149,7 @@ def path_of(recipe: str) -> Path:
     if written.suffix == ".toml" or written.exists():
         return written
     nearest = difflib.get_close_matches(recipe, names(), n=1)
-    hint = f"did you mean {nearest[0]}?" if nearest else "`umpteen recipe list` names those that ship with umpteen"
+    hint = f"did you mean {nearest[0]}?" if nearest else _THERE_ARE
     raise BadInput(f"there is no recipe {recipe}; {hint}")
 
 

@@ -3,19 +3,16 @@
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PositiveInt,
-    SerializeAsAny,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, SerializeAsAny
+from pydantic.functional_validators import BeforeValidator, field_validator, model_validator
 
 _TOO_LARGE = 2**31  # what every library below can hold, seeds included
 _FASTEST = 100.0  # learning rate; far beyond what any run survives
+PARTS = ("static", "frozen", "transformer", "table")
+_WHICH = "docs/explanation/choosing-an-objective.md tells which to use"
+_RANDOM = Field(False, description="start from random weights; `start` then gives the shape and the vocabulary")
+_POOLED = "mean of the tokens, or the first one"
+_LAYERS = Field(None, ge=1, description="keep the first so many layers; without it, all")
 
 
 class Section(BaseModel):
@@ -54,7 +51,7 @@ class TowerConfig(Section):
     @property
     def parts(self) -> "dict[str, TowerConfig]":
         """The settings of the parts that it has, by kind."""
-        return {}
+        return {name: part for name in PARTS if (part := getattr(self, name, None)) is not None}
 
     def reading(self) -> "list[TextTower]":
         """The settings of whatever in it reads texts."""
@@ -74,11 +71,6 @@ class TextTower(TowerConfig):
     max_length: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
         128, description='tokens kept of a text; "auto": as many as 99 in 100 training texts have'
     )
-
-
-_RANDOM = Field(False, description="start from random weights; `start` then gives the shape and the vocabulary")
-_POOLED = "mean of the tokens, or the first one"
-_LAYERS = Field(None, ge=1, description="keep the first so many layers; without it, all")
 
 
 class StaticTower(TextTower):
@@ -149,20 +141,12 @@ class PartsTower(TowerConfig):
     transformer: TransformerPart | None = None
     table: TablePart | None = None
 
-    @property
-    def parts(self) -> dict[str, TowerConfig]:
-        given = {name: getattr(self, name) for name in PARTS}
-        return {name: part for name, part in given.items() if part is not None}
-
     @model_validator(mode="after")
     def _has_parts(self) -> "PartsTower":
         if not set(self.parts) - {"table"}:
             names = ", ".join(PARTS[:-1])
             raise ValueError(f'kind = "{self.kind}" needs parts that read texts: a section for each of {names}')
         return self
-
-
-PARTS = ("static", "frozen", "transformer", "table")
 
 
 class SumTower(PartsTower):
@@ -251,14 +235,10 @@ class EncoderConfig(Section):
         return {**given, "label": merged(under, {"kind": own, **label}, "encoder", "label")}
 
     @model_validator(mode="after")
-    def _one_tower_has_one_setting(self) -> "EncoderConfig":
-        if self.towers == "shared" and self.label is not None and self.label != self.query:
-            raise ValueError('shared towers are one encoder: remove [encoder.label], or set towers = "separate"')
-        return self
-
-    @model_validator(mode="after")
-    def _scores_of_parts_add_up(self) -> "EncoderConfig":
+    def _towers_go_together(self) -> "EncoderConfig":
         query, label = self.query, self.label_tower
+        if self.towers == "shared" and label != query:
+            raise ValueError('shared towers are one encoder: remove [encoder.label], or set towers = "separate"')
         names = [list(side.parts) if isinstance(side, ConcatTower) else None for side in (query, label)]
         if names[0] != names[1] or "table" in (names[0] or ()):
             raise ValueError('"concat" adds up the scores of like parts: give both towers the same ones, and no table')
@@ -274,9 +254,6 @@ class EncoderConfig(Section):
         return self.model_copy(update={"query": self.query.each(change), "label": label})
 
 
-_WHICH = "docs/explanation/choosing-an-objective.md tells which to use"
-
-
 class ObjectiveConfig(Section):
     """What every objective has; its name decides what else it knows."""
 
@@ -288,7 +265,7 @@ class ObjectiveConfig(Section):
 
     def over_positives(self) -> Literal["mean", "sum"]:
         """How the terms of a query's positives become one."""
-        return "sum"
+        return self.reduction if isinstance(self, ReducedObjective) else "sum"
 
     def arguments(self) -> dict[str, Any]:
         """What its formula takes besides scores and targets."""
@@ -301,9 +278,6 @@ class ReducedObjective(ObjectiveConfig):
     reduction: Literal["mean", "sum"] = Field(
         "mean", description="over a query's positives; the paper writes sum, its code takes the mean"
     )
-
-    def over_positives(self) -> Literal["mean", "sum"]:
-        return self.reduction
 
 
 class DecoupledSoftmax(ReducedObjective):

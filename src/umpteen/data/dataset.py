@@ -27,6 +27,7 @@ __all__ = ["Dataset", "Split", "bundled_names", "open_dataset", "write_native"]
 
 BUNDLED = Path(__file__).parent / "bundled"
 ASKED = ("text", "labels", "separator")  # what may be said of files with columns
+ROWS_BETWEEN_REPORTS = 1024
 
 
 @dataclass(frozen=True)
@@ -57,19 +58,12 @@ class Dataset:
         for name, split in self.splits().items():
             for relevance in (split.relevance, split.filtered):
                 if relevance.labels != len(self.labels):
-                    raise BadInput(
-                        f"{name} knows {relevance.labels:,} labels but the catalogue has {len(self.labels):,}; "
-                        "they must agree"
-                    )
+                    both = f"{relevance.labels:,} labels but the catalogue has {len(self.labels):,}"
+                    raise BadInput(f"{name} knows {both}; they must agree")
 
     @classmethod
     def of(
-        cls,
-        name: str,
-        labels: LabelCatalogue,
-        train: Split,
-        validation: Split | None = None,
-        test: Split | None = None,
+        cls, name: str, labels: LabelCatalogue, train: Split, validation: Split | None = None, test: Split | None = None
     ) -> Dataset:
         """A dataset from its parts, fingerprinted by their content."""
         made = cls(name, labels, train, validation, test, "")
@@ -89,10 +83,8 @@ class Dataset:
         queries = len(self.train)
         count = max(1, round(fraction * queries))
         if count >= queries:
-            raise BadInput(
-                f"{count:,} of {queries:,} training queries for validation leave none to train on; "
-                "add queries or lower the fraction"
-            )
+            taken = f"{count:,} of {queries:,} training queries for validation"
+            raise BadInput(f"{taken} leave none to train on; add queries or lower the fraction")
         chosen = np.zeros(queries, dtype=bool)
         chosen[np.random.default_rng(seed).choice(queries, count, replace=False)] = True
         held_out = {self.train.texts[row] for row in np.flatnonzero(chosen).tolist()}
@@ -128,12 +120,8 @@ class Dataset:
         kinds = {"text": strings[0], "labels": classes, "label_texts": strings, "weights": [Value("float32")]}
         there = {field for row in rows for field, value in row.items() if value is not None}
         features = Features({field: kind for field, kind in {**kinds, "ignore": classes}.items() if field in there})
-        return DatasetDict(
-            {
-                name: Rows.from_dict({field: [row.get(field) for row in own] for field in features}, features)
-                for name, own in splits.items()
-            }
-        )
+        columns = {name: {field: [row.get(field) for row in own] for field in features} for name, own in splits.items()}
+        return DatasetDict({name: Rows.from_dict(own, features) for name, own in columns.items()})
 
 
 def open_dataset(source: str | Path | Any, *, cache: Path | None = None, progress: Advance = silent) -> Dataset:
@@ -237,9 +225,6 @@ def _keys(row: Any, name: str) -> list[str]:
     if not isinstance(row, Iterable) or isinstance(row, Mapping):
         raise BadInput(f"{name} is {row!r}, which is no label; give its key, or a list of keys")
     return [key for one in values_of(row) for key in _keys(one, name)]
-
-
-ROWS_BETWEEN_REPORTS = 1024
 
 
 def write_native(dataset: Dataset, folder: Path, progress: Advance = silent) -> None:

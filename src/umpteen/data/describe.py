@@ -4,7 +4,9 @@ Rows count from 1 here, like the lines of a file: row 1 is a split's first query
 """
 
 import hashlib
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,7 @@ RARE = 5  # training queries
 PERCENTILES = (5, 50, 95, 99)
 
 Described = dict[str, Any]  # as JSON has it
+Ids = NDArray[np.int64]  # a number for each text
 
 
 def describe(dataset: Dataset) -> Described:
@@ -105,7 +108,7 @@ def _lengths(words: NDArray[np.int64]) -> Described:
     return {"mean": float(words.mean()), "percentiles": percentiles, "max": int(words.max())}
 
 
-def _scan(parts: Mapping[str, Texts]) -> tuple[dict[str, NDArray[np.int64]], dict[str, NDArray[np.int64]]]:
+def _scan(parts: Mapping[str, Texts]) -> tuple[dict[str, NDArray[np.int64]], dict[str, Ids]]:
     """The number of words of each text, and a number that equal texts share, whatever part they are in."""
 
     def digest(text: str) -> bytes:
@@ -121,59 +124,48 @@ def _scan(parts: Mapping[str, Texts]) -> tuple[dict[str, NDArray[np.int64]], dic
     return words, dict(zip(parts, apart, strict=True))
 
 
-def _labels_to_look_at(dataset: Dataset, ids: NDArray[np.int64], counts: NDArray[np.int64]) -> Iterator[Described]:
+def _labels_to_look_at(dataset: Dataset, ids: Ids, counts: NDArray[np.int64]) -> Iterator[Described]:
     keys, texts = dataset.labels.keys, dataset.labels.texts
-    first = _first_rows(ids, ids)
-
-    def beside_first(row: int) -> str:
-        return f"{keys[row]!r} has the text of {keys[first[row]]!r}: {_shown(texts[row])}"
-
+    look, first = partial(_finding, "labels", texts), _first_rows(ids, ids)
     what, again = "labels with the text of an earlier label", first < np.arange(len(ids))
-    yield _finding("duplicate_label_texts", "labels", what, again, beside_first)
-    what, unused = "labels without a training query", counts == 0
-    yield _finding("labels_without_rows", "labels", what, unused, lambda row: f"{keys[row]!r}: {_shown(texts[row])}")
+    yield look("duplicate_label_texts", what, again, lambda row: f"{keys[row]!r} has the text of {keys[first[row]]!r}")
+    yield look("labels_without_rows", "labels without a training query", counts == 0, lambda row: repr(keys[row]))
 
 
-def _queries_to_look_at(
-    dataset: Dataset, name: str, split: Split, ids: Mapping[str, NDArray[np.int64]]
-) -> Iterator[Described]:
-    texts, keys = split.texts, dataset.labels.keys
-    what, without = f"{name} queries without a label", _counts(split.relevance) == 0
-    yield _finding("rows_without_labels", name, what, without, lambda row: _shown(texts[row]))
+def _queries_to_look_at(dataset: Dataset, name: str, split: Split, ids: Mapping[str, Ids]) -> Iterator[Described]:
+    look, keys = partial(_finding, name, split.texts), dataset.labels.keys
+    yield look("rows_without_labels", f"{name} queries without a label", _counts(split.relevance) == 0)
     if name != "train":
         what, first = f"{name} texts that stand in train", _first_rows(ids["train"], ids[name])
-
-        def beside_train(row: int) -> str:
-            return f"train row {first[row] + 1:,}: {_shown(texts[row])}"
-
-        yield _finding("texts_in_train", name, what, first >= 0, beside_train)
+        yield look("texts_in_train", what, first >= 0, lambda row: f"train row {first[row] + 1:,}")
     # The model must push down a label that reads exactly like the query.
     twins = _equal_pairs(ids[name], ids["labels"])
     hit = np.flatnonzero(_counts(twins))  # few: all pairs of a split would not fit in memory
     twins = twins.take(hit).without(split.filtered.take(hit)).without(split.relevance.take(hit))
-    wrong = np.isin(np.arange(len(texts)), hit[_counts(twins) > 0])
-
-    def beside_label(row: int) -> str:
-        return f"label {keys[twins.of(int(np.searchsorted(hit, row)))[0]]!r}: {_shown(texts[row])}"
-
+    wrong = np.isin(np.arange(len(split)), hit[_counts(twins) > 0])
     what = f"{name} queries with the text of a label that they neither have nor ignore"
-    yield _finding("queries_that_are_labels", name, what, wrong, beside_label)
+    yield look(
+        "queries_that_are_labels", what, wrong, lambda row: f"label {keys[twins.of(bisect_left(hit, row))[0]]!r}"
+    )
 
 
-def _finding(kind: str, split: str, what: str, wrong: NDArray[np.bool_], shown: Callable[[int], str]) -> Described:
+def _finding(
+    split: str, texts: Texts, kind: str, what: str, wrong: NDArray[np.bool_], beside: Callable[[int], str] | None = None
+) -> Described:
     rows = np.flatnonzero(wrong).tolist()
-    examples = [{"row": row + 1, "shown": shown(row)} for row in rows[:EXAMPLES]]
+    before = ["" if beside is None else f"{beside(row)}: " for row in rows[:EXAMPLES]]
+    examples = [{"row": row + 1, "shown": said + _shown(texts[row])} for row, said in zip(rows, before, strict=False)]
     return {"kind": kind, "split": split, "what": what, "count": len(rows), "of": len(wrong), "examples": examples}
 
 
-def _first_rows(ids: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.int64]:
+def _first_rows(ids: Ids, wanted: Ids) -> Ids:
     """Where each of the wanted ids stands first, or -1."""
     known, first = np.unique(ids, return_index=True)
     at = np.searchsorted(known, wanted).clip(max=len(known) - 1)
     return np.where(known[at] == wanted, first[at], -1)
 
 
-def _equal_pairs(queries: NDArray[np.int64], labels: NDArray[np.int64]) -> Relevance:
+def _equal_pairs(queries: Ids, labels: Ids) -> Relevance:
     """All pairs of a query and a label that share an id."""
     width = 1 + max(queries.max(), labels.max())
     of_queries, of_labels = (

@@ -19,6 +19,9 @@ from scipy.sparse import csr_array, eye_array, vstack
 from umpteen.data.texts import Texts
 from umpteen.errors import BadInput
 
+Rows = NDArray[np.integer]
+Pairs = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]  # queries, label rows, weights
+
 
 class UniqueKeys:
     """The rows of keys, of which no two may be the same, in whatever Unicode form."""
@@ -52,10 +55,8 @@ class LabelCatalogue:
         for row, (key, text) in enumerate(zip(self.keys, self.texts, strict=True)):
             first = unique.add(key)
             if first != row:
-                same = "" if self.keys[first] == key else ", in two Unicode forms"
-                raise BadInput(
-                    f"label key {key!r} stands twice, in rows {first:,} and {row:,}{same}; keys must be unique"
-                )
+                rows = f"rows {first:,} and {row:,}" + ("" if self.keys[first] == key else ", in two Unicode forms")
+                raise BadInput(f"label key {key!r} stands twice, in {rows}; keys must be unique")
             if not key.strip():
                 raise BadInput(f"the label in row {row:,} (text {text!r}) has an empty key; give it one")
             if not text.strip():
@@ -111,9 +112,7 @@ class Relevance:
         return cls.from_pairs(np.repeat(np.arange(len(rows)), counts), found, values, (len(rows), labels))
 
     @classmethod
-    def from_pairs(
-        cls, queries: NDArray[np.integer], rows: NDArray[np.integer], weights: NDArray[Any], shape: tuple[int, int]
-    ) -> Relevance:
+    def from_pairs(cls, queries: Rows, rows: Rows, weights: NDArray[Any], shape: tuple[int, int]) -> Relevance:
         """Pairs of a query and a label row with their weights, in any order."""
         if (np.diff(queries) < 0).any():
             order = np.argsort(queries, kind="stable")
@@ -162,13 +161,11 @@ class Relevance:
 
     def of(self, query: int) -> NDArray[np.int32]:
         """The label rows of one query, ascending."""
-        start, end = self.matrix.indptr[query], self.matrix.indptr[query + 1]
-        return np.asarray(self.matrix.indices[start:end])
+        return np.asarray(self.matrix.indices[slice(*self.matrix.indptr[query : query + 2])])
 
     def weights_of(self, query: int) -> NDArray[np.float32]:
         """The weights of one query's labels, in the order of `of`."""
-        start, end = self.matrix.indptr[query], self.matrix.indptr[query + 1]
-        return np.asarray(self.matrix.data[start:end])
+        return np.asarray(self.matrix.data[slice(*self.matrix.indptr[query : query + 2])])
 
     def take(self, rows: ArrayLike) -> Relevance:
         """These queries in this order."""
@@ -208,9 +205,8 @@ class Relevance:
     def fingerprint(self) -> str:
         """A sha256 of shape, rows and weights."""
         digest = hashlib.sha256(f"{len(self)}×{self.labels}".encode())
-        digest.update(np.ascontiguousarray(self.matrix.indptr, dtype="<i8").tobytes())
-        digest.update(np.ascontiguousarray(self.matrix.indices, dtype="<i4").tobytes())
-        digest.update(np.ascontiguousarray(self.matrix.data, dtype="<f4").tobytes())
+        for values, kind in ((self.matrix.indptr, "<i8"), (self.matrix.indices, "<i4"), (self.matrix.data, "<f4")):
+            digest.update(np.ascontiguousarray(values, dtype=kind).tobytes())
         return digest.hexdigest()
 
 
@@ -224,10 +220,8 @@ class Split:
 
     def __post_init__(self) -> None:
         if not len(self.texts) == len(self.relevance) == len(self.filtered):
-            raise BadInput(
-                f"{len(self.texts):,} query texts, {len(self.relevance):,} rows of relevance "
-                f"and {len(self.filtered):,} rows of filtered pairs; the three must agree"
-            )
+            pairs = f"{len(self.relevance):,} rows of relevance and {len(self.filtered):,} rows of filtered pairs"
+            raise BadInput(f"{len(self.texts):,} query texts, {pairs}; the three must agree")
 
     @classmethod
     def of(cls, texts: list[str], relevance: Relevance, filtered: Relevance | None = None) -> Split:
@@ -286,11 +280,9 @@ class EpochSampler:
         pulled = _queries_of(relevance.matrix)[relevance.matrix.data > 0]
         self._queries = np.arange(len(relevance)) if keep_unlabelled else np.unique(pulled)
         if len(self._queries) == 0:
-            raise BadInput(
-                f"none of the {len(relevance):,} training queries has a label to pull; is this the right file?"
-            )
-        self._batch_size = batch_size
-        self._seed = seed
+            every = f"the {len(relevance):,} training queries"
+            raise BadInput(f"none of {every} has a label to pull; is this the right file?")
+        self._batch_size, self._seed = batch_size, seed
         self._shuffled: tuple[int, NDArray[np.int64]] | None = None
 
     @property
@@ -308,9 +300,7 @@ class EpochSampler:
         return self._shuffled[1][start : start + self._batch_size].copy()
 
 
-def draw_positives(
-    relevance: Relevance, rows: NDArray[np.integer], limit: int | None, rng: np.random.Generator
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
+def draw_positives(relevance: Relevance, rows: Rows, limit: int | None, rng: np.random.Generator) -> Pairs:
     """The pairs to pull: positions in `rows`, label rows and weights, in the order of positions, then labels.
 
     All pairs of weight > 0, or per query at most `limit` of them, drawn uniformly without replacement.

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, Self, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -30,11 +30,13 @@ Found = TypeVar("Found")
 
 PREPARED_VERSION = 4
 SPLITS = ("train", "validation", "test")
+PARTS = ("relevant", "filtered")  # the matrices of a split
 MANIFEST = "prepared.json"
 ABOUT = ("name", "fingerprint", "labels_are_named", "told")  # what is known of a dataset besides its content
 ARRAYS = {"starts": np.int64, "labels": np.int32, "weights": np.float32}  # of a matrix of pairs
 GREATEST_WEIGHT = float(np.finfo(np.float32).max)
 KEYS_CHEAP_TO_COMPARE = 10_000
+_OWN_CACHE: ContextVar[Path | None] = ContextVar("umpteen's own cache", default=None)
 
 
 class Place(NamedTuple):
@@ -47,21 +49,19 @@ class Place(NamedTuple):
         return BadFile(self.path, problem, line=self.line)
 
 
-class Builder:
+class Builder(ExitStack):
     """Takes labels, then each split's queries one by one, and writes them as they come; a query may name new labels.
 
     In memory stay the label keys, and one split's pairs: 12 bytes for each of them.
     """
 
     def __init__(self, folder: Path, name: str, asked: Mapping[str, str], size: int, progress: Advance) -> None:
-        self.name = name
+        super().__init__()
+        self.name, self._folder = name, folder
         self.asked = asked  # which columns count, if somebody has said it
-        self._folder = folder
         self._read, self._size, self._progress = 0, size, progress  # bytes of the sources
-        self._files = ExitStack()
-        self._keys = self._files.enter_context(TextsWriter(folder, "keys"))
-        self._labels = self._files.enter_context(TextsWriter(folder, "labels"))
-        self._queries = self._files.enter_context(TextsWriter(folder, "queries"))
+        texts = (self.enter_context(TextsWriter(folder, name)) for name in ("keys", "labels", "queries"))
+        self._keys, self._labels, self._queries = texts
         self._unique = UniqueKeys()
         self.row_of = self._unique.rows
         self._label_lines = array("q")
@@ -69,12 +69,6 @@ class Builder:
         self._splits: dict[str, tuple[int, int]] = {}  # first and last + 1 row among the queries
         self._begun: list[_BegunSplit] = []
         self._told: list[str] = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *raised: Any) -> None:
-        self._files.__exit__(*raised)
 
     def advance(self, size: int) -> None:
         """So many more bytes have been read."""
@@ -100,11 +94,9 @@ class Builder:
         known = key in self.row_of
         first = self._unique.add(key)
         if first < len(self._label_lines):
-            same = "" if known else " (in another Unicode form)"
-            raise at.error(
-                f"label key {key!r} stands here for the second time, the first is line {self._label_lines[first]:,}"
-                f"{same}; keys must be unique: rename or remove one"
-            )
+            line = f"{self._label_lines[first]:,}" + ("" if known else " (in another Unicode form)")
+            problem = f"label key {key!r} stands here for the second time, the first is line {line}"
+            raise at.error(f"{problem}; keys must be unique: rename or remove one")
         self._label_lines.append(at.line)
         _append(self._keys, key, "label", at)
         _append(self._labels, text, "label", at)
@@ -159,14 +151,11 @@ class Builder:
     def _add_pair(self, part: str, query: int, label: int, weight: float, at: Place) -> None:
         split = self._begun[-1]
         if not 0 <= query < split.queries:
-            raise at.error(
-                f"query row {query:,} is out of range: {split.name} has {split.queries:,} queries, "
-                f"rows 0 to {split.queries - 1:,}"
-            )
+            there = f"{split.name} has {split.queries:,} queries, rows 0 to {split.queries - 1:,}"
+            raise at.error(f"query row {query:,} is out of range: {there}")
         if not 0 <= label < self.labels:
-            raise at.error(
-                f"label row {label:,} is out of range: there are {self.labels:,} labels, rows 0 to {self.labels - 1:,}"
-            )
+            there = f"there are {self.labels:,} labels, rows 0 to {self.labels - 1:,}"
+            raise at.error(f"label row {label:,} is out of range: {there}")
         if not 0 <= weight <= GREATEST_WEIGHT:  # NaN fails every comparison
             raise at.error(f"weight {weight} of label row {label:,} must be a finite number, 0 or greater")
         queries, labels, weights = split.pairs[part]
@@ -177,7 +166,7 @@ class Builder:
     def finish(self) -> None:
         """Close the files and write the manifest, which makes the folder a prepared one."""
         self._require_queries()
-        self._files.close()
+        self.close()
         for split in self._begun:
             self._write(split)
         splits = _open_splits(self._folder, self._splits, self.labels)
@@ -212,7 +201,7 @@ class _BegunSplit:
         self.row_of_text: dict[bytes, int] = {}  # by digest
         self.repeated = 0  # rows whose text stands in an earlier one
         # A pair is a query, a label and a weight.
-        self.pairs = {part: (array("i"), array("i"), array("f")) for part in ("relevant", "filtered")}
+        self.pairs = {part: (array("i"), array("i"), array("f")) for part in PARTS}
 
 
 def merging(rows: int) -> str:
@@ -240,20 +229,14 @@ def open_prepared(folder: Path) -> dict[str, Any]:
 
 
 def _open_splits(folder: Path, bounds: Mapping[str, Sequence[int]], labels: int) -> dict[str, Split]:
-    queries = Texts.open(folder, "queries")
-    return {
-        name: Split(
-            queries.take(np.arange(first, last)),
-            _open_relevance(folder, f"{name}.relevant", last - first, labels),
-            _open_relevance(folder, f"{name}.filtered", last - first, labels),
-        )
-        for name, (first, last) in bounds.items()
-    }
-
-
-def _open_relevance(folder: Path, name: str, queries: int, labels: int) -> Relevance:
-    starts, rows, weights = (np.load(folder / f"{name}.{part}.npy", mmap_mode="r") for part in ARRAYS)
-    return Relevance(cast(csr_array, csr_array((weights, rows, starts), shape=(queries, labels))))
+    queries, splits = Texts.open(folder, "queries"), {}
+    for name, (first, last) in bounds.items():
+        pairs = []
+        for part in PARTS:
+            starts, rows, weights = (np.load(folder / f"{name}.{part}.{array}.npy", mmap_mode="r") for array in ARRAYS)
+            pairs.append(Relevance(csr_array((weights, rows, starts), shape=(last - first, labels))))
+        splits[name] = Split(queries.take(np.arange(first, last)), *pairs)
+    return splits
 
 
 def _append(writer: TextsWriter, text: str, kind: str, at: Place) -> None:
@@ -271,9 +254,6 @@ class Format(Protocol):
     def recognises(self, folder: Path) -> bool: ...
     def sources(self, folder: Path) -> list[Path]: ...
     def read(self, folder: Path, into: Builder) -> None: ...
-
-
-_OWN_CACHE: ContextVar[Path | None] = ContextVar("umpteen's own cache", default=None)
 
 
 @contextmanager
@@ -318,18 +298,16 @@ def prepare(folder: Path, form: Format, asked: Mapping[str, str], cache: Path | 
 
 def cached(path: Path, find: Callable[[], Found | None], make: Callable[[], None]) -> Found:
     """What is found at this path of the cache; if nothing is, one process makes it while the others wait."""
-    found = find()
-    if found is None:
-        try:
-            with locked_file(path.with_name(f"{path.name}.lock"), wait=None):
-                found = find()  # another process may have made it while we waited
-                if found is None:
-                    make()
-                    found = find()
-        except (NotSaved, OSError) as error:
-            raise NotSaved(
-                f"{path}: could not be made ({error}); free space or set UMPTEEN_CACHE to another folder and run again"
-            ) from error
+    if (found := find()) is not None:
+        return found
+    try:
+        with locked_file(path.with_name(f"{path.name}.lock"), wait=None):
+            if find() is None:  # another process may have made it while we waited
+                make()
+            found = find()
+    except (NotSaved, OSError) as error:
+        advice = "free space or set UMPTEEN_CACHE to another folder and run again"
+        raise NotSaved(f"{path}: could not be made ({error}); {advice}") from error
     if found is None:
         raise NotSaved(f"{path}: was written but cannot be read back; is the disk in order?")
     return found

@@ -125,8 +125,7 @@ class TextsWriter:
     """Streams texts to disk for `Texts.open`: only their offsets stay in memory, which are written at the end."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        self._folder = folder
-        self._name = name
+        self._folder, self._name = folder, name
         self._file = (folder / f"{name}.txt.bin").open("wb")
         self._offsets = array("q", [0])
         self._digest = hashlib.sha256()
@@ -156,11 +155,9 @@ def encode(text: str) -> bytes:
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError as error:
-        half = f"U+{ord(text[error.start]):04X}"
-        raise BadInput(
-            f"character {error.start + 1:,} of the text is {half}, half of a surrogate pair and no character; "
-            "remove it, or write the pair as one character"
-        ) from None
+        half = f"U+{ord(text[error.start]):04X}, half of a surrogate pair and no character"
+        advice = "remove it, or write the pair as one character"
+        raise BadInput(f"character {error.start + 1:,} of the text is {half}; {advice}") from None
 
 
 def _sealed(digest: Any, lengths: NDArray[np.int64]) -> str:

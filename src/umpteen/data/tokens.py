@@ -10,6 +10,7 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -25,6 +26,12 @@ from umpteen.data.texts import Texts
 from umpteen.files.progress import Advance, silent
 
 LENGTHS = np.dtype(np.int32)
+Ids = list[list[int]]  # of several texts
+TOKENS_VERSION = 1
+CHUNK = 8_192  # texts between two records, at most
+CHUNK_BYTES = 1 << 21  # of text between two records, unless one text is longer; bounds the memory
+SMALL = 20_000  # fewer texts are tokenised in memory faster than a table is looked after
+IDS_FILE, LENGTHS_FILE = "ids.bin", "lengths.bin"
 
 
 @dataclass(eq=False)
@@ -37,8 +44,7 @@ class TokenTable:
 
     @classmethod
     def of(cls, rows: Iterable[list[int]], vocabulary_size: int) -> "TokenTable":
-        ids, lengths = flatten(list(rows), id_type(vocabulary_size))
-        return cls.of_lengths(ids, lengths)
+        return cls.of_lengths(*flatten(list(rows), id_type(vocabulary_size)))
 
     @classmethod
     def of_lengths(cls, ids: NDArray[np.integer[Any]], lengths: NDArray[np.integer[Any]]) -> "TokenTable":
@@ -74,9 +80,8 @@ class TokenTable:
     def distinct(self) -> tuple["TokenTable", NDArray[np.int64]]:
         """The rows that differ, in order of first appearance, and for each row its position among them."""
         seen: dict[bytes, int] = {}
-        rows = (
-            self.ids[start:end].tobytes() for start, end in zip(self.starts.tolist(), self.ends.tolist(), strict=True)
-        )
+        bounds = zip(self.starts.tolist(), self.ends.tolist(), strict=True)
+        rows = (self.ids[start:end].tobytes() for start, end in bounds)
         positions = np.fromiter((seen.setdefault(row, len(seen)) for row in rows), dtype=np.int64, count=len(self))
         return self.take(np.unique(positions, return_index=True)[1]), positions
 
@@ -143,18 +148,10 @@ def id_type(vocabulary_size: int) -> np.dtype[Any]:
     return np.dtype(np.uint16 if vocabulary_size <= 1 << 16 else np.int32)
 
 
-def flatten(rows: list[list[int]], dtype: np.dtype[Any]) -> tuple[NDArray[np.integer[Any]], NDArray[np.int32]]:
+def flatten(rows: Ids, dtype: np.dtype[Any]) -> tuple[NDArray[np.integer[Any]], NDArray[np.int32]]:
     """All ids one after the other, and the length of each row."""
     lengths = np.fromiter(map(len, rows), dtype=LENGTHS, count=len(rows))
     return np.fromiter(chain.from_iterable(rows), dtype=dtype, count=int(lengths.sum(dtype=np.int64))), lengths
-
-
-TOKENS_VERSION = 1
-CHUNK = 8_192  # texts between two records, at most
-CHUNK_BYTES = 1 << 21  # of text between two records, unless one text is longer; bounds the memory
-SMALL = 20_000  # fewer texts are tokenised in memory faster than a table is looked after
-
-IDS_FILE, LENGTHS_FILE = "ids.bin", "lengths.bin"
 
 
 class Tokenizer(Protocol):
@@ -164,7 +161,7 @@ class Tokenizer(Protocol):
     def fingerprint(self) -> str: ...
     @property
     def vocabulary_size(self) -> int: ...
-    def __call__(self, texts: list[str]) -> list[list[int]]: ...
+    def __call__(self, texts: list[str]) -> Ids: ...
 
 
 def tokenise(
@@ -182,19 +179,12 @@ def tokenise(
         rows = chain.from_iterable(_tokenised(texts, tokenizer, 0, chunk, progress))
         return TokenTable.of(rows, tokenizer.vocabulary_size)
     dtype = id_type(tokenizer.vocabulary_size)
-    identity = {
-        "version": TOKENS_VERSION,
-        "texts": whole.fingerprint(),
-        "tokenizer": tokenizer.fingerprint,
-        "id_type": dtype.name,
-    }
+    identity = {"version": TOKENS_VERSION, "texts": whole.fingerprint()}
+    identity |= {"tokenizer": tokenizer.fingerprint, "id_type": dtype.name}
     name = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
     folder = cache_folder(cache) / "tokens" / name
-    table = cached(
-        folder,
-        lambda: _open(folder, dtype, len(whole)),
-        lambda: _write(folder, dtype, whole, tokenizer, chunk, progress),
-    )
+    find = partial(_open, folder, dtype, len(whole))
+    table = cached(folder, find, partial(_write, folder, whole, tokenizer, chunk, progress))
     return table if texts is whole else table.take(texts.rows)
 
 
@@ -211,14 +201,12 @@ def _open(folder: Path, dtype: np.dtype[Any], texts: int) -> TokenTable | None:
     return TokenTable.of_lengths(ids, lengths)
 
 
-def _write(
-    folder: Path, dtype: np.dtype[Any], texts: Texts, tokenizer: Tokenizer, chunk: int, progress: Advance
-) -> None:
+def _write(folder: Path, texts: Texts, tokenizer: Tokenizer, chunk: int, progress: Advance) -> None:
     """Tokenise on from where the partial table ends, then put it in place."""
-    partial = folder.with_suffix(".partial")
-    partial.mkdir(parents=True, exist_ok=True)
-    with (partial / IDS_FILE).open("ab") as ids_file, (partial / LENGTHS_FILE).open("ab") as lengths_file:
-        done = np.fromfile(partial / LENGTHS_FILE, dtype=LENGTHS)
+    begun, dtype = folder.with_suffix(".partial"), id_type(tokenizer.vocabulary_size)
+    begun.mkdir(parents=True, exist_ok=True)
+    with (begun / IDS_FILE).open("ab") as ids_file, (begun / LENGTHS_FILE).open("ab") as lengths_file:
+        done = np.fromfile(begun / LENGTHS_FILE, dtype=LENGTHS)
         if (done < 0).any() or ids_file.tell() < done.sum(dtype=np.int64) * dtype.itemsize:  # it is damaged
             done = done[:0]
         ids_file.truncate(int(done.sum(dtype=np.int64)) * dtype.itemsize)
@@ -227,12 +215,10 @@ def _write(
             for file, values in zip((ids_file, lengths_file), flatten(rows, dtype), strict=True):
                 _append(file, values)
     shutil.rmtree(folder, ignore_errors=True)
-    partial.replace(folder)
+    begun.replace(folder)
 
 
-def _tokenised(
-    texts: Texts, tokenizer: Tokenizer, first: int, chunk: int, progress: Advance
-) -> Iterator[list[list[int]]]:
+def _tokenised(texts: Texts, tokenizer: Tokenizer, first: int, chunk: int, progress: Advance) -> Iterator[Ids]:
     """Chunk by chunk from the text `first` on; progress hears of a chunk once the caller is done with it."""
     ends = np.cumsum(texts.byte_lengths())
     start = first

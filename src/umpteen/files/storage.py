@@ -23,6 +23,7 @@ from umpteen.errors import BadInput, InUse, NotSaved, UmpteenError
 # Libraries written in Rust (safetensors, tokenizers) report a full disk as a plain exception that ends so.
 _RUST_OS_ERROR = re.compile(r"\(os error \d+\)")
 _BETWEEN_TRIES = 0.02  # seconds
+_PARTIAL = f".partial.{os.uname().nodename}."  # stands between a name and the process that is at work on it
 _WORKSPACE = "umpteen-workspace"  # how the names of the files begin that make a folder a workspace
 
 
@@ -35,19 +36,10 @@ def write_atomically(path: Path, data: bytes | str) -> None:
 @contextmanager
 def atomic_file(path: Path) -> Iterator[BinaryIO]:
     """What the body writes into the file it is given replaces `path` when the body ends well, and only then."""
-    target = Path(path).resolve()
-    with _explained(target):
-        sibling = hidden_sibling(target)
-        try:
-            with sibling.open("xb") as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-            sibling.replace(target)
-        except BaseException:
-            sibling.unlink(missing_ok=True)
-            raise
-        flush_to_disk(target.parent)
+    with _put_in_place(path) as sibling, sibling.open("xb") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
 
 
 @contextmanager
@@ -56,19 +48,26 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
     Nothing is replaced but an empty folder: what has come to be at the path meanwhile stays, and this is NotSaved.
     """
+    with _put_in_place(path) as sibling:
+        sibling.mkdir()
+        yield sibling
+        for folder, _, files in os.walk(sibling):
+            for name in [*files, "."]:
+                flush_to_disk(Path(folder, name))
+
+
+@contextmanager
+def _put_in_place(path: Path) -> Iterator[Path]:
+    """What the body makes at the hidden path it is given is at `path` when the body ends well, and else nowhere."""
     target = Path(path).resolve()
     with _explained(target):
         sibling = hidden_sibling(target)
         try:
-            sibling.mkdir()
             yield sibling
-            for folder, _, files in os.walk(sibling):
-                for name in [*files, "."]:
-                    flush_to_disk(Path(folder, name))
             sibling.replace(target)
             flush_to_disk(target.parent)
         finally:
-            shutil.rmtree(sibling, ignore_errors=True)  # which is unfinished, if it is there
+            _remove(sibling)  # which is unfinished, if it is there
 
 
 def can_hold(folder: Path, mark: str | None = None) -> bool:
@@ -89,15 +88,11 @@ def _explained(target: Path) -> Iterator[None]:
     """A failure of the disk becomes NotSaved, which names the path and the reason; other errors pass."""
     try:
         yield
-    except UmpteenError:
-        raise
     except Exception as error:
-        if isinstance(error, OSError):
-            reason = error.strerror or str(error)
-        elif _RUST_OS_ERROR.search(str(error)):
-            reason = str(error)
-        else:
+        is_of_the_disk = isinstance(error, OSError) or _RUST_OS_ERROR.search(str(error))
+        if isinstance(error, UmpteenError) or not is_of_the_disk:
             raise
+        reason = getattr(error, "strerror", None) or str(error)
         before = "what stood there before is untouched" if target.exists() else "nothing was left behind"
         raise NotSaved(f"{target}: could not be written: {reason}; {before}") from error
 
@@ -107,20 +102,20 @@ def hidden_sibling(target: Path) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     for other in target.parent.iterdir():
         if unfinished_target(other) == target.name:
-            shutil.rmtree(other, ignore_errors=True)
-            with suppress(OSError):
-                other.unlink()
-    return target.with_name(f".{target.name}{_partial()}{os.getpid()}.{secrets.token_hex(4)}")
+            _remove(other)
+    return target.with_name(f".{target.name}{_PARTIAL}{os.getpid()}.{secrets.token_hex(4)}")
 
 
-def _partial() -> str:
-    """What stands between a name and the process that is at work on it."""
-    return f".partial.{os.uname().nodename}."
+def _remove(path: Path) -> None:
+    """A file or a folder, as far as there is one that can be removed."""
+    shutil.rmtree(path, ignore_errors=True)
+    with suppress(OSError):
+        path.unlink()
 
 
 def unfinished_target(path: Path) -> str | None:
     """Of what a killed process of this machine left behind: the name of the file or folder it was to become."""
-    name, partial, process = path.name[1:].partition(_partial())
+    name, partial, process = path.name[1:].partition(_PARTIAL)
     if path.name.startswith(".") and partial:
         try:
             os.kill(int(process.partition(".")[0]), 0)
@@ -219,8 +214,7 @@ def open_workspace(folder: Path, kind: str, identity: Any = None, *, anew: bool 
     What was begun with another identity (any JSON) is discarded, with `anew` whatever is there; a folder that is no
     workspace of this kind is refused and left alone. While another process is in it, InUse.
     """
-    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
-    marker = {"kind": kind, "identity": digest}
+    marker = {"kind": kind, "identity": hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()}
     while True:
         _marker_of(folder, kind)  # refuses before anything is written
         with _explained(folder):
@@ -249,10 +243,8 @@ def _marker_of(folder: Path, kind: str) -> Any:
         marker = json.loads((folder / f"{_WORKSPACE}.json").read_bytes())
     is_ours = marker.get("kind") == kind if isinstance(marker, dict) else _is_unused(folder)
     if folder.is_symlink() or not is_ours:
-        raise BadInput(
-            f"{folder} is in the way: {kind} keeps its unfinished work there, but this is something else; it was not "
-            "touched, move it away"
-        )
+        problem = f"{kind} keeps its unfinished work there, but this is something else"
+        raise BadInput(f"{folder} is in the way: {problem}; it was not touched, move it away")
     return marker
 
 

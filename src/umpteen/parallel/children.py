@@ -10,17 +10,12 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
-from umpteen.errors import LostProcess
+from umpteen.errors import LostProcess, UmpteenError
 from umpteen.parallel.world import cores, join_world, open_meeting
-
-
-class _Failure(NamedTuple):
-    reason: str
-    lost_another: bool  # it only ended because another process had
 
 
 def run_in_world(size: int, function: Callable[..., Any], *arguments: Any, seconds: float = 300.0) -> list[Any]:
@@ -33,12 +28,20 @@ def run_in_world(size: int, function: Callable[..., Any], *arguments: Any, secon
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__, function.__module__])
     meeting = open_meeting()
+    environment = {  # as torchrun sets it
+        "WORLD_SIZE": str(size),
+        "LOCAL_WORLD_SIZE": str(size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(meeting.port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",  # the store is here already, at a port that nobody else can take
+        "TORCHELASTIC_RESTART_COUNT": "0",
+    }
     children: dict[Connection, BaseProcess] = {}  # by rank: what each answers, and itself
     try:
         for rank in range(size):
             ours, theirs = context.Pipe(duplex=False)
-            given = (theirs, _environment(rank, size, meeting.port), function, arguments)
-            process = context.Process(target=_work, args=given, daemon=True)
+            own = {**os.environ, **environment, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+            process = context.Process(target=_work, args=(theirs, own, function, arguments), daemon=True)
             process.start()
             theirs.close()
             children[ours] = process
@@ -48,21 +51,6 @@ def run_in_world(size: int, function: Callable[..., Any], *arguments: Any, secon
             child.kill()
             child.join()
             answer.close()
-
-
-def _environment(rank: int, size: int, port: int) -> dict[str, str]:
-    """As torchrun sets it, over that of this process."""
-    return {
-        **os.environ,
-        "WORLD_SIZE": str(size),
-        "LOCAL_WORLD_SIZE": str(size),
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "TORCHELASTIC_USE_AGENT_STORE": "True",  # the store is here already, at a port that nobody else can take
-        "TORCHELASTIC_RESTART_COUNT": "0",
-    }
 
 
 def _answers(children: Mapping[Connection, BaseProcess], deadline: float) -> list[Any]:
@@ -81,12 +69,11 @@ def _answers(children: Mapping[Connection, BaseProcess], deadline: float) -> lis
                 found = answers[rank] = answer.recv()
             except EOFError:
                 children[answer].join()
-                found = _Failure(f"ended with exit code {children[answer].exitcode}", lost_another=False)
-            if isinstance(found, _Failure):
-                told = f"process {rank} of {len(children)}: {found.reason}"
-                if not found.lost_another:
-                    raise LostProcess(told)
-                lost.append(told)  # the one it has lost may still say why
+                found = UmpteenError(f"ended with exit code {children[answer].exitcode}")
+            if isinstance(found, UmpteenError):
+                lost.append(f"process {rank} of {len(children)}: {found}")
+                if not isinstance(found, LostProcess):  # else the one it has lost may still say why
+                    raise LostProcess(lost[-1])
     if lost:
         raise LostProcess(lost[0])
     return [answers[rank] for rank in range(len(children))]
@@ -99,8 +86,8 @@ def _work(answer: Connection, environment: dict[str, str], function: Callable[..
         with join_world() as world:
             answer.send(function(world, *arguments))
     except Exception as problem:  # whatever it is, it has to reach the process that asked
-        told = str(problem) or type(problem).__name__
-        answer.send(_Failure(told, lost_another=isinstance(problem, LostProcess)))
+        kind = LostProcess if isinstance(problem, LostProcess) else UmpteenError
+        answer.send(kind(str(problem) or type(problem).__name__))
 
 
 class StopRequest:

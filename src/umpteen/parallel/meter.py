@@ -21,35 +21,30 @@ class Meter:
     """Bytes held by this process: resident memory where it computes on processors, allocations on its GPU."""
 
     def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-        if device.type != "cuda" and not (STATUS.exists() and PEAK_RESET.exists()):
+        self.device, self._on_gpu = device, device.type == "cuda"
+        self._trim = getattr(ctypes.CDLL(None), "malloc_trim", lambda pad: None)
+        if not self._on_gpu and not (STATUS.exists() and PEAK_RESET.exists()):
             raise BadInput("memory is measured by Linux's /proc, which this system does not have; plan on Linux")
 
     def settle(self) -> int:
         """Gives back what is free, starts the peak anew, and returns what is still held."""
-        if self.device.type == "cuda":
+        if self._on_gpu:
             torch.cuda.reset_peak_memory_stats(self.device)
-            return self.held()
-        if self._trim is not None:
+        else:
             self._trim(0)
-        PEAK_RESET.write_text("5")
+            PEAK_RESET.write_text("5")
         return self.held()
 
     def held(self) -> int:
-        if self.device.type == "cuda":
-            return torch.cuda.memory_allocated(self.device)
-        return _field(STATUS, "VmRSS")
+        return torch.cuda.memory_allocated(self.device) if self._on_gpu else _field(STATUS, "VmRSS")
 
     def peak(self) -> int:
         """The most held since the last `settle`, or since the process began."""
-        if self.device.type == "cuda":
-            return torch.cuda.max_memory_allocated(self.device)
-        return _field(STATUS, "VmHWM")
+        return torch.cuda.max_memory_allocated(self.device) if self._on_gpu else _field(STATUS, "VmHWM")
 
     def available(self) -> int:
         """What this process could come to hold: what it holds and what nobody else does."""
-        if self.device.type == "cuda":
+        if self._on_gpu:
             return torch.cuda.mem_get_info(self.device)[0] + torch.cuda.memory_reserved(self.device)
         return self.held() + min([_field(Path("/proc/meminfo"), "MemAvailable"), *_left_by_cgroups()])
 

@@ -27,6 +27,7 @@ from umpteen.errors import BadInput, LostProcess, Stopped, UmpteenError
 # Longer than one process may prepare data for all. A process that dies is noticed at once, whatever this says.
 PATIENCE = timedelta(hours=6)
 ROWS_AT_ONCE = 16_384  # that travel to the first process together
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -102,15 +103,13 @@ class World:
         for rank, other in enumerate(others, start=1):
             for name, value in first.items():
                 if other.get(name) != value:
-                    raise BadInput(
-                        f"process {rank} has another {name} than process 0: {other.get(name)} against {value}; "
-                        "give every process the same files, settings and versions"
-                    )
+                    both = f"{other.get(name)} against {value}"
+                    advice = "give every process the same files, settings and versions"
+                    raise BadInput(f"process {rank} has another {name} than process 0: {both}; {advice}")
 
     def wait(self) -> None:
         """Returns when every process has come here."""
-        if self.size > 1:
-            self.largest(0)
+        self.largest(0)
 
     @contextmanager
     def first_alone(self) -> Iterator[None]:
@@ -204,10 +203,8 @@ def join_world(device: torch.device | None = None) -> Iterator[World]:
             distributed.destroy_process_group()
         address, port = (os.environ.get(f"MASTER_{part}", "?") for part in ("ADDR", "PORT"))
         reason = "the port is in use" if "EADDRINUSE" in str(problem) else str(problem).splitlines()[0]
-        raise BadInput(
-            f"the processes could not meet at {address}:{port}: {reason}; "
-            "give torchrun another --master-port, or --standalone on a single machine"
-        ) from None
+        advice = "give torchrun another --master-port, or --standalone on a single machine"
+        raise BadInput(f"the processes could not meet at {address}:{port}: {reason}; {advice}") from None
     try:
         yield World(rank, size, str(device))
     except UmpteenError as error:
@@ -274,10 +271,9 @@ def _lost_processes_named() -> Iterator[None]:
     except RuntimeError as problem:  # gloo's and NCCL's errors are RuntimeErrors
         reason = str(problem).splitlines()[0]
         reason = (reason.partition("] ")[2] or reason).partition(". ")[0]  # gloo's file and line; its guesses
-        raise LostProcess(
-            "another process of this run has ended or cannot be reached, so this one ends too; look above for the "
-            f"first error, then go on with --resume ({reason})"
-        ) from None
+        ended = "another process of this run has ended or cannot be reached, so this one ends too"
+        advice = f"look above for the first error, then go on with --resume ({reason})"
+        raise LostProcess(f"{ended}; {advice}") from None
 
 
 def launch_name() -> str | None:
@@ -288,9 +284,6 @@ def launch_name() -> str | None:
 def cores() -> int:
     """How many processors this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-Result = TypeVar("Result")
 
 
 # One thread for each share of a long walk, instead of all threads on each short operation of it: an operation on one
@@ -317,10 +310,8 @@ def spread(work: Callable[[int], Result], shares: int) -> list[Result]:
             return work(share)
 
     with undivided(), ThreadPoolExecutor(shares - 1) as pool:
-        others = [pool.submit(alone, share) for share in range(1, shares)]
-        with torch.no_grad():
-            first = work(0)
-        return [first, *(other.result() for other in others)]
+        others = pool.map(alone, range(1, shares))  # which begin at once
+        return [alone(0), *others]
 
 
 class TooLittleMemory(UmpteenError):
@@ -329,21 +320,17 @@ class TooLittleMemory(UmpteenError):
 
 def together(world: World, work: Callable[[], Result]) -> Result:
     """The result of the work, which must hold no collective; raises on all processes if one of them lacks memory."""
-    result: Result | None = None
+    results: list[Result] = []
     try:
-        result = work()
-        failed = False
+        results.append(work())
     except (MemoryError, RuntimeError) as problem:
         if not is_out_of_memory(problem):
             raise
-        failed = True
-    if world.largest(failed)[0]:
-        del result
-        raise TooLittleMemory(
-            "out of memory, although the micro-batches are as small as can be; "
-            "shorten max_length, use more processes, or a machine with more memory"
-        )
-    return result  # type: ignore[return-value]
+    if world.largest(not results)[0]:
+        results.clear()
+        advice = "shorten max_length, use more processes, or a machine with more memory"
+        raise TooLittleMemory(f"out of memory, although the micro-batches are as small as can be; {advice}")
+    return results[0]
 
 
 def is_out_of_memory(problem: BaseException) -> bool:

@@ -21,6 +21,8 @@ from scipy.sparse import csr_array
 from umpteen.errors import BadConfig, BadInput, DamagedModel, known
 
 NGrams = tuple[int, int]  # the shortest and the longest
+VOCABULARY = "vocabulary.json"
+_WORD = re.compile(r"(?u)\b\w+\b")
 
 
 @dataclass(frozen=True)
@@ -66,9 +68,8 @@ class RankerSettings:
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> "RankerSettings":
         """Settings as they come from JSON or from the command line: lists for pairs, every name checked."""
-        there = {field.name: field for field in fields(cls)}
         for name in given:
-            known(there, name, f"a ranker has no setting {name}")
+            known(cls.__dataclass_fields__, name, f"a ranker has no setting {name}")
         values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in given.items()}
         return cls(**values)
 
@@ -79,10 +80,6 @@ class RankerSettings:
 
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 2**31
-
-
-VOCABULARY = "vocabulary.json"
-_WORD = re.compile(r"(?u)\b\w+\b")
 
 
 # scikit-learn learns the n-grams; what a text has of them is found as its analyzers "word" and "char_wb" would, without
@@ -147,10 +144,9 @@ class TextFeatures:
             try:
                 learnt = TfidfVectorizer(analyzer=analyzer, dtype=np.float32, **limits).fit(texts)
             except ValueError as problem:
-                raise BadInput(
-                    f"no n-gram of {kind} is left of the training texts ({problem}); lower min_texts, "
-                    f"which is {settings.min_texts:,}, or look at the texts with `umpteen data describe`"
-                ) from None
+                left = f"no n-gram of {kind} is left of the training texts ({problem}); lower min_texts"
+                advice = f"which is {settings.min_texts:,}, or look at the texts with `umpteen data describe`"
+                raise BadInput(f"{left}, {advice}") from None
             ngrams = learnt.get_feature_names_out().tolist()
             found.append(Vocabulary(kind, lengths, {ngram: at for at, ngram in enumerate(ngrams, len(idf))}))
             idf = np.concatenate([idf, learnt.idf_.astype(np.float32)])
@@ -181,12 +177,8 @@ class TextFeatures:
 
     def ngrams(self, text: str) -> dict[int, str]:
         """The n-grams of a text that are known, by their columns."""
-        return {
-            vocabulary.columns[ngram]: ngram
-            for vocabulary in self._vocabularies
-            for ngram in vocabulary.of(text)
-            if ngram in vocabulary.columns
-        }
+        of = ((one.columns, ngram) for one in self._vocabularies for ngram in one.of(text))
+        return {columns[ngram]: ngram for columns, ngram in of if ngram in columns}
 
     def save(self, folder: Path) -> None:
         """Writes the n-grams in the order of their columns; `idf` is kept by whoever keeps arrays."""

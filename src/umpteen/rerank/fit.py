@@ -1,6 +1,5 @@
 """All labels' weights, block by block on several processes; a finished block is a file, so a killed fit goes on."""
 
-import io
 import os
 import warnings
 from collections.abc import Iterator
@@ -18,15 +17,17 @@ from sklearn.svm import LinearSVC
 
 from umpteen.errors import LostProcess
 from umpteen.files.progress import Advance, silent
-from umpteen.files.storage import write_atomically
+from umpteen.files.storage import atomic_file, write_atomically
 from umpteen.rerank.features import RankerSettings
 
 TEXTS_AT_A_TIME = 8192
 _ARRAYS = ("data", "indices", "indptr")
+# Every block reads all candidates once: few blocks for many labels, and for few labels blocks small enough to share.
+_MOST_BLOCKS = 64
+_SMALLEST_BLOCK = 256
 
 
 # Who is told apart from whom: for each label the training texts that have it, and those that wrongly retrieve it.
-#
 # All of it lies on disk, mapped by the processes that fit: the texts' features, the relevant pairs, and the candidates
 # of blocks of texts. Memory holds the samples of one block of labels.
 class Samples:
@@ -83,13 +84,11 @@ def _by_label(pairs: NDArray[np.int64], labels: int) -> list[NDArray[np.int64]]:
 
 
 def _write(path: Path, array: NDArray[np.generic]) -> None:
-    buffer = io.BytesIO()
-    np.save(buffer, array, allow_pickle=False)
-    write_atomically(path, buffer.getvalue())
+    with atomic_file(path) as file:
+        np.save(file, array, allow_pickle=False)
 
 
 # The weights of one label: a linear support vector machine on the few texts and n-grams that concern it (liblinear).
-#
 # min ½(|w|² + b²) + C Σ max(0, 1 − y(w·x + b))², y = 1 for texts that have the label and −1 for those that do not.
 # Light to import: processes that fit labels load nothing else.
 def solve_block(samples: Samples, start: int, stop: int, settings: RankerSettings) -> dict[str, NDArray[Any]]:
@@ -132,18 +131,8 @@ def _solve_label(
     return columns[kept], weights[kept], float(solver.intercept_[0])
 
 
-# Every block reads all candidates once: few blocks for many labels, and for few labels blocks small enough to share.
-_MOST_BLOCKS = 64
-_SMALLEST_BLOCK = 256
-
-
 def fit_weights(
-    samples: Samples,
-    labels: int,
-    settings: RankerSettings,
-    *,
-    jobs: int = 1,
-    progress: Advance = silent,
+    samples: Samples, labels: int, settings: RankerSettings, *, jobs: int = 1, progress: Advance = silent
 ) -> tuple[csr_array, NDArray[np.float32]]:
     """Weights (features × labels) and intercepts; blocks that an earlier call finished are not solved again."""
     size = max(_SMALLEST_BLOCK, -(-labels // _MOST_BLOCKS))
@@ -158,10 +147,9 @@ def fit_weights(
             done += stop - start
             progress(done, labels)
     except BrokenProcessPool as problem:
-        raise LostProcess(
-            f"a process that fitted labels has ended ({str(problem).partition('.')[0]}); finished labels are kept, "
-            "the same command goes on; if memory ran out, give fewer --jobs"
-        ) from None
+        ended = f"a process that fitted labels has ended ({str(problem).partition('.')[0]})"
+        advice = "finished labels are kept, the same command goes on; if memory ran out, give fewer --jobs"
+        raise LostProcess(f"{ended}; {advice}") from None
     solved = [load_file(_path(samples, block)) for block in blocks]
     whole = {name: np.concatenate([block[name] for block in solved]) for name in solved[0]}
     starts = np.concatenate([[0], np.cumsum(whole["counts"])])

@@ -27,6 +27,9 @@ from umpteen.search.ranking import NO_LABEL, Ranking, Vectors, as_floats, of_len
 MEMORY_FILE, TEXTS, INDEX_FILE = "memory.safetensors", "texts", "memory_index.json"
 KIND, RECALL = "faiss-ivfpq", 0.98  # of an index, and what it is to find
 QUERIES = 500  # by which that is judged
+TEMPERATURE, WEIGHT = 0.07, 4.0  # chosen on validation of wordnet-nouns (docs/results/notebook.md)
+LEAST = 0.02  # what is further away has no say at all: unrelated texts are answered as ever, to the bit
+PAIRS_AT_A_TIME = 2**24  # of queries and examples
 
 
 def weigh(nearest: Ranking, temperature: float) -> NDArray[np.float32]:
@@ -87,10 +90,8 @@ class Memory:
     def same(self, texts: Sequence[str]) -> csr_array:
         """Which of these texts are among the remembered ones."""  # [n, N]
         if self.texts is None:
-            raise BadInput(
-                "the ranker keeps no texts, so training texts would vote for themselves; judge it by other texts, "
-                "leave it out (--no-ranker), or fit it with keep_texts=true"
-            )
+            advice = "judge it by other texts, leave it out (--no-ranker), or fit it with keep_texts=true"
+            raise BadInput(f"the ranker keeps no texts, so training texts would vote for themselves; {advice}")
         places: dict[str, list[int]] = {text: [] for text in texts}
         for row, text in enumerate(self.texts):
             if text in places:
@@ -124,18 +125,13 @@ class Memory:
     def require(self, dimension: int) -> None:
         """Refuses a memory that no vector of this size can be compared with."""
         if len(self.vectors) == 0 or self.vectors.shape[1] != dimension:
-            raise DamagedModel(
-                f"the ranker remembers {tuple(self.vectors.shape)} numbers, but the encoder's vectors have {dimension} "
-                "each; fit it again: `umpteen rerank fit`"
-            )
+            both = f"{tuple(self.vectors.shape)} numbers, but the encoder's vectors have {dimension} each"
+            raise DamagedModel(f"the ranker remembers {both}; fit it again: `umpteen rerank fit`")
 
     def save(self, folder: Path) -> None:
-        arrays: dict[str, NDArray[Any]] = {
-            "vectors": np.ascontiguousarray(self.vectors),
-            "starts": self.labels.indptr.astype(np.int64),
-            "labels": self.labels.indices.astype(np.int32),
-        }
-        save_file(arrays, folder / MEMORY_FILE)
+        vectors, starts = np.ascontiguousarray(self.vectors), self.labels.indptr.astype(np.int64)
+        rows = self.labels.indices.astype(np.int32)
+        save_file({"vectors": vectors, "starts": starts, "labels": rows}, folder / MEMORY_FILE)
         if self.index is not None:
             about = {**self.index.save(folder), "measured": self.measured}
             (folder / INDEX_FILE).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
@@ -156,24 +152,17 @@ class Memory:
         texts = Texts.open(folder, TEXTS) if (folder / f"{TEXTS}.sha256").exists() else None
         if texts is not None and (len(texts) != len(vectors) or (texts.byte_lengths() < 0).any()):
             raise ValueError(f"{len(texts):,} texts are kept of {len(vectors):,} that are remembered, or end early")
-        memory = cls(vectors, known, texts)
-        return memory._with_stored_index(folder) if (folder / INDEX_FILE).exists() else memory
-
-    def _with_stored_index(self, folder: Path) -> "Memory":
+        if not (folder / INDEX_FILE).exists():
+            return cls(vectors, known, texts)
         from umpteen.search.faiss import FaissIndex
 
         about = json.loads((folder / INDEX_FILE).read_text(encoding="utf-8"))
-        now, held = Indexed("", 0, (), LiveVectors(self.vectors)), np.arange(len(self.vectors))
+        now, held = Indexed("", 0, (), LiveVectors(vectors)), np.arange(len(vectors))
         try:
             index = FaissIndex.open(folder, about, now, held, held[:0])
         except BadInput:  # FAISS is not installed
-            return self
-        return replace(self, index=index, measured=about["measured"])
-
-
-TEMPERATURE, WEIGHT = 0.07, 4.0  # chosen on validation of wordnet-nouns (docs/results/notebook.md)
-LEAST = 0.02  # what is further away has no say at all: unrelated texts are answered as ever, to the bit
-PAIRS_AT_A_TIME = 2**24  # of queries and examples
+            return cls(vectors, known, texts)
+        return cls(vectors, known, texts, index, about["measured"])
 
 
 @dataclass(frozen=True)
@@ -229,5 +218,4 @@ def corrected(ranking: Ranking, votes: csr_array, score: Callable[[NDArray[np.in
     rows = np.concatenate([ranking.rows, joining.rows], 1)
     wide = Ranking(rows, np.concatenate([ranking.scores, score(joining.rows)], 1), ranking.labels)
     scores = wide.scores + shifts(wide, votes)
-    order = np.lexsort((-values_at(votes, rows), -scores))
-    return Ranking(np.take_along_axis(rows, order, 1), np.take_along_axis(scores, order, 1), ranking.labels)
+    return Ranking(rows, scores, ranking.labels).in_order(np.lexsort((-values_at(votes, rows), -scores)))

@@ -25,28 +25,37 @@ from umpteen.rerank.memory import Memory
 from umpteen.search.ranking import NO_LABEL, Ranking, Vectors, values_at
 
 _NEIGHBOURS = 5  # on either side
-
+NGRAMS, MEMORY = "n-grams", "training texts"  # who has a say
+LATER = -1  # in place of the number of training texts of a label that was added or renamed since
+_TEXTS_AT_A_TIME = 1024
+_UNREADABLE = UmpteenError, OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, SafetensorError
+_KINDS = {  # of the stored arrays
+    "idf": "float32",
+    "starts": "int64",
+    "columns": "int32",
+    "values": "float32",
+    "intercepts": "float32",
+    "texts": "int64",
+}
+Floats = NDArray[np.float32]
 Real = TypeVar("Real", np.float32, np.float64)
 
 
 # One score from three: (1 − weight) · the dual encoder's + weight · second, where second is (1 − votes) · what the
 # n-grams say + votes · what the memory says, both between 0 and 1.
-#
 # N texts, k labels each, in the dual encoder's order.
 def squash(margins: NDArray[Real]) -> NDArray[Real]:
     """exp(−max(0, 1 − margin)²): 1 from the margin on that training asks of positives, 0.02 at that of negatives."""
-    squashed: NDArray[Real] = np.exp(-np.square(np.maximum(0, 1 - margins)))
-    return squashed
+    return np.asarray(np.exp(-np.square(np.maximum(0, 1 - margins))))
 
 
-def head_start(texts: NDArray[np.integer], rare: float) -> NDArray[np.float32]:
+def head_start(texts: NDArray[np.integer], rare: float) -> Floats:
     """rare · n^−½ for labels with n training texts: few texts teach few of the words that tell a label, so its margins
     are too small beside those of frequent ones."""
-    start: NDArray[np.float32] = (rare / np.sqrt(np.maximum(1, texts))).astype(np.float32)
-    return start
+    return np.asarray((rare / np.sqrt(np.maximum(1, texts))).astype(np.float32))
 
 
-def fill_unknown(scores: NDArray[np.float32], known: NDArray[np.bool_]) -> NDArray[np.float32]:
+def fill_unknown(scores: Floats, known: NDArray[np.bool_]) -> Floats:
     """A label the ranker knows nothing of gets the mean of its neighbours in dense order: neither for nor against."""
     if known.all():
         return scores
@@ -54,7 +63,7 @@ def fill_unknown(scores: NDArray[np.float32], known: NDArray[np.bool_]) -> NDArr
     return np.where(known, scores, totals / np.maximum(1, counts)).astype(np.float32)
 
 
-def keep_place(scores: NDArray[np.float32], later: NDArray[np.bool_], there: NDArray[np.bool_]) -> NDArray[np.float32]:
+def keep_place(scores: Floats, later: NDArray[np.bool_], there: NDArray[np.bool_]) -> Floats:
     """A label that came after the ranker keeps the place the dual encoder gave it among the others.
 
     With p of the others before it, it gets the largest but p of their scores: the first of all stays the first, and no
@@ -75,11 +84,10 @@ def _sums_around(values: NDArray[np.generic]) -> NDArray[np.float64]:
     sums = np.pad(np.cumsum(values, axis=1, dtype=np.float64), ((0, 0), (1, 0)))
     place = np.arange(values.shape[1])
     first, last = np.maximum(0, place - _NEIGHBOURS), np.minimum(len(place), place + _NEIGHBOURS + 1)
-    around: NDArray[np.float64] = sums[:, last] - sums[:, first]
-    return around
+    return np.asarray(sums[:, last] - sums[:, first])
 
 
-def fuse(dense: Ranking, second: NDArray[np.float32], weight: float) -> Ranking:
+def fuse(dense: Ranking, second: Floats, weight: float) -> Ranking:
     """The dense ranking's labels in the order of both scores; `second` holds the ranker's of its first labels.
 
     Labels further down count as if the ranker gave them 0, so they follow in dense order.
@@ -87,22 +95,7 @@ def fuse(dense: Ranking, second: NDArray[np.float32], weight: float) -> Ranking:
     scores = np.float32(1 - weight) * np.where(dense.rows == NO_LABEL, 0, dense.scores)
     scores[:, : second.shape[1]] += np.float32(weight) * second
     scores = np.where(dense.rows == NO_LABEL, np.float32(-np.inf), scores).astype(np.float32)
-    order = np.argsort(-scores, axis=1, kind="stable")
-    return Ranking(np.take_along_axis(dense.rows, order, 1), np.take_along_axis(scores, order, 1), dense.labels)
-
-
-NGRAMS, MEMORY = "n-grams", "training texts"  # who has a say
-LATER = -1  # in place of the number of training texts of a label that was added or renamed since
-_TEXTS_AT_A_TIME = 1024
-_UNREADABLE = UmpteenError, OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, SafetensorError
-_KINDS = {  # of the stored arrays
-    "idf": "float32",
-    "starts": "int64",
-    "columns": "int32",
-    "values": "float32",
-    "intercepts": "float32",
-    "texts": "int64",
-}
+    return Ranking(dense.rows, scores, dense.labels).in_order(np.argsort(-scores, axis=1, kind="stable"))
 
 
 @dataclass(frozen=True)
@@ -111,7 +104,7 @@ class Ranker:
 
     features: TextFeatures
     weights: csr_array  # [features, labels], float32: what is asked of it are the few rows of a text's features
-    intercepts: NDArray[np.float32]  # [labels]
+    intercepts: Floats  # [labels]
     texts: NDArray[np.int64]  # [labels], training texts that have the label; nothing is known of those with none
     settings: RankerSettings
     memory: Memory | None = None
@@ -130,7 +123,7 @@ class Ranker:
     def labels(self) -> int:
         return len(self.intercepts)
 
-    def margins(self, texts: Sequence[str], rows: NDArray[np.int32]) -> NDArray[np.float32]:
+    def margins(self, texts: Sequence[str], rows: NDArray[np.int32]) -> Floats:
         """w·x + b for the labels rows[i] of each text i."""
         margins = self.intercepts[rows]
         is_asked = self.settings.sparse and self.votes < 1
@@ -140,16 +133,12 @@ class Ranker:
             margins[some] += values_at(csr_array(found @ self.weights), rows[some])
         return margins
 
-    def scores(
-        self, margins: NDArray[np.float32], votes: NDArray[np.float32] | None, rows: NDArray[np.int32]
-    ) -> NDArray[np.float32]:
+    def scores(self, margins: Floats, votes: Floats | None, rows: NDArray[np.int32]) -> Floats:
         """From 0 to 1, for the margins and the votes of labels in dense order."""
         texts, found = self.texts[rows], reduce(add, self.terms(margins, votes, rows).values())
         return keep_place(fill_unknown(found, texts > 0), texts == LATER, rows != NO_LABEL)
 
-    def terms(
-        self, margins: NDArray[np.float32], votes: NDArray[np.float32] | None, rows: NDArray[np.int32]
-    ) -> dict[str, NDArray[np.float32]]:
+    def terms(self, margins: Floats, votes: Floats | None, rows: NDArray[np.int32]) -> dict[str, Floats]:
         """What adds up to the score of a label that it knows; each has a line of its own in an explanation."""
         said = squash(margins + head_start(self.texts[rows], self.rare)) if self.votes < 1 else np.zeros_like(margins)
         if votes is None:
@@ -161,9 +150,8 @@ class Ranker:
         more = count - self.labels
         if more == 0 and len(changed) == 0:
             return self
-        texts = np.pad(self.texts, (0, more))
+        texts = np.pad(self.texts, (0, more), constant_values=LATER)
         texts[changed] = LATER
-        texts[self.labels :] = LATER
         known = self.weights
         weights = csr_array((known.data, known.indices, known.indptr), shape=(known.shape[0], count))
         memory = None if self.memory is None else self.memory.with_labels(count)
@@ -207,15 +195,10 @@ class Ranker:
         content = {**self.chosen(), **about}
         (folder / "ranker.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         self.features.save(folder)
-        arrays: dict[str, NDArray[Any]] = {
-            "idf": self.features.idf,
-            "starts": self.weights.indptr.astype(np.int64),
-            "columns": self.weights.indices.astype(np.int32),
-            "values": self.weights.data.astype(np.float32),
-            "intercepts": self.intercepts,
-            "texts": self.texts,
-        }
-        save_file(arrays, folder / "weights.safetensors")
+        sparse = self.weights.indptr, self.weights.indices, self.weights.data
+        arrays: list[NDArray[Any]] = [self.features.idf, *sparse, self.intercepts, self.texts]
+        kept = {name: values.astype(kind) for (name, kind), values in zip(_KINDS.items(), arrays, strict=True)}
+        save_file(kept, folder / "weights.safetensors")
         if self.memory is not None:
             self.memory.save(folder)
 

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,15 +55,13 @@ def recalls(found: Ranking, exact: Ranking) -> NDArray[np.float64]:
 def as_good(scores: NDArray[np.float32], exact: Ranking) -> NDArray[np.bool_]:
     """Which candidates score no lower than the last label of the exact ranking."""  # [B, C]
     last = np.where(exact.rows == NO_LABEL, np.inf, exact.scores).min(1, keepdims=True)
-    good: NDArray[np.bool_] = scores >= last - _SAME * (1 + np.abs(last))
-    return good
+    return np.asarray(scores >= last - _SAME * (1 + np.abs(last)))
 
 
 def share(hits: NDArray[np.int64], exact: Ranking) -> NDArray[np.float64]:
     """Hits as a share of what there is to find."""
     there = (exact.rows != NO_LABEL).sum(1)
-    shares: NDArray[np.float64] = np.minimum(hits, there) / np.maximum(there, 1)
-    return shares
+    return np.asarray(np.minimum(hits, there) / np.maximum(there, 1))
 
 
 def interval(values: NDArray[np.float64], seed: int = 0) -> tuple[float, float]:
@@ -84,13 +83,12 @@ def a_second(work: Callable[[int], object], count: int, seconds: float = 1.0) ->
     """How often work is done in a second, for one row after the other on one thread."""
     with undivided():
         work(0)
-        start, done = time.perf_counter(), 0
-        while done < count or done == 0:
-            work(done)
-            done += 1
+        start = time.perf_counter()
+        for row in range(max(1, count)):
+            work(row)
             if time.perf_counter() - start > seconds:
                 break
-        return done / (time.perf_counter() - start)
+        return (row + 1) / (time.perf_counter() - start)
 
 
 class Tuned(NamedTuple):
@@ -122,10 +120,8 @@ def tune(index: LabelIndex, queries: Tensor, k: int, target: float, *, seed: int
         if found.mean() >= target:
             return Tuned(efforts[place], found, half, attempt)
         best = max(best, float(found.mean()))
-    raise BadInput(
-        f"a {index.kind} index reaches a recall@{k} of {best:.4f} at most here, not {target:g}; "
-        "nothing was changed: ask for less, or take another kind (exact never misses)"
-    )
+    advice = "nothing was changed: ask for less, or take another kind (exact never misses)"
+    raise BadInput(f"a {index.kind} index reaches a recall@{k} of {best:.4f} at most here, not {target:g}; {advice}")
 
 
 def _from(first: int, count: int) -> Iterator[int]:
@@ -142,11 +138,8 @@ def _first_good(index: LabelIndex, queries: Tensor, exact: Ranking, efforts: lis
 
     If there is none, of the first that reaches it at all; if there is none of these either, the last.
     """
-    places: dict[int, list[int]] = {}
-    for place, effort in enumerate(efforts):
-        places.setdefault(effort.breadth, []).append(place)
     enough = None
-    for group in places.values():
+    for group in (list(places) for _, places in groupby(range(len(efforts)), lambda place: efforts[place].breadth)):
         # The candidates of less effort are the first of those of more, so one search tries the whole group.
         candidates = index.candidates(queries, efforts[group[-1]])
         hits = np.cumsum(as_good(exact_scores(queries, candidates, index.labels), exact), axis=1, dtype=np.int64)

@@ -46,10 +46,8 @@ def top_k(
     if k > shard.count:
         raise BadInput(f"k is {k:,} but there are only {shard.count:,} labels; ask for at most {shard.count}")
     if excluding is not None and excluding.shape != (len(queries), shard.count):
-        raise BadInput(
-            f"pairs to exclude have the shape {excluding.shape}, "
-            f"but there are {len(queries):,} queries and {shard.count:,} labels"
-        )
+        there = f"{len(queries):,} queries and {shard.count:,} labels"
+        raise BadInput(f"pairs to exclude have the shape {excluding.shape}, but there are {there}")
     keys = torch.empty(len(queries), k, dtype=torch.int64)
     unseen = None if hidden is None or len(hidden) == 0 else torch.from_numpy(hidden).to(queries.device)
     is_long = queries.device.type == "cpu" and len(queries) * labels.numel() >= _WORTH_A_THREAD
@@ -59,7 +57,10 @@ def top_k(
     def search(first: int, share: int) -> None:
         start = first + share * block
         stop = min(start + block, len(queries))
-        excluded = None if excluding is None else _pairs(excluding[start:stop]).to(queries.device)
+        excluded = None
+        if excluding is not None:
+            pairs = excluding[start:stop].tocoo()
+            excluded = torch.from_numpy(np.stack([pairs.row, pairs.col]).astype(np.int64)).to(queries.device)
         keys[start:stop] = _best_of_block(queries[start:stop].float(), labels, k, excluded, unseen, tile, shard.start)
 
     with torch.no_grad():
@@ -120,12 +121,6 @@ def _merge(best: Tensor, query: Tensor, keys: Tensor) -> None:
     candidates = keys.new_full((len(touched), int(counts.max())), _NOTHING)
     candidates[place_of_query, within] = keys[order]
     best[touched] = torch.cat([best[touched], candidates], 1).topk(best.shape[1], dim=1).values
-
-
-def _pairs(matrix: csr_array) -> Tensor:
-    """Query and label positions of the stored entries."""  # [2, pairs]
-    query = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
-    return torch.from_numpy(np.stack([query, matrix.indices.astype(np.int64)]))
 
 
 def _key(scores: Tensor, rows: Tensor) -> Tensor:

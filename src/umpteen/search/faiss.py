@@ -15,18 +15,7 @@ from numpy.typing import NDArray
 
 from umpteen.errors import BadInput, DamagedModel, NotSaved
 from umpteen.files.progress import Advance, silent
-from umpteen.search.index import (
-    Effort,
-    Indexed,
-    LabelIndex,
-    LiveVectors,
-    Overlay,
-    Rows,
-    checked_queries,
-    doubling,
-    lists_of,
-    with_spare,
-)
+from umpteen.search.index import Built, Effort, Indexed, LabelIndex, LiveVectors, Overlay, Rows
 from umpteen.search.ranking import NO_LABEL, Ranking, Vectors, as_floats
 
 FLAT, HNSW, IVFPQ, SQ = "faiss-flat", "faiss-hnsw", "faiss-ivfpq", "faiss-sq"
@@ -47,7 +36,6 @@ _AT_A_TIME = 65_536
 
 
 # FAISS's structures, each built, searched and stored alike; positions count the vectors in the order they came.
-#
 # All compare by inner product, whatever the lengths of the vectors. In a graph of largest inner products every path
 # leads to the longest vectors, and others are out of reach; so the neighbours of HNSW are near by direction, and a
 # search walks among them by inner product.
@@ -76,7 +64,7 @@ def _empty(faiss: Any, kind: str, count: int, dimension: int) -> Any:
         bits = max(1, min(_BITS, count.bit_length() - 1))
         largest = max(1, dimension // _NUMBERS_A_CODE)
         codes = max(size for size in range(1, largest + 1) if dimension % size == 0)
-        index = faiss.IndexIVFPQ(faiss.IndexFlatIP(dimension), dimension, lists_of(count), codes, bits, product)
+        index = faiss.IndexIVFPQ(faiss.IndexFlatIP(dimension), dimension, Effort.lists_of(count), codes, bits, product)
         index.cp.min_points_per_centroid = index.pq.cp.min_points_per_centroid = 1
         return index
     raise BadInput(f"{kind!r} is no kind of FAISS index; there are {', '.join(KINDS)}")
@@ -86,19 +74,14 @@ class FaissIndex(LabelIndex):
     """FAISS holds the labels as they were when it was built, in the order of their rows, in one file."""
 
     def __init__(self, kind: str, index: Any, effort: Effort, held: Rows, labels: LiveVectors, changed: Rows) -> None:
-        self.kind = kind
-        self.effort = effort
+        self.kind, self.effort, self.labels = kind, effort, labels
         self._faiss = faiss_library()
-        self._index = index
-        self._rows = held
-        self.labels = labels
+        self._index, self._rows = index, held
         self._state = self._seen(labels, changed)
 
     @classmethod
     @contextmanager
-    def build(
-        cls, kind: str, folder: Path, now: Indexed, uri: str | None, progress: Advance
-    ) -> Iterator[tuple[LabelIndex, dict[str, Any]]]:
+    def build(cls, kind: str, folder: Path, now: Indexed, uri: str | None, progress: Advance) -> Iterator[Built]:
         yield cls.over(kind, now.vectors, Effort(1, 1, 1), progress), {}
 
     @classmethod
@@ -114,7 +97,7 @@ class FaissIndex(LabelIndex):
                 yield labels.of(held[start : start + _AT_A_TIME])
 
         if not made._index.is_trained:
-            wanted = max(20_000, _TRAINING_VECTORS_A_LIST * lists_of(count)) if kind == IVFPQ else 100_000
+            wanted = max(20_000, _TRAINING_VECTORS_A_LIST * Effort.lists_of(count)) if kind == IVFPQ else 100_000
             some = held[:: max(1, count // wanted)]  # spread evenly over all
             made._index.train(made._padded(labels.of(some)))
         done, longest = 0, np.float32(1e-30)
@@ -134,7 +117,7 @@ class FaissIndex(LabelIndex):
 
     def search(self, queries: Vectors, k: int) -> Ranking:
         overlay, visible = self._state
-        queries = checked_queries(queries, overlay.labels.dimension, k)
+        queries = overlay.labels.asked(queries, k)
         return overlay.best(queries, self.candidates(queries, self.effort.for_k(k), visible), k)
 
     def candidates(self, queries: Vectors, effort: Effort, visible: NDArray[np.uint8] | None = None) -> Rows:
@@ -143,11 +126,9 @@ class FaissIndex(LabelIndex):
         self._threads(len(queries))
         asked: dict[str, Any] = {} if visible is None else {"sel": faiss.IDSelectorBitmap(visible)}
         if self.kind == HNSW:
-            asked["efSearch"] = max(effort.breadth, effort.rescored)
-            parameters = faiss.SearchParametersHNSW(**asked)
+            parameters = faiss.SearchParametersHNSW(efSearch=max(effort.breadth, effort.rescored), **asked)
         elif self.kind == IVFPQ:
-            asked["nprobe"] = min(effort.breadth, int(self._index.nlist))
-            parameters = faiss.IVFPQSearchParameters(**asked)
+            parameters = faiss.IVFPQSearchParameters(nprobe=min(effort.breadth, int(self._index.nlist)), **asked)
         else:
             parameters = faiss.SearchParameters(**asked) if asked else None
         count = min(effort.rescored, len(self._rows))
@@ -155,14 +136,14 @@ class FaissIndex(LabelIndex):
         return np.where(positions == NO_LABEL, NO_LABEL, self._rows[positions])
 
     def efforts(self, k: int) -> list[Effort]:
-        count = len(self._rows)
-        few = with_spare(k)
+        count, few = len(self._rows), Effort.with_spare(k)
         if self.kind == HNSW:
-            return [Effort(k, breadth, few) for breadth in doubling(max(16, k), min(count, _WIDEST), steps=_STEPS)]
-        more = [few, *doubling(2 * few, min(count, max(_MOST_RESCORED, 2 * few)))]
+            breadths = Effort.doubling(max(16, k), min(count, _WIDEST), steps=_STEPS)
+            return [Effort(k, breadth, few) for breadth in breadths]
+        more = [few, *Effort.doubling(2 * few, min(count, max(_MOST_RESCORED, 2 * few)))]
         if self.kind == IVFPQ:
             lists = int(self._index.nlist)
-            return [Effort(k, breadth, some) for breadth in doubling(1, lists) for some in more]
+            return [Effort(k, breadth, some) for breadth in Effort.doubling(1, lists) for some in more]
         return [Effort(k, 0, few)] if self.kind == FLAT else [Effort(k, 0, some) for some in more]
 
     def tell(self, now: Indexed, changed: Rows) -> None:
@@ -188,18 +169,16 @@ class FaissIndex(LabelIndex):
         """Mapped where FAISS can, so that several processes share one copy."""
         faiss, kind, path = faiss_library(), about["kind"], folder / STRUCTURE
         mapped = getattr(faiss, "IO_FLAG_MMAP_IFC", 0)  # since FAISS 1.11
+        advice = "build the index again, or remove it"
         try:  # whatever other file it names would have to lie beside it
             index = faiss.read_index(str(path), mapped | faiss.IO_FLAG_READ_ONLY | faiss.IO_FLAG_ONDISK_SAME_DIR)
         except RuntimeError as error:
-            raise DamagedModel(
-                f"{path}: FAISS cannot read it ({str(error).splitlines()[0]}); build the index again, or remove it"
-            ) from error
+            raise DamagedModel(f"{path}: FAISS cannot read it ({str(error).splitlines()[0]}); {advice}") from error
         if type(index) is not type(_empty(faiss, kind, 1, _WIDTH)):
-            raise DamagedModel(f"{path}: is a {type(index).__name__}, no {kind}; build the index again, or remove it")
+            raise DamagedModel(f"{path}: is a {type(index).__name__}, no {kind}; {advice}")
         if index.ntotal != len(held):
-            raise DamagedModel(
-                f"the index holds {index.ntotal:,} vectors but there were {len(held):,} labels; build it again"
-            )
+            both = f"{index.ntotal:,} vectors but there were {len(held):,} labels"
+            raise DamagedModel(f"the index holds {both}; build it again")
         return cls(kind, index, Effort(**about["effort"]), held, now.vectors, changed)
 
     def _padded(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -1,8 +1,7 @@
 """Labels that change, the seam to what finds the k best of them, and exact search, which builds nothing, misses none.
 
 B queries, k wanted, C candidates. One query, or a few, are one product with all labels and one look at its largest
-scores; many are searched tile by tile (exact.py). A new kind is a module with a subclass of `LabelIndex`, and a row
-of `KINDS` in search/__init__.py.
+scores; many are searched tile by tile (exact.py).
 """
 
 from __future__ import annotations
@@ -11,11 +10,11 @@ import math
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,22 +31,23 @@ _FEW_QUERIES = 32
 _SCORES_AT_ONCE = 2**24  # 64 MB
 _HALVES_AT_A_TIME = 512  # vectors: as float32 they stay in the processor's own memory
 _BLOCK = 256  # labels whose largest score is compared first
+BOUND = "bound_to_folder"  # in what is told of an index: a copy of its files would be of no use elsewhere
+_NUMBERS_AT_A_TIME = 2**23
+_SPARE = 6  # candidates beyond k, at least
 Rows = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+Built: TypeAlias = "tuple[LabelIndex, dict[str, Any]]"  # and what to remember besides what its `save` tells
+Scored = tuple[Rows, NDArray[np.float32]]  # [B, C] each: candidates, −1 where there is none, and their scores
 _NONE: Rows = np.empty(0, dtype=np.int64)
 
 
 # Each label's current vector: a mapped base that never changes, and an overlay of rows added or changed since.
-#
 # A snapshot: whoever changes rows makes a new one that shares the base, so who searches the old one is not disturbed.
 class LiveVectors:
     """Rows never shift. A row that is not active keeps its place and its vector, and is not found."""
 
     def __init__(
-        self,
-        base: Vectors,
-        active: NDArray[np.bool_] | None = None,
-        changed: Rows | None = None,
-        vectors: Vectors | None = None,
+        self, base: Vectors, active: Mask | None = None, changed: Rows | None = None, vectors: Vectors | None = None
     ) -> None:
         self.base: NDArray[Any] = base if isinstance(base, np.ndarray) else base.detach().cpu().numpy()  # [L, d]
         self.active = np.ones(len(base), dtype=np.bool_) if active is None else active  # [rows], rows ≥ L
@@ -79,6 +79,11 @@ class LiveVectors:
         found[~new], found[new] = self.base[rows[~new]], self.vectors[place[new]]
         return found
 
+    def asked(self, queries: Vectors, k: int) -> NDArray[np.float32]:
+        """The queries as float32 in the machine's memory, if k of these labels can be searched for them."""
+        require_searchable(queries, self.dimension, k)
+        return as_floats(queries)
+
     @cached_property
     def everything(self) -> Tensor:
         """The vectors of all rows, removed ones included: the base itself while none has changed."""  # [rows, d]
@@ -96,16 +101,12 @@ class Indexed(NamedTuple):
     vectors: LiveVectors
 
 
-_NUMBERS_AT_A_TIME = 2**23
-
-
 def product(left: NDArray[Any], right: NDArray[Any]) -> NDArray[np.float32]:
     """left @ right in float32, by torch where it is loaded: it is quick with halves, and keeps to its threads."""
     torch: Any = sys.modules.get("torch")
     if not hasattr(torch, "matmul"):  # another thread may be about to load it
         return np.asarray(as_floats(left) @ as_floats(right))
-    found: NDArray[np.float32] = torch.matmul(*(torch.from_numpy(side).float() for side in (left, right))).numpy()
-    return found
+    return np.asarray(torch.matmul(*(torch.from_numpy(side).float() for side in (left, right))))
 
 
 def exact_scores(queries: Vectors, rows: Rows, labels: LiveVectors) -> NDArray[np.float32]:
@@ -123,9 +124,6 @@ def exact_scores(queries: Vectors, rows: Rows, labels: LiveVectors) -> NDArray[n
     return scores
 
 
-_SPARE = 6  # candidates beyond k, at least
-
-
 class Effort(NamedTuple):
     """Chosen for the best `k`; who asks for more gets as much more."""
 
@@ -139,34 +137,27 @@ class Effort(NamedTuple):
         more = k / self.k
         return Effort(k, math.ceil(self.breadth * more), max(k, math.ceil(self.rescored * more)))
 
+    @staticmethod
+    def with_spare(k: int) -> int:
+        """Candidates for k labels: coarse scores may put one that belongs to the k best a little behind them."""
+        return k + max(_SPARE, k // 2)
 
-def with_spare(k: int) -> int:
-    """Candidates for k labels: coarse scores may put one that belongs to the k best a little behind them."""
-    return k + max(_SPARE, k // 2)
+    @staticmethod
+    def lists_of(count: int) -> int:
+        """Into how many lists an index divides so many labels; Milvus has 65,536 at most."""
+        return max(1, min(int(4 * math.sqrt(count)), count // 32, 65_536))
 
-
-def lists_of(count: int) -> int:
-    """Into how many lists an index divides so many labels; Milvus has 65,536 at most."""
-    return max(1, min(int(4 * math.sqrt(count)), count // 32, 65_536))
-
-
-def doubling(first: int, last: int, *, steps: int = 1) -> list[int]:
-    """From first to last, each 2^(1/steps) times the one before, about."""
-    last = max(last, 1)
-    count = math.ceil(steps * math.log2(max(last / first, 1)))
-    between = {round(first * 2 ** (number / steps)) for number in range(count)}
-    return [*sorted(value for value in between if value < last), last]
-
-
-BOUND = "bound_to_folder"  # in what is told of an index: a copy of its files would be of no use elsewhere
+    @staticmethod
+    def doubling(first: int, last: int, *, steps: int = 1) -> list[int]:
+        """From first to last, each 2^(1/steps) times the one before, about."""
+        last = max(last, 1)
+        count = math.ceil(steps * math.log2(max(last / first, 1)))
+        between = {round(first * 2 ** (number / steps)) for number in range(count)}
+        return [*sorted(value for value in between if value < last), last]
 
 
 class LabelIndex(ABC):
-    """Finds labels by inner product. Rows are label rows; they never shift, and a removed one is never returned.
-
-    The class says how an index of its kinds is built, opened, brought up to date and forgotten. What most need stands
-    here.
-    """
+    """Finds labels by inner product. Rows are label rows; they never shift, and a removed one is never returned."""
 
     living: str | None = None  # a subfolder of its files that changes in use
     has_address = False  # it may lie elsewhere than in the model folder
@@ -179,9 +170,9 @@ class LabelIndex(ABC):
     away: str | None = None  # why exact search stands in for it, if it cannot be reached
     stood_in: str | None = None  # why it did when it last had to
 
-    @abstractmethod
     def tell(self, now: Indexed, changed: Rows) -> None:
         """The labels as they are now, and which rows have come, gone or changed since it was told last or built."""
+        self.labels = now.vectors
 
     @abstractmethod
     def search(self, queries: Vectors, k: int) -> Ranking:
@@ -208,10 +199,9 @@ class LabelIndex(ABC):
 
     @classmethod
     @abstractmethod
-    def build(
-        cls, kind: str, folder: Path, now: Indexed, uri: str | None, progress: Advance
-    ) -> AbstractContextManager[tuple[LabelIndex, dict[str, Any]]]:
-        """An index over the labels, open while this lasts, and what to remember besides what its `save` tells."""
+    @contextmanager
+    def build(cls, kind: str, folder: Path, now: Indexed, uri: str | None, progress: Advance) -> Iterator[Built]:
+        """An index over the labels, open while this lasts."""
 
     @classmethod
     @abstractmethod
@@ -236,8 +226,7 @@ class LabelIndex(ABC):
 
 def class_of(kind: str) -> type[LabelIndex]:
     """The class of indexes of this kind, or an error that lists those there are."""
-    found: type[LabelIndex] = resolve_name(known(KINDS, kind, f"{kind!r} is no kind of index", BadInput))
-    return found
+    return cast(type[LabelIndex], resolve_name(known(KINDS, kind, f"{kind!r} is no kind of index", BadInput)))
 
 
 def size_of(folder: Path) -> int:
@@ -252,13 +241,12 @@ def try_out(index: LabelIndex, dimension: int) -> None:
 
 def exact_search(queries: Vectors, labels: LiveVectors, k: int) -> Ranking:
     """The k best current labels of each query."""
-    queries = checked_queries(queries, labels.dimension, k)
-    rows, scores = _best(queries, labels.base, k, labels.hidden)
-    if len(labels.changed) or rows.shape[1] < k:
+    queries = labels.asked(queries, k)
+    found = _best(queries, labels.base, k, labels.hidden)
+    if len(labels.changed) or found[0].shape[1] < k:
         gone = np.flatnonzero(~labels.active[labels.changed])
-        new, more = _best_of_rows(queries, labels.changed, labels.vectors, k, gone)
-        return best_of(np.concatenate([rows, new], 1), np.concatenate([scores, more], 1), k, len(labels))
-    return Ranking(rows.astype(np.int32), scores, len(labels))
+        return best_of_both(found, labels.changed, _best(queries, labels.vectors, k, gone), k, len(labels))
+    return Ranking(found[0].astype(np.int32), found[1], len(labels))
 
 
 class ExactIndex(LabelIndex):
@@ -269,9 +257,6 @@ class ExactIndex(LabelIndex):
 
     def __init__(self, labels: LiveVectors) -> None:
         self.labels = labels
-
-    def tell(self, now: Indexed, changed: Rows) -> None:
-        self.labels = now.vectors
 
     def search(self, queries: Vectors, k: int) -> Ranking:
         return exact_search(queries, self.labels, k)
@@ -284,22 +269,12 @@ class ExactIndex(LabelIndex):
 
     @classmethod
     @contextmanager
-    def build(
-        cls, kind: str, folder: Path, now: Indexed, uri: str | None, progress: Advance
-    ) -> Iterator[tuple[LabelIndex, dict[str, Any]]]:
+    def build(cls, kind: str, folder: Path, now: Indexed, uri: str | None, progress: Advance) -> Iterator[Built]:
         yield cls(now.vectors), {}
 
     @classmethod
     def open(cls, folder: Path, about: dict[str, Any], now: Indexed, held: Rows, changed: Rows) -> LabelIndex:
         return cls(now.vectors)
-
-
-def _best_of_rows(
-    queries: NDArray[np.float32], rows: Rows, vectors: NDArray[Any], k: int, hidden: Rows
-) -> tuple[Rows, NDArray[np.float32]]:
-    """The best of these rows, whose vectors these are."""
-    place, scores = _best(queries, vectors, k, hidden)
-    return (np.where(place == NO_LABEL, NO_LABEL, rows[place]) if len(rows) else place), scores
 
 
 def search_many(queries: Vectors, vectors: Vectors, k: int, **how: Any) -> Ranking:
@@ -311,15 +286,7 @@ def search_many(queries: Vectors, vectors: Vectors, k: int, **how: Any) -> Ranki
     return top_k(torch.as_tensor(queries), torch.as_tensor(vectors), k, **how)
 
 
-def checked_queries(queries: Vectors, dimension: int, k: int) -> NDArray[np.float32]:
-    """The queries as float32 in the machine's memory, if they can be searched for."""
-    require_searchable(queries, dimension, k)
-    return as_floats(queries)
-
-
-def _best(
-    queries: NDArray[np.float32], vectors: NDArray[Any], k: int, hidden: Rows
-) -> tuple[Rows, NDArray[np.float32]]:
+def _best(queries: NDArray[np.float32], vectors: NDArray[Any], k: int, hidden: Rows) -> Scored:
     """Positions and scores of the best visible vectors, as many of k as there are vectors; −1 where none is left."""
     k = min(k, len(vectors))
     if k == 0 or len(queries) == 0:
@@ -337,7 +304,7 @@ def _best(
     return best_of_each(scores, k)
 
 
-def best_of_each(scores: NDArray[np.float32], k: int) -> tuple[Rows, NDArray[np.float32]]:
+def best_of_each(scores: NDArray[np.float32], k: int) -> Scored:
     """Positions and values of each row's k largest scores, of equal ones the earlier first; −1 where that is −∞."""
     queries, labels = scores.shape
     blocks = labels // _BLOCK
@@ -353,14 +320,15 @@ def best_of_each(scores: NDArray[np.float32], k: int) -> tuple[Rows, NDArray[np.
     return np.where(best == -np.inf, NO_LABEL, at), best
 
 
-def best_of(rows: NDArray[np.int64], scores: NDArray[np.float32], k: int, labels: int) -> Ranking:
-    """The k best of each query's candidates, of which none stands there twice; −1 counts nothing."""  # [B, C] each
-    scores = np.where(rows == NO_LABEL, np.float32(-np.inf), scores)
-    order = np.lexsort((rows, -scores))[:, :k]
-    rows, scores = np.take_along_axis(rows, order, 1), np.take_along_axis(scores, order, 1)
+def best_of_both(candidates: Scored, fresh: Rows, among: Scored, k: int, labels: int) -> Ranking:
+    """The k best of each query's candidates and of the best among fresh rows, none of which is a candidate."""
+    place, scores = among[0], np.concatenate([candidates[1], among[1]], 1)
+    own = np.where(place == NO_LABEL, NO_LABEL, fresh[place]) if len(fresh) else place
+    rows = np.concatenate([candidates[0], own], 1)
     missing = ((0, 0), (0, max(0, k - rows.shape[1])))
-    found = np.pad(rows.astype(np.int32), missing, constant_values=NO_LABEL)
-    return Ranking(found, np.pad(scores, missing, constant_values=-np.inf), labels)
+    rows = np.pad(rows.astype(np.int32), missing, constant_values=NO_LABEL)
+    scores = np.where(rows == NO_LABEL, np.float32(-np.inf), np.pad(scores, missing))
+    return Ranking(rows, scores, labels).in_order(np.lexsort((rows, -scores))[:, :k])
 
 
 class Overlay(NamedTuple):
@@ -380,9 +348,8 @@ class Overlay(NamedTuple):
         """The k best of an index's candidates and of the fresh rows, by exact scores; exact if they are too few."""
         if len(self.fresh):  # the index may have them by now, but nobody is to be named twice
             candidates = np.where(np.isin(candidates, self.fresh), NO_LABEL, candidates)
-        scores = exact_scores(queries, candidates, self.labels)
-        new, more = _best_of_rows(queries, self.fresh, self.vectors, k, _NONE)
-        best = best_of(np.concatenate([candidates, new], 1), np.concatenate([scores, more], 1), k, len(self.labels))
+        scored = candidates, exact_scores(queries, candidates, self.labels)
+        best = best_of_both(scored, self.fresh, _best(queries, self.vectors, k, _NONE), k, len(self.labels))
         wanted = min(k, self.labels.count())
         short = np.flatnonzero(best.rows[:, wanted - 1] == NO_LABEL) if wanted else _NONE
         if len(short):

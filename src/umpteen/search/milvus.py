@@ -31,7 +31,6 @@ def is_embedded(uri: str) -> bool:
 
 
 # The embedded Milvus belongs to one process: the first one that opens it, as often as it likes.
-#
 # Its lock lies beside its files, so it holds before the engine is started, and while its files are moved.
 def own(path: str) -> None:
     """Keeps other processes from the engine; each call needs a `release`."""
@@ -41,11 +40,9 @@ def own(path: str) -> None:
             try:
                 new = FileLock(Path(f"{path}.lock"))
             except InUse:
-                raise InUse(
-                    f"{path}: the embedded Milvus belongs to one process, and another one has it open; stop that one, "
-                    "run a single worker, or build the index with --uri and the address of a cluster. Nothing was "
-                    "changed"
-                ) from None
+                problem = "the embedded Milvus belongs to one process, and another one has it open; stop that one"
+                advice = "run a single worker, or build the index with --uri and the address of a cluster"
+                raise InUse(f"{path}: {problem}, {advice}. Nothing was changed") from None
             if lock is not None:  # of files that were replaced while this process had them open
                 lock.close()
             lock = new
@@ -69,13 +66,10 @@ class MilvusConnection:
     """Connects when it is first used, and again after it was lost. Threads share it: their calls run side by side."""
 
     def __init__(self, uri: str, *, timeout: float = 5.0, refused: str | None = None) -> None:
-        self.uri = uri
-        self.timeout = timeout
-        self.embedded = is_embedded(uri)
+        self.uri, self.timeout, self.embedded = uri, timeout, is_embedded(uri)
         self._refused = refused  # why it is not to be connected to
         self._client: Any = None
-        self._owns_files = False
-        self._closed = False
+        self._owns_files = self._closed = False
         self._opening = Lock()  # around coming and going, never around a call
 
     def call(self, work: Callable[[Any], Result]) -> Result:
@@ -96,12 +90,10 @@ class MilvusConnection:
         except (MilvusException, RpcError, FutureTimeoutError, ValueError, OSError) as error:
             self._drop(client)
             reason = getattr(error, "message", None) or str(error)
-            advice = f"is it running, and is its token in {TOKEN}?"
-            if self.embedded:
-                advice = "`umpteen index build` makes the index again"
-            raise MilvusAway(
-                f"Milvus at {self.uri}: {reason}; {advice}; `umpteen index remove` goes back to exact search"
-            ) from error
+            again = "`umpteen index build` makes the index again"
+            advice = again if self.embedded else f"is it running, and is its token in {TOKEN}?"
+            advice += "; `umpteen index remove` goes back to exact search"
+            raise MilvusAway(f"Milvus at {self.uri}: {reason}; {advice}") from error
 
     def close(self) -> None:
         """Lets go of the connection, and of the embedded engine's files, for good."""

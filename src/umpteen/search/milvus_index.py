@@ -24,21 +24,7 @@ import numpy as np
 
 from umpteen.errors import BadInput
 from umpteen.files.progress import Advance, silent
-from umpteen.search.index import (
-    BOUND,
-    Effort,
-    Indexed,
-    LabelIndex,
-    LiveVectors,
-    Overlay,
-    Rows,
-    checked_queries,
-    doubling,
-    exact_search,
-    lists_of,
-    size_of,
-    with_spare,
-)
+from umpteen.search.index import BOUND, Built, Effort, Indexed, LabelIndex, LiveVectors, Overlay, Rows, exact_search
 from umpteen.search.milvus import MilvusAway, MilvusConnection, is_embedded
 from umpteen.search.ranking import NO_LABEL, Ranking, Vectors, as_floats
 
@@ -76,9 +62,8 @@ class MilvusIndex(LabelIndex):
     ) -> None:
         self.connection = connection
         self.one_process = connection.embedded
-        self.name = name
+        self.name, self.effort = name, effort
         self.structure = structure  # the kind of index that Milvus keeps over the vectors
-        self.effort = effort
         self.labels, self._keys = now.vectors, now.keys
         self._overlay = Overlay.of(now.vectors, changed)  # what one search sees, whatever is told meanwhile
         self._loaded: Any = None  # the client that knows that the collection is in Milvus' memory
@@ -97,7 +82,7 @@ class MilvusIndex(LabelIndex):
 
     def search(self, queries: Vectors, k: int) -> Ranking:
         overlay = self._overlay
-        queries = checked_queries(queries, overlay.labels.dimension, k)
+        queries = overlay.labels.asked(queries, k)
         if self.away is None:
             try:
                 return overlay.best(queries, self.candidates(queries, self.effort.for_k(k), overlay.labels), k)
@@ -112,28 +97,18 @@ class MilvusIndex(LabelIndex):
                 self._keeper = Thread(target=_until_back, args=(ref(self), self._ending), name="milvus", daemon=True)
                 self._keeper.start()
 
-    def is_back(self) -> None:
-        """Milvus has answered: it is searched again."""
-        with self._leaving:
-            self.away = self._keeper = None
-
     def candidates(self, queries: Vectors, effort: Effort, labels: LiveVectors | None = None) -> Rows:
         """The rows that Milvus finds for each query with this effort, best first; −1 where none is left."""
         labels = self.labels if labels is None else labels
         count = min(effort.rescored, _MOST_RESULTS)
         graph = {"ef": min(max(effort.breadth, count), _WIDEST)}
-        asked = graph if self.structure == HNSW else {"nprobe": effort.breadth}
+        asked = {"metric_type": "IP", "params": graph if self.structure == HNSW else {"nprobe": effort.breadth}}
+        there = "" if labels.active.all() else "retired == false"
         rows = np.full((len(queries), count), NO_LABEL, dtype=np.int64)
         for start in range(0, len(queries), _QUERIES_AT_A_TIME):
-            found = self._ask(
-                "search",
-                data=list(as_floats(queries[start : start + _QUERIES_AT_A_TIME])),
-                anns_field="vector",
-                limit=count,
-                filter="" if labels.active.all() else "retired == false",
-                search_params={"metric_type": "IP", "params": asked},
-                output_fields=["row"],
-            )
+            some = list(as_floats(queries[start : start + _QUERIES_AT_A_TIME]))
+            how = {"anns_field": "vector", "search_params": asked, "output_fields": ["row"]}
+            found = self._ask("search", data=some, limit=count, filter=there, **how)
             for place, hits in enumerate(found, start):
                 rows[place, : len(hits)] = [hit["row"] for hit in hits]
         # Milvus may know rows that this snapshot does not have yet, or has no more.
@@ -142,12 +117,13 @@ class MilvusIndex(LabelIndex):
         return np.where(known, rows, NO_LABEL)
 
     def efforts(self, k: int) -> list[Effort]:
-        few, count = with_spare(k), len(self.labels)
+        few, count = Effort.with_spare(k), len(self.labels)
         if self.structure == HNSW:
-            return [Effort(k, width, few) for width in doubling(max(16, few), min(count, _MOST_RESULTS), steps=_STEPS)]
+            widths = Effort.doubling(max(16, few), min(count, _MOST_RESULTS), steps=_STEPS)
+            return [Effort(k, width, few) for width in widths]
         # The embedded engine does not hear how many lists are wanted; of those it makes, it cannot search too many.
-        most = max(lists_of(count), _LISTS_EMBEDDED) if self.connection.embedded else lists_of(count)
-        return [Effort(k, lists, few) for lists in doubling(1, most)]
+        most = max(Effort.lists_of(count), _LISTS_EMBEDDED) if self.connection.embedded else Effort.lists_of(count)
+        return [Effort(k, lists, few) for lists in Effort.doubling(1, most)]
 
     def tell(self, now: Indexed, changed: Rows) -> None:
         self.labels = now.vectors
@@ -155,21 +131,14 @@ class MilvusIndex(LabelIndex):
 
     def write(self, rows: Rows, now: Indexed, progress: Advance = silent) -> None:
         """These rows as they are now; those that are there already are replaced."""
-        step = max(1, _NUMBERS_AT_A_TIME // now.vectors.dimension)
+        step, active = max(1, _NUMBERS_AT_A_TIME // now.vectors.dimension), now.vectors.active
         for start in range(0, len(rows), step):
             some = rows[start : start + step]
-            self._upsert(
-                [
-                    {
-                        "row": row,
-                        "key": now.keys[row],
-                        "version": now.version,
-                        "retired": not now.vectors.active[row],
-                        "vector": vector,
-                    }
-                    for row, vector in zip(some.tolist(), now.vectors.of(some), strict=True)
-                ]
-            )
+            entities = [
+                {"row": row, "key": now.keys[row], "version": now.version, "retired": not active[row], "vector": vector}
+                for row, vector in zip(some.tolist(), now.vectors.of(some), strict=True)
+            ]
+            self._upsert(entities)
             progress(start + len(some), len(rows))
         self.connection.call(lambda client: client.flush(self.name))
 
@@ -216,18 +185,14 @@ class MilvusIndex(LabelIndex):
         if uri is None or not is_embedded(uri):
             return
         if not uri.endswith(".db"):
-            raise BadInput(
-                f"{uri}: the embedded Milvus keeps its files in a folder whose name ends in .db; a cluster has "
-                "an address that starts with http:// or https://"
-            )
+            advice = "a cluster has an address that starts with http:// or https://"
+            raise BadInput(f"{uri}: the embedded Milvus keeps its files in a folder whose name ends in .db; {advice}")
         if not Path(uri).resolve().parent.is_dir():
             raise BadInput(f"{uri}: there is no folder {Path(uri).resolve().parent}; make it, or give another --uri")
 
     @classmethod
     @contextmanager
-    def build(
-        cls, kind: str, folder: Path, now: Indexed, uri: str | None, progress: Advance
-    ) -> Iterator[tuple[LabelIndex, dict[str, Any]]]:
+    def build(cls, kind: str, folder: Path, now: Indexed, uri: str | None, progress: Advance) -> Iterator[Built]:
         where = INSIDE if uri is None else str(Path(uri).resolve()) if is_embedded(uri) else uri
         (folder / LIVING).mkdir()  # before the engine that may lie in it
         address = str((folder / INSIDE).resolve()) if where == INSIDE else where
@@ -254,10 +219,8 @@ class MilvusIndex(LabelIndex):
     def update(cls, folder: Path, about: dict[str, Any], now: Indexed, changed: Rows) -> None:
         with closing(cls.open(folder, about, now, changed, changed)) as index:
             if index.structure == HNSW and not _all_of_length_1(now.vectors, changed[now.vectors.active[changed]]):
-                raise BadInput(
-                    f"{folder}: some labels now have vectors of other lengths than 1, for which the graph in "
-                    "Milvus is not made; nothing was changed, build the index again"
-                )
+                others = "of other lengths than 1, for which the graph in Milvus is not made; nothing was changed"
+                raise BadInput(f"{folder}: some labels now have vectors {others}, build the index again")
             index.require_own()
             index.write(changed, now)
 
@@ -278,9 +241,7 @@ class MilvusIndex(LabelIndex):
     @classmethod
     def size(cls, folder: Path, about: dict[str, Any]) -> int | None:
         uri = about.get("uri", INSIDE)
-        if uri == INSIDE:
-            return size_of(folder)
-        return size_of(Path(uri)) if is_embedded(uri) else None
+        return super().size(folder if uri == INSIDE else Path(uri), about) if is_embedded(uri) else None
 
 
 def _create(client: Any, name: str, labels: LiveVectors, structure: str) -> None:
@@ -293,7 +254,7 @@ def _create(client: Any, name: str, labels: LiveVectors, structure: str) -> None
     schema.add_field("version", DataType.INT64)
     schema.add_field("retired", DataType.BOOL)
     schema.add_field("vector", DataType.FLOAT_VECTOR, dim=labels.dimension)
-    parameters = {HNSW: {"M": 32, "efConstruction": 200}, IVF_FLAT: {"nlist": lists_of(len(labels))}}
+    parameters = {HNSW: {"M": 32, "efConstruction": 200}, IVF_FLAT: {"nlist": Effort.lists_of(len(labels))}}
     index = client.prepare_index_params()
     index.add_index("vector", index_type=structure, metric_type="IP", params=parameters[structure])
     client.create_collection(name, schema=schema, index_params=index)
@@ -313,10 +274,8 @@ def _connection(folder: Path, about: dict[str, Any]) -> MilvusConnection:
     if uri == INSIDE:
         uri = str((folder / INSIDE).resolve())
     elif os.environ.get(ADDRESS) != uri:
-        refused = (
-            f"the model folder says that its labels are there, and is not believed: set {ADDRESS}={uri} if that "
-            "is yours; until then search is exact"
-        )
+        advice = f"set {ADDRESS}={uri} if that is yours; until then search is exact"
+        refused = f"the model folder says that its labels are there, and is not believed: {advice}"
     return MilvusConnection(uri, refused=refused)
 
 
@@ -338,6 +297,7 @@ def _until_back(held: "ref[MilvusIndex]", ending: Event) -> None:
         except Exception:  # whatever it is: answers stay exact, and Milvus gets another chance
             wait = min(2 * wait, _LONGEST_WAIT)
         else:
-            index.is_back()
+            with index._leaving:  # it is searched again
+                index.away = index._keeper = None
             break
         del index

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 Vectors: TypeAlias = "Tensor | NDArray[Any]"
 NO_LABEL = -1  # stands in `rows` where a query has fewer labels than the ranking is wide
+SPARE = 100
 
 
 @dataclass(frozen=True)
@@ -42,20 +43,21 @@ class Ranking:
     def head(self, k: int) -> Ranking:
         """The best k of each query."""
         if k > self.width:
-            raise BadInput(
-                f"the best {k:,} were asked of a ranking that is {self.width:,} wide; search with k={k} first"
-            )
+            problem = f"the best {k:,} were asked of a ranking that is {self.width:,} wide"
+            raise BadInput(f"{problem}; search with k={k} first")
         return Ranking(self.rows[:, :k], self.scores[:, :k], self.labels)
+
+    def in_order(self, order: NDArray[np.int64]) -> Ranking:
+        """The same, each query's labels in this order of their places."""
+        return Ranking(np.take_along_axis(self.rows, order, 1), np.take_along_axis(self.scores, order, 1), self.labels)
 
     def without(self, pairs: csr_array) -> Ranking:
         """The same ranking with these pairs taken out and the labels behind them moved up."""
         if pairs.nnz == 0:
             return self
         keep = (self.rows != NO_LABEL) & ~contains(pairs, self.rows)
-        order = np.argsort(~keep, axis=1, kind="stable")
-        rows = np.where(keep, self.rows, np.int32(NO_LABEL))
-        scores = np.where(keep, self.scores, np.float32(-np.inf))
-        return Ranking(np.take_along_axis(rows, order, 1), np.take_along_axis(scores, order, 1), self.labels)
+        rows, scores = np.where(keep, self.rows, np.int32(NO_LABEL)), np.where(keep, self.scores, np.float32(-np.inf))
+        return Ranking(rows, scores, self.labels).in_order(np.argsort(~keep, axis=1, kind="stable"))
 
     def with_answers(self, queries: NDArray[np.int64], other: Ranking) -> Ranking:
         """The same ranking, but for these queries, which another one answers."""
@@ -111,13 +113,8 @@ class HeadStart:
 
     def lift(self, dense: Ranking, k: int) -> Ranking:
         """The best k with it; `dense` should be wider by SPARE, so that a later label can come to the front."""
-        scores = dense.scores + self.bonus[dense.rows]
-        order = np.argsort(-scores, axis=1, kind="stable")
-        lifted = Ranking(np.take_along_axis(dense.rows, order, 1), np.take_along_axis(scores, order, 1), dense.labels)
-        return lifted.head(k)
-
-
-SPARE = 100
+        lifted = Ranking(dense.rows, dense.scores + self.bonus[dense.rows], dense.labels)
+        return lifted.in_order(np.argsort(-lifted.scores, axis=1, kind="stable")).head(k)
 
 
 def _without_hopeless(matrix: csr_array, k: int) -> csr_array:
@@ -158,8 +155,7 @@ def as_floats(vectors: Vectors) -> NDArray[np.float32]:
     """In the machine's memory as float32, without a copy if they are that already."""
     if isinstance(vectors, np.ndarray):
         return vectors.astype(np.float32, copy=False)
-    floats: NDArray[np.float32] = vectors.detach().float().cpu().numpy()
-    return floats
+    return np.asarray(vectors.detach().float().cpu())
 
 
 def of_length_1(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -172,10 +168,8 @@ def require_searchable(queries: Vectors, dimension: int, k: int) -> None:
     if k < 1:
         raise BadInput(f"k is {k}; ask for at least 1 label")
     if queries.ndim != 2 or queries.shape[1] != dimension:
-        raise BadInput(
-            f"query vectors have the shape {tuple(queries.shape)} and label vectors {dimension} numbers; "
-            "they must come from the same model"
-        )
+        both = f"query vectors have the shape {tuple(queries.shape)} and label vectors {dimension} numbers"
+        raise BadInput(f"{both}; they must come from the same model")
     require_finite("query", queries)
 
 
@@ -185,7 +179,5 @@ def require_finite(what: str, vectors: Vectors) -> None:
         sums = as_floats(vectors.sum(1) if isinstance(vectors, np.ndarray) else vectors.float().sum(1))
     broken = np.flatnonzero(~np.isfinite(sums))
     if len(broken):
-        raise BadInput(
-            f"the vector of {what} row {int(broken[0]):,} holds NaN or infinity, so the model's weights are no use; "
-            "train it again, with a lower optimizer.learning_rate"
-        )
+        advice = "so the model's weights are no use; train it again, with a lower optimizer.learning_rate"
+        raise BadInput(f"the vector of {what} row {int(broken[0]):,} holds NaN or infinity, {advice}")

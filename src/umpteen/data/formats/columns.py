@@ -21,6 +21,7 @@ LABELS = ("labels", "label", "tags", "tag", "categories", "category", "topics", 
 MORE_LABELS = ("subject", "classes", "class", "targets", "target", "codes", "code")
 CLEAR = "|;"  # marks that hardly stand in a label's name
 SEPARATORS = f"{CLEAR},"
+Rows = Sequence[Mapping[str, Any]]  # the first of a file
 
 
 @dataclass(frozen=True)
@@ -68,9 +69,7 @@ def listed(cell: str) -> list[str]:
     return [cell.strip()]
 
 
-def columns_of(
-    path: Path, rows: Sequence[Mapping[str, Any]], asked: Mapping[str, str], known: Container[str] | None = None
-) -> Columns:
+def columns_of(path: Path, rows: Rows, asked: Mapping[str, str], known: Container[str] | None = None) -> Columns:
     """The columns of a file from its first rows; `asked` says some of text, labels and separator.
 
     Where labels are known by their keys, these say how a cell falls apart; else what separates labels is guessed.
@@ -91,12 +90,8 @@ def columns_of(
 
     labels = "".join(given("labels")) or first(LABELS) or first(MORE_LABELS)
     if labels is None:
-        raise BadFile(
-            path,
-            f"has none of the columns that usually hold labels ({', '.join(LABELS)}); it has {_written(header)}: say "
-            "which it is, with --labels COLUMN, or FILE?labels=COLUMN",
-            line=1,
-        )
+        problem = f"has none of the columns that usually hold labels ({', '.join(LABELS)}); it has {_written(header)}"
+        raise BadFile(path, f"{problem}: say which it is, with --labels COLUMN, or FILE?labels=COLUMN", line=1)
     text = given("text", "+") or _text_columns(first, rows, labels)
     if not text:
         raise BadFile(path, f"has no column of texts; it has {_written(header)}: say which, with --text COLUMN", line=1)
@@ -110,9 +105,7 @@ def columns_of(
     return Columns(text, labels, partial(split_at, mark), told)
 
 
-def _text_columns(
-    first: Callable[[Sequence[str]], str | None], rows: Sequence[Mapping[str, Any]], labels: str
-) -> tuple[str, ...]:
+def _text_columns(first: Callable[[Sequence[str]], str | None], rows: Rows, labels: str) -> tuple[str, ...]:
     of_labels = labels.strip().lower()
     body, title = (first([name for name in names if name != of_labels]) for names in (TEXTS, TITLES))
     if body is not None and body.strip().lower() in ("text", "texts"):

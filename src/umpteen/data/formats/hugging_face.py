@@ -1,13 +1,13 @@
 """A dataset as Hugging Face's `datasets` saves it: state.json, dataset_info.json and Arrow files, a folder a split."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from umpteen.data.formats.native import read_queries
-from umpteen.data.formats.reading import Record, rows_of_arrow
-from umpteen.data.prepared import Builder, Place
+from umpteen.data.formats.reading import Heard, Placed, rows_of_arrow
+from umpteen.data.prepared import Builder
 from umpteen.data.texts import class_called, class_names
 from umpteen.errors import BadFile
 
@@ -65,7 +65,7 @@ def _files(split: Path) -> list[Path]:
     return found
 
 
-def _rows(split: Path, advance: Callable[[int], None]) -> Iterator[tuple[Place, Record]]:
+def _rows(split: Path, advance: Heard) -> Iterator[Placed]:
     """The rows of a split; numbers of classes that have names become their names."""
     names = {column: class_names(feature) for column, feature in _content(split / INFO).get("features", {}).items()}
     for path in _files(split):

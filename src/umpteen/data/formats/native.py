@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from umpteen.data.formats.columns import columns_of
-from umpteen.data.formats.reading import ENDINGS, Record, is_table, list_of, read_records, string
+from umpteen.data.formats.reading import ENDINGS, Heard, Placed, Record, is_table, list_of, read_records, string
 from umpteen.data.prepared import SPLITS, Builder, Place
 from umpteen.errors import BadFile
 
 SETTINGS = "dataset.toml"
 LOOKED_AT = 1000  # rows, to make out columns
 OPTIONAL = ("weights", "ignore")
-Records = Callable[[Path, Callable[[int], None]], Iterator[tuple[Place, Record]]]  # hears of bytes read
+Records = Callable[[Path, Heard], Iterator[Placed]]
 
 
 def recognises(folder: Path) -> bool:

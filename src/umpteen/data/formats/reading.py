@@ -23,8 +23,12 @@ BYTE_ORDER_MARK = "\ufeff"
 ENDINGS = (".jsonl", ".csv", ".tsv", ".jsonl.gz", ".csv.gz", ".tsv.gz", ".parquet")  # of files of records
 TEXT_KINDS = ("jsonl", "csv", "tsv", "txt")  # of files of texts
 LINES_BETWEEN_REPORTS = 1024
+LIST_KINDS: dict[str, tuple[type, ...]] = {"strings": (str,), "whole numbers": (int,), "numbers": (int, float)}
 _SURROGATE = re.compile("[\ud800-\udfff]")
 Record = dict[str, Any]
+Heard = Callable[[int], None]  # how many more bytes have been read
+Line = tuple[Place, str]
+Placed = tuple[Place, Record]
 Found = tuple[Place, str, Record | BadFile]  # where a row stands, as it is written, and what it says, if anything
 
 
@@ -45,24 +49,16 @@ def raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
         raise BadFile(path, f"cannot be read: {error.strerror or error}") from error
 
 
-def read_lines(
-    path: Path, advance: Callable[[int], None], *, keep_ends: bool = False, may_be_empty: bool = False
-) -> Iterator[tuple[Place, str]]:
-    """Each line and its place. Only "\\n" and "\\r\\n" end a line: texts may hold any other separator.
-
-    `advance` hears how many more bytes of the file have been read.
-    """
+def read_lines(path: Path, advance: Heard, *, keep_ends: bool = False, may_be_empty: bool = False) -> Iterator[Line]:
+    """Each line and its place. Only "\\n" and "\\r\\n" end a line: texts may hold any other separator."""
     number = offset = position = reported = 0  # offset: bytes of the (unpacked) text before this line
     for number, (position, line) in enumerate(raw_lines(path), start=1):
         try:
             text = line.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise BadFile(
-                path,
-                f"byte 0x{line[error.start]:02x} at offset {offset + error.start:,} is not UTF-8; "
-                "convert the file, for example with iconv -f LATIN1 -t UTF-8",
-                line=number,
-            ) from None
+            problem = f"byte 0x{line[error.start]:02x} at offset {offset + error.start:,} is not UTF-8"
+            advice = "convert the file, for example with iconv -f LATIN1 -t UTF-8"
+            raise BadFile(path, f"{problem}; {advice}", line=number) from None
         if number == 1:
             text = text.removeprefix(BYTE_ORDER_MARK)
         offset += len(line)
@@ -75,7 +71,7 @@ def read_lines(
         raise BadFile(path, "is empty; was it cut short?")
 
 
-def read_records(path: Path, advance: Callable[[int], None] = lambda size: None) -> Iterator[tuple[Place, Record]]:
+def read_records(path: Path, advance: Heard = lambda size: None) -> Iterator[Placed]:
     """The rows of a file of JSON lines, CSV, TSV or Parquet; the first that says nothing is an error."""
     if kind_of(path) == "parquet":
         yield from rows_of_arrow(path, advance)
@@ -87,7 +83,7 @@ def read_records(path: Path, advance: Callable[[int], None] = lambda size: None)
         yield at, record
 
 
-def rows_of_arrow(path: Path, advance: Callable[[int], None]) -> Iterator[tuple[Place, Record]]:
+def rows_of_arrow(path: Path, advance: Heard) -> Iterator[Placed]:
     """The rows of a Parquet file, or of a stream as Arrow writes it."""
     try:
         import pyarrow as pa
@@ -117,7 +113,7 @@ def is_table(path: Path) -> bool:
     return kind_of(path) in ("csv", "tsv")
 
 
-def rows_of_json(lines: Iterator[tuple[Place, str]]) -> Iterator[Found]:
+def rows_of_json(lines: Iterator[Line]) -> Iterator[Found]:
     """One JSON object per line; blank lines are passed over."""
     for at, line in lines:
         if not line.strip():
@@ -132,7 +128,7 @@ def rows_of_json(lines: Iterator[tuple[Place, str]]) -> Iterator[Found]:
         yield at, line, record
 
 
-def rows_of_table(path: Path, lines: Iterator[tuple[Place, str]], columns: Collection[str] = ()) -> Iterator[Found]:
+def rows_of_table(path: Path, lines: Iterator[Line], columns: Collection[str] = ()) -> Iterator[Found]:
     """The rows of a CSV or TSV file under its header; quoted cells may hold the delimiter and line ends.
 
     The columns, if any are named, must be there once; else no column may be there twice.
@@ -158,10 +154,8 @@ def rows_of_table(path: Path, lines: Iterator[tuple[Place, str]], columns: Colle
             if len(cells) == len(header):
                 yield at, content, dict(zip(header, cells, strict=True))
             else:
-                problem = (
-                    f"has {len(cells)} cells but the header has {len(header)}; quote cells that hold {delimiter!r}"
-                )
-                yield at, content, at.error(problem)
+                both = f"has {len(cells)} cells but the header has {len(header)}"
+                yield at, content, at.error(f"{both}; quote cells that hold {delimiter!r}")
     except csv.Error as error:  # where the next row begins is then unknown, so no row can be skipped
         raise BadFile(path, f"breaks the quoting rules ({error}); double the quotes inside cells", line=first) from None
     finally:
@@ -180,9 +174,6 @@ def string(record: Record, field: str, at: Place) -> str:
     if not isinstance(value, str):
         raise at.error(f"{field!r} is {_shown(value)}, not a string; put it in quotes")
     return value
-
-
-LIST_KINDS: dict[str, tuple[type, ...]] = {"strings": (str,), "whole numbers": (int,), "numbers": (int, float)}
 
 
 def list_of(kind: str, record: Record, field: str, at: Place) -> list[Any]:
@@ -226,8 +217,7 @@ class InputRows:
     """
 
     def __init__(self, path: Path, *, field: str = "text", name_field: str | None = None) -> None:
-        self.path = path
-        self._kind = kind_of(path)
+        self.path, self._kind = path, kind_of(path)
         if self._kind not in TEXT_KINDS:
             names = ", ".join(f".{kind}" for kind in TEXT_KINDS)
             raise BadInput(f"--input {path}: a file of texts ends in {names}, or in one of these and .gz")
@@ -242,10 +232,7 @@ class InputRows:
         self._unread = self._lines()
 
     def pass_over(self, unread: Iterator[Row | BadRow], rows: int, size: float = math.inf) -> int:
-        """Reads on over so many rows, or bytes of them, which are parsed only in tables; how many rows these were.
-
-        `unread` is what iterates over them.
-        """
+        """Reads `unread` on over so many rows, or bytes of them, parsed only in tables; how many rows these were."""
         start, passed = self.offset, 0
         lines = (self._kind == "txt" or bool(line.strip()) for _, line in self._unread)
         are_rows = lines if self._kind in ("jsonl", "txt") else (True for _ in unread)
@@ -268,12 +255,10 @@ class InputRows:
             columns = [name for name in (*self._fields, self._name_field) if name is not None]
             rows = rows_of_table(self.path, self._unread, columns)
         for at, content, record in rows:
-            row: Row | BadRow
             try:
-                row = self._row(record, content, at)
+                yield self._row(record, content, at)
             except BadFile as bad:
-                row = BadRow(at.line, bad.problem, content.rstrip("\r\n").encode(errors="replace").decode())
-            yield row
+                yield BadRow(at.line, bad.problem, content.rstrip("\r\n").encode(errors="replace").decode())
 
     def _row(self, record: Record | BadFile, content: str, at: Place) -> Row:
         if isinstance(record, BadFile):
@@ -288,7 +273,7 @@ class InputRows:
             raise at.error("is not UTF-8, or holds half of a surrogate pair")
         return Row(at.line, text, name)
 
-    def _lines(self) -> Iterator[tuple[Place, str]]:
+    def _lines(self) -> Iterator[Line]:
         """Bytes that are no UTF-8 come out as halves of surrogate pairs."""
         blank_lines = 0  # that are not in the digest yet
         for number, (position, line) in enumerate(raw_lines(self.path), 1):

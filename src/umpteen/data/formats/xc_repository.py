@@ -58,15 +58,12 @@ def read(folder: Path, into: Builder) -> None:
         elif split == "train" or texts or pairs.is_file():
             if texts is None:
                 raw = "raw/" if pairs == matrix else ""
-                raise BadFile(
-                    folder / f"{raw}{part}_X.txt",
-                    f"is missing, and so is {part}.raw.txt; one must give the query texts",
-                )
+                missing = f"is missing, and so is {part}.raw.txt; one must give the query texts"
+                raise BadFile(folder / f"{raw}{part}_X.txt", missing)
             into.begin(split, texts)
             labelled = _matrix_rows(pairs, into) if pairs == matrix else _sparse_rows(pairs, into)
-            for (at_text, text), (at, own, weight) in _in_step(
-                texts, read_lines(texts, into.advance), pairs, labelled, "queries"
-            ):
+            rows = _in_step(texts, read_lines(texts, into.advance), pairs, labelled, "queries")
+            for (at_text, text), (at, own, weight) in rows:
                 into.add_query(text, own, weight, at if text.strip() else at_text)
         else:
             continue
@@ -154,9 +151,8 @@ def _matrix_rows(path: Path, into: Builder) -> Iterator[Labels]:
     if damaged:
         raise BadFile(path, f"is no whole scipy sparse matrix ({damaged}); save it again with scipy.sparse.save_npz")
     if matrix.shape[1] != into.labels:
-        raise BadFile(
-            path, f"has {matrix.shape[1]:,} columns but raw/Y.txt has {into.labels:,} lines; one column per label"
-        )
+        both = f"{matrix.shape[1]:,} columns but raw/Y.txt has {into.labels:,} lines"
+        raise BadFile(path, f"has {both}; one column per label")
     for row, pairs in enumerate(map(slice, matrix.indptr[:-1], matrix.indptr[1:])):
         yield Place(path, row + 1), matrix.indices[pairs].tolist(), matrix.data[pairs].tolist()
     into.advance(path.stat().st_size)
