@@ -27,7 +27,7 @@ from umpteen.data.dataset import Dataset, Split, open_dataset
 from umpteen.data.labels import EpochSampler, Relevance
 from umpteen.data.prepared import cache_folder
 from umpteen.data.tokens import TokenTable
-from umpteen.encoders.backbone import Precision, require
+from umpteen.encoders.backbone import require
 from umpteen.encoders.encoder import Encoder, tokens_now
 from umpteen.encoders.folder import DEFAULT_MODEL, locate
 from umpteen.encoders.rows import row_tables
@@ -333,7 +333,7 @@ class Examination:
         self._dataset: Dataset | None = None
         self._towers: Towers | None = None
 
-    def half_precision(self, precision: Precision) -> str:
+    def half_precision(self, precision: str) -> str:
         """Whether the device computes in it, tried out; fails only if the recipe asks for what does not work."""
         encoder, device = self.config.encoder, pick_device(self.config.training.device).type
         try:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -30,9 +30,8 @@ from transformers.utils import logging
 
 from umpteen.encoders.encoder import drop
 from umpteen.encoders.folder import WEIGHTS_FILE
-from umpteen.errors import BadConfig, BadFile, BadInput
+from umpteen.errors import BadConfig, BadFile, BadInput, known
 
-Precision = Literal["float32", "bfloat16", "float16"]
 DTYPES: dict[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 # A layer forward and backward, and attention: what a transformer step is made of.
@@ -50,20 +49,17 @@ assert torch.isfinite(rows.grad).all()
 PROBE_SECONDS = 120
 
 
+def dtype_of(precision: str) -> torch.dtype:
+    return known(DTYPES, precision, f"precision = {precision!r} is not known")
+
+
 # Which precisions this machine can really compute in.
 #
 # Some processors advertise bfloat16 units and are killed by the first matrix product that uses them, because the
 # virtual machine around them does not pass the units through. So a child process tries first.
-def checked_precision(precision: Precision) -> Precision:
-    """The precision, if there is one of that name."""
-    if precision not in DTYPES:
-        raise BadConfig(f"precision = {precision!r}: known are {', '.join(DTYPES)}")
-    return precision
-
-
-def require(precision: Precision, device: str) -> None:
+def require(precision: str, device: str) -> None:
     """Does nothing if `device` ("cpu", "cuda", …) computes in `precision`, else BadConfig says what happened."""
-    if checked_precision(precision) == "float32":
+    if dtype_of(precision) == torch.float32:
         return
     outcome = probe(precision) if device == "cpu" else None
     if device == "cuda" and precision == "bfloat16" and not torch.cuda.is_bf16_supported():

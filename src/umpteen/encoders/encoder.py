@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from pkgutil import resolve_name
 from threading import Lock
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -30,9 +30,7 @@ from umpteen.parallel.world import Shard, spread
 LEVELS = 1 << 16  # a rate is rounded to one in 65,536, and the scale follows the rounded rate
 
 
-# Dropout on vectors, four times as fast as torch's on a CPU, where drawing the mask is most of its cost.
-#
-# torch draws 64 random bits for every number; here 64 bits decide about four.
+# Four times as fast as torch's on a CPU, which draws 64 random bits for every number; here 64 bits decide about four.
 def drop(vectors: Tensor, rate: float, training: bool) -> Tensor:
     """In training each number is 0 with probability `rate`, else ÷ (1 − rate); the mask follows torch's generator."""
     dropped = min(round(rate * LEVELS), LEVELS - 1)
@@ -54,13 +52,7 @@ def checked_dropout(rate: float) -> float:
 NEW = -1  # in place of the row of a label that the tower was not trained with
 Read = Callable[["Encoder"], TokenTable]  # the texts at hand, as an encoder that reads texts takes them
 Change = Callable[[Any], Any]  # of a transformer
-
-
-class Reader(Protocol):
-    """A transformer that is not trained, for whoever reads with it."""
-
-    @property
-    def encoder(self) -> "Encoder": ...
+Reader = Any  # a `FrozenReader`, for whoever reads with it
 
 
 class Place(NamedTuple):
@@ -195,7 +187,7 @@ class Encoder(nn.Module):
 
     def read_now(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
         """What it takes for a few texts: ids int64 [T], offsets int64 [n+1]."""
-        return self.tokenizer.batch(texts)
+        return tokens_now(self, texts).batch(np.arange(len(texts)))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
         vectors: Tensor = super().__call__(*args, **kwargs)

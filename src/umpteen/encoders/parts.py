@@ -4,10 +4,10 @@ Added up, they are one vector, and each part has a learned weight. Side by side,
 parts' scores: each part is trained to rank by itself, and the weights may still be chosen afterwards.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import copy
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,13 +28,10 @@ from umpteen.encoders.encoder import (
     checked_dropout,
     class_of,
     read_encoder,
-    tokens_now,
 )
 from umpteen.encoders.rows import RowTable
 from umpteen.errors import BadConfig, DamagedModel
 from umpteen.parallel.world import Shard
-
-How = Literal["sum", "concat"]
 
 
 class PartsEncoder(Encoder):
@@ -46,7 +43,7 @@ class PartsEncoder(Encoder):
     def __init__(
         self,
         parts: Mapping[str, Encoder],
-        how: How,
+        how: str,  # "sum" or "concat"
         *,
         weights: Mapping[str, float] | None = None,
         skip: Mapping[str, float] | None = None,
@@ -76,7 +73,7 @@ class PartsEncoder(Encoder):
         given = {name: own.model_dump(include={"weight", "skip"}) for name, own in settings.parts.items()}
         weights, skip = ({name: own[key] for name, own in given.items()} for key in ("weight", "skip"))
         how = settings.model_dump(include={"normalise", "dropout"})
-        return cls(parts, "sum" if settings.kind == "sum" else "concat", weights=weights, skip=skip, **how)
+        return cls(parts, settings.kind, weights=weights, skip=skip, **how)
 
     def start(self, settings: PartsTower, leaves: list[Leaf]) -> None:
         for name, own in settings.parts.items():
@@ -97,9 +94,6 @@ class PartsEncoder(Encoder):
 
     def takes(self, read: Read, rows: NDArray[np.int64]) -> TokenTable:
         return JoinedTokens([part.takes(read, rows) for part in self.encoders.values()])
-
-    def read_now(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-        return tokens_now(self, texts).batch(np.arange(len(texts)))
 
     def leaves(self, tokens: TokenTable) -> list[Leaf]:
         assert isinstance(tokens, JoinedTokens)
@@ -181,7 +175,7 @@ class PartsEncoder(Encoder):
             raise DamagedModel(f"{folder}: has the parts {sorted(skip)}; there is {', '.join(PARTS)}")
         parts = {name: read_encoder(folder / name, beside) for name in skip}
         known = {name: settings[name] for name in ("normalise", "dropout")}
-        encoder = cls(parts, "sum" if settings["kind"] == "sum" else "concat", skip=skip, **known)
+        encoder = cls(parts, settings["kind"], skip=skip, **known)
         weights = layout.read_tensors(folder / layout.WEIGHTS_FILE)["weights"]
         if not torch.isfinite(weights).all() or (encoder.how == "concat" and not (weights > 0).all()):
             raise DamagedModel(f"{folder}: its parts' weights are {weights.tolist()}; copy or save the model again")

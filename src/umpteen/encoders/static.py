@@ -105,16 +105,10 @@ class StaticEncoder(Encoder):
     The bigram table starts at zero, so that an encoder with bigrams starts as the one without.
     """
 
-    def __init__(
-        self,
-        tokenizer: TextTokenizer,
-        table: Tensor,
-        *,
-        bigrams: int = 0,
-        normalise: bool = True,
-        dropout: float = 0.0,
-    ) -> None:
-        super().__init__(normalise=normalise, dropout=dropout)
+    token_budget = 262_144  # the backward pass of each micro-batch goes over the whole table
+
+    def __init__(self, tokenizer: TextTokenizer, table: Tensor, *, bigrams: int = 0, **how: Any) -> None:
+        super().__init__(**how)
         if table.ndim != 2 or not table.is_floating_point():
             raise BadInput(
                 f"the token table is {table.dtype} {tuple(table.shape)}, not a row of numbers for each token"
@@ -169,10 +163,6 @@ class StaticEncoder(Encoder):
         if settings.idf:
             alike = [table for leaf, table in leaves if leaf.tokenizer.fingerprint == self.tokenizer.fingerprint]
             self.set_token_weights(inverse_document_frequencies(alike, self.tokenizer.vocabulary_size))
-
-    @property
-    def token_budget(self) -> int:
-        return 262_144  # the backward pass of each micro-batch goes over the whole table
 
     def forward(self, ids: Tensor, offsets: Tensor) -> Tensor:
         vectors = weighted_mean(self.table, self.token_weights, ids, offsets)

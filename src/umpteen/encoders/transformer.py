@@ -1,7 +1,7 @@
 """Any Hugging Face encoder, pooled into one vector a text."""
 
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,16 +16,6 @@ from umpteen.encoders.encoder import Change, Encoder, Place, checked_dropout
 from umpteen.encoders.folder import TextTokenizer, locate
 from umpteen.errors import BadConfig, BadInput
 
-Pooling = Literal["mean", "first"]
-
-
-class Runtime(Protocol):
-    """Computes a transformer's last states [n, longest, h] in the place of torch."""
-
-    fingerprint: str
-
-    def __call__(self, ids: Tensor, mask: Tensor) -> Tensor: ...
-
 
 class TransformerEncoder(Encoder):
     """Transformer → mean of the tokens, or the first one → projection → dropout → length 1; the last three optional.
@@ -38,14 +28,13 @@ class TransformerEncoder(Encoder):
         tokenizer: TextTokenizer,
         model: PreTrainedModel,
         *,
-        pooling: Pooling = "mean",
+        pooling: str = "mean",
         projection: int | None = None,
-        normalise: bool = True,
-        dropout: float = 0.0,
-        precision: precisions.Precision = "float32",
+        precision: str = "float32",
         trained_layers: int | None = None,
+        **how: Any,
     ) -> None:
-        super().__init__(normalise=normalise, dropout=dropout)
+        super().__init__(**how)
         if pooling not in ("mean", "first"):
             raise BadConfig(f"pooling = {pooling!r}: known are 'mean' and 'first'")
         if projection is not None and projection < 1:
@@ -58,11 +47,11 @@ class TransformerEncoder(Encoder):
         size: int = model.config.hidden_size
         self.tokenizer = tokenizer.within(positions(model))
         self.model = model
-        self.runtime: Runtime | None = None
+        self.runtime: Any = None  # what computes the last states [n, longest, h] in the place of torch
         self.pooling = pooling
         self.projection = None if projection is None else nn.Linear(size, projection)
         self.dimension = size if projection is None else projection
-        self.precision = precisions.checked_precision(precision)
+        self.precision, self._dtype = precision, precisions.dtype_of(precision)
         self.trained_layers = trained_layers
         if trained_layers is not None:
             train_last_layers(model, trained_layers)
@@ -134,7 +123,7 @@ class TransformerEncoder(Encoder):
 
     def _states(self, ids: Tensor, mask: Tensor) -> Tensor:
         precisions.require(self.precision, ids.device.type)
-        with torch.autocast(ids.device.type, precisions.DTYPES[self.precision], enabled=self.precision != "float32"):
+        with torch.autocast(ids.device.type, self._dtype, enabled=self.precision != "float32"):
             states: Tensor = self.model(input_ids=ids, attention_mask=mask).last_hidden_state
         return states.float() if self.precision != "float32" else states
 
