@@ -228,8 +228,7 @@ def by_formula(config: RunConfig, towers: Towers, sample: Sample) -> Outcome:
     """As the paper writes it, over all scores in one graph."""
     data, objective, rng = sample.data, config.objective, np.random.default_rng([config.seed, 0])
     queries, labels = _unpadded(towers.query, data.queries), _unpadded(towers.label, data.labels)
-    rows, positives = np.arange(len(queries)), objective.positives_per_query
-    targets, filtered = data.targets(rows, positives, objective.over_positives(), rng, device=queries.device)
+    targets, filtered = data.targets(np.arange(len(queries)), objective, rng, queries.device)
     loss = queries.new_zeros(())
     for columns, of_score in towers.query.shares:
         scores = queries[:, columns] @ labels[:, columns].T / (objective.temperature * of_score)

@@ -370,8 +370,7 @@ class Evaluator:
             self._tokens = encoder, tokens_for(encoder, self.split.texts)
         tokens = self._tokens[1]
         queries = Shard(World() if shard is None else shard.world, len(tokens))
-        own = tokens if len(queries) == len(tokens) else tokens.take(np.arange(queries.start, queries.stop))
-        vectors = queries.gather(encode_tokens(encoder, own, token_budget=token_budget))
+        vectors = queries.gather(encode_tokens(encoder, tokens.take(queries.rows), token_budget=token_budget))
         return top_k(vectors, label_vectors, max(self.at), shard=shard, excluding=self.split.filtered.matrix)
 
     def report(self, ranking: Ranking, *, bootstrap: int = 1000) -> Report:

@@ -155,7 +155,7 @@ def build_run(
     def validate() -> dict[str, float]:
         assert evaluator is not None
         budget = config.training.token_budget
-        own = encode_tokens(towers.label, labels.take(np.arange(shard.start, shard.stop)), token_budget=budget)
+        own = encode_tokens(towers.label, labels.take(shard.rows), token_budget=budget)
         ranking = evaluator.rank(towers.query, own, token_budget=budget, shard=shard)
         return evaluator.report(ranking, bootstrap=0).metrics
 

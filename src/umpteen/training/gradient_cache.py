@@ -69,23 +69,16 @@ class CachedVectors:
         self._seed = seed
         self._parts = micro_batches(self._lengths, budget)
         self._device = next(encoder.parameters()).device
-        self._dtype = dtype or next(encoder.parameters()).dtype
         self._graph: Tensor | None = None
         self.is_random = False  # whether the encoder draws random numbers, as dropout does
-        self.vectors = self._encode()  # [n, d]
-
-    def _encode(self) -> Tensor:
-        if len(self._parts) == 1:
-            # One micro-batch fits in memory with its graph: keeping it saves the second forward pass.
-            self._graph = self._forward(self._parts[0], 0)
-            vectors = torch.empty_like(self._graph, dtype=self._dtype)
-            return vectors.index_copy_(0, self._on_device(self._parts[0]), self._graph.detach().to(self._dtype))
-        size = len(self._lengths), self._encoder.dimension
-        vectors = torch.empty(size, dtype=self._dtype, device=self._device)
-        with torch.no_grad():
+        dtype = dtype or next(encoder.parameters()).dtype
+        self.vectors = torch.empty(len(texts), encoder.dimension, dtype=dtype, device=self._device)  # [n, d]
+        # One micro-batch fits in memory with its graph: keeping it saves the second forward pass.
+        with torch.set_grad_enabled(len(self._parts) == 1):
             for number, part in enumerate(self._parts):
-                vectors.index_copy_(0, self._on_device(part), self._forward(part, number).to(self._dtype))
-        return vectors
+                found = self._forward(part, number)
+                self.vectors.index_copy_(0, self._on_device(part), found.detach().to(dtype))
+                self._graph = found if found.requires_grad else None
 
     def _forward(self, part: NDArray[np.int64], number: int) -> Tensor:
         ids, offsets = self._texts.batch(part)

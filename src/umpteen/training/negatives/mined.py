@@ -52,7 +52,7 @@ class Shortlist(Pool):
             self._refresh(step)
 
     def _refresh(self, step: int) -> None:
-        own = self.data.labels.take(np.arange(self.shard.start, self.shard.stop))
+        own = self.data.labels.take(self.shard.rows)
         vectors = encode_tokens(self.towers.label, own, token_budget=self.config.training.token_budget)
         blocks = [self._search(start, vectors) for start in range(0, len(self.data.queries), BLOCK)]
         self._rows, self._kept_out = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
@@ -131,7 +131,7 @@ class VectorCache(Pool):
 
     def prepare(self, step: int) -> None:
         if self._vectors is None:
-            own = self.data.labels.take(np.arange(self.shard.start, self.shard.stop))
+            own = self.data.labels.take(self.shard.rows)
             vectors = encode_tokens(self.towers.label, own, token_budget=self.config.training.token_budget)
             self._vectors = vectors.bfloat16() if self.config.training.half_labels else vectors
             self._seen.fill_(step)
