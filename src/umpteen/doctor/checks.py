@@ -76,10 +76,7 @@ class Sample(NamedTuple):
 
 
 def draw_sample(dataset: Dataset, towers: Towers, *, seed: int, at_least: int) -> Sample:
-    """Some queries with their positives and filtered labels, and others as negatives; fewer where texts are long.
-
-    At least so many labels, if the dataset has them, however long they are.
-    """
+    """Some queries with their positives and filtered labels, and others; fewer where texts are long, to that many."""
     static = isinstance(towers.query, StaticEncoder) and isinstance(towers.label, StaticEncoder)
     tokens = STATIC_TOKENS if static else TOKENS
     split, texts = dataset.train, dataset.labels.texts

@@ -16,16 +16,9 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
-from transformers import (
-    AttentionInterface,
-    AttentionMaskInterface,
-    AutoConfig,
-    AutoModel,
-    PretrainedConfig,
-    PreTrainedModel,
-)
+from transformers import AttentionInterface, AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
+from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from transformers.utils import logging
 
 from umpteen.encoders.encoder import drop
@@ -53,8 +46,6 @@ def dtype_of(precision: str) -> torch.dtype:
     return known(DTYPES, precision, f"precision = {precision!r} is not known")
 
 
-# Which precisions this machine can really compute in.
-#
 # Some processors advertise bfloat16 units and are killed by the first matrix product that uses them, because the
 # virtual machine around them does not pass the units through. So a child process tries first.
 def require(precision: str, device: str) -> None:
@@ -94,8 +85,6 @@ def trial(program: str, argument: str) -> str | None:
 ATTENTION = "umpteen"  # the name transformers knows `attention` by
 
 
-# Dropout inside a transformer's layers, its masks drawn as quickly as those of `drop`.
-#
 # On a CPU torch's own masks, and its detour around fused attention, were the largest part of a training step besides
 # the matrix products. Elsewhere torch's kernels stay.
 class LayerDropout(nn.Dropout):
@@ -148,10 +137,7 @@ ADAPTER_FILE = "adapter_config.json"
 def load_backbone(
     folder: Path, *, random_weights: bool = False, hidden_dropout: float | None = None, layers: int | None = None
 ) -> PreTrainedModel:
-    """A float32 model from its folder; `random_weights` takes its shape only, drawn from torch's generator.
-
-    `layers` keeps the first so many of them.
-    """
+    """A float32 model from its folder, or of its shape with weights from torch's generator; its first layers or all."""
     config = _config(folder)
     if layers is not None:
         there = getattr(config, "num_hidden_layers", 0)
@@ -161,7 +147,7 @@ def load_backbone(
     if hidden_dropout is not None:
         _override_dropout(config, hidden_dropout)
     settings = {"attn_implementation": "sdpa", "dtype": torch.float32, "trust_remote_code": False}
-    missing: list[str] = []
+    gaps: list[str] = []
     try:
         with quiet():
             if random_weights:
@@ -170,12 +156,11 @@ def load_backbone(
                 model, report = AutoModel.from_pretrained(
                     folder, config=config, use_safetensors=True, output_loading_info=True, **settings
                 )
-                missing = sorted(report["missing_keys"])
+                # transformers fills gaps with random numbers. Only the pooler's don't matter: we pool ourselves.
+                gaps = sorted(name for name in report["missing_keys"] if "pooler" not in name)
             quicken_dropout(model)
     except (OSError, ImportError, ValueError, TypeError, KeyError, RuntimeError, SafetensorError) as problem:
         raise BadInput(f"{folder}: transformers cannot load the model ({problem})") from problem
-    # transformers fills gaps with random numbers. Only the pooler's don't matter: we pool ourselves.
-    gaps = [name for name in missing if "pooler" not in name]
     if gaps:
         raise BadInput(f"{folder}: the weights lack {len(gaps)} of the model's tensors, such as {gaps[0]}")
     loaded: PreTrainedModel = model.train()

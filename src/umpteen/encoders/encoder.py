@@ -1,7 +1,4 @@
-"""What every encoder is: token ids in, one vector a text out; and how many texts become vectors.
-
-Longest first, in micro-batches of like length, so that padding stays small.
-"""
+"""What every encoder is: token ids in, one vector a text out; and how many texts become vectors."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -52,7 +49,6 @@ def checked_dropout(rate: float) -> float:
 NEW = -1  # in place of the row of a label that the tower was not trained with
 Read = Callable[["Encoder"], TokenTable]  # the texts at hand, as an encoder that reads texts takes them
 Change = Callable[[Any], Any]  # of a transformer
-Reader = Any  # a `FrozenReader`, for whoever reads with it
 
 
 class Place(NamedTuple):
@@ -136,8 +132,8 @@ class Encoder(nn.Module):
         return [(self, settings.learning_rate or usual)]
 
     @property
-    def readers(self) -> "list[Reader]":
-        """The transformers it reads with and does not train."""
+    def readers(self) -> list[Any]:
+        """The transformers it reads with and does not train, each a `FrozenReader`."""
         return []
 
     def with_transformers(self, change: Change) -> "Encoder":
@@ -163,10 +159,7 @@ class Encoder(nn.Module):
 
     @abstractmethod
     def save(self, folder: Path, beside: "Encoder | None" = None) -> None:
-        """Writes a folder that sentence-transformers loads; for all-or-nothing, call it in storage.atomic_folder.
-
-        A transformer it reads with that the tower `beside` it has written already is not written again.
-        """
+        """Writes a folder that sentence-transformers loads, without readers that the tower `beside` has written."""
 
     def write_settings(self, folder: Path, modules: Sequence[tuple[str, str]], **own: Any) -> None:
         """What `read` needs besides weights, and the modules by which sentence-transformers loads it, if it does."""
@@ -260,7 +253,7 @@ _TEXTS_AT_A_TIME = 16_384  # token ids of more texts than this never stand in me
 
 
 def micro_batches(lengths: NDArray[np.int64], token_budget: int) -> list[NDArray[np.int64]]:
-    """Positions by falling length, cut so that longest × count stays within the budget (one text may exceed it)."""
+    """Positions by falling length, so that little is padded, and longest × count is within the budget, or one text."""
     order = np.argsort(-lengths, kind="stable").astype(np.int64)
     parts = []
     start = 0
@@ -275,11 +268,7 @@ def micro_batches(lengths: NDArray[np.int64], token_budget: int) -> list[NDArray
 def encode_tokens(
     encoder: Encoder, table: TokenTable, token_budget: int | None = None, progress: Advance = silent
 ) -> Tensor:
-    """The vectors of all rows of a token table, in its order, without a graph and with dropout off.
-
-    Without a budget, micro-batches are as large as suits the encoder. Where it pads, threads take them in turns: their
-    operations are too short to be divided.
-    """
+    """The vectors of all rows of a token table, in its order, without a graph and with dropout off."""
     parameter = next(encoder.parameters())
     budget = token_budget or encoder.token_budget
     if not token_budget and encoder.pads:  # three micro-batches of a few texts: padding all to the longest costs more
@@ -306,6 +295,7 @@ def encode_tokens(
     encoder.eval()
     try:
         with torch.no_grad():
+            # Where texts are padded, operations are too short to be divided: threads take micro-batches in turns.
             spread(encode, max(1, min(len(parts), torch.get_num_threads())) if encoder.pads else 1)
     finally:
         encoder.train(trains)
@@ -336,10 +326,7 @@ def encode_texts(
     *,
     rows: NDArray[np.int64] | None = None,
 ) -> Tensor:
-    """The vectors of texts, in their order, as `encode_tokens` gives them.
-
-    If they are labels that the encoder was trained with, `rows` says which; without it they are new to it.
-    """
+    """The vectors of texts, in their order; `rows`: which labels they are, of those the encoder was trained with."""
     parts = []
     for start in range(0, max(1, len(texts)), _TEXTS_AT_A_TIME):
         some = [texts[row] for row in range(start, min(start + _TEXTS_AT_A_TIME, len(texts)))]

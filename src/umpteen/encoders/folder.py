@@ -38,10 +38,7 @@ WEIGHT_FILES = ["*.safetensors", "*.safetensors.index.json"]
 
 
 def locate(source: str | Path, *, weights: bool = True) -> Path:
-    """The local folder of a model: `source` itself, the default model's package, or a download from the hub.
-
-    `weights=False` asks for the configuration and the tokenizer only.
-    """
+    """The folder of a model: `source` itself, the default model's package, or a download, perhaps without weights."""
     if not str(source):
         raise BadInput(f"no model named: give a folder with config.json, a hub name, or {DEFAULT_MODEL!r}")
     folder = Path(source).expanduser()

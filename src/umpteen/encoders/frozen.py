@@ -24,7 +24,7 @@ from umpteen.data.prepared import cache_folder, cached
 from umpteen.data.texts import Texts
 from umpteen.data.tokens import TokenTable, tokenise
 from umpteen.encoders import folder as layout
-from umpteen.encoders.encoder import Change, Encoder, Place, Reader, encode_tokens
+from umpteen.encoders.encoder import Change, Encoder, Place, encode_tokens
 from umpteen.encoders.transformer import TransformerEncoder
 from umpteen.errors import BadInput, NotSaved
 from umpteen.files.progress import Advance, silent
@@ -191,7 +191,7 @@ class FrozenEncoder(Encoder):
         return twin
 
     @property
-    def readers(self) -> list[Reader]:
+    def readers(self) -> list[Any]:
         return [self.reader]
 
     def save(self, folder: Path, beside: Encoder | None = None) -> None:

@@ -17,18 +17,7 @@ from torch import Tensor, nn
 from umpteen.config.settings import PARTS, PartsTower, TowerConfig
 from umpteen.data.tokens import JoinedTokens, TokenTable, segments
 from umpteen.encoders import folder as layout
-from umpteen.encoders.encoder import (
-    Change,
-    Encoder,
-    Leaf,
-    Place,
-    Read,
-    Reader,
-    Share,
-    checked_dropout,
-    class_of,
-    read_encoder,
-)
+from umpteen.encoders.encoder import Change, Encoder, Leaf, Place, Read, Share, checked_dropout, class_of, read_encoder
 from umpteen.encoders.rows import RowTable
 from umpteen.errors import BadConfig, DamagedModel
 from umpteen.parallel.world import Shard
@@ -153,7 +142,7 @@ class PartsEncoder(Encoder):
         return vectors * (torch.rand(len(vectors), 1, device=vectors.device) >= self.skip[name])
 
     @property
-    def readers(self) -> list[Reader]:
+    def readers(self) -> list[Any]:
         return list(dict.fromkeys(reader for part in self.encoders.values() for reader in part.readers))
 
     def with_transformers(self, change: Change) -> Encoder:

@@ -72,10 +72,7 @@ class RowTable(nn.Module):
         return vectors
 
     def gradients(self) -> list[RowGradient]:
-        """What backward passes have left since `forget_gradients`; a row taken twice has both added up.
-
-        The parts are those of the micro-batches, so that nothing as large as the table is copied.
-        """
+        """What backward passes have left, by micro-batch, so that little is copied; a row taken twice is added up."""
         if len(self._taken) > 1:
             distinct, place = torch.unique(torch.cat([part.rows for part in self._taken]), return_inverse=True)
             if len(distinct) < len(place):
@@ -86,8 +83,7 @@ class RowTable(nn.Module):
 
     def scale_gradients(self, factor: float) -> None:
         # Not in place: what autograd hands over may be somebody else's, too.
-        for number, (rows, values) in enumerate(self._taken):
-            self._taken[number] = RowGradient(rows, values * factor)
+        self._taken[:] = [RowGradient(rows, values * factor) for rows, values in self._taken]
 
     def dense_gradient(self) -> Tensor:
         """The same as a matrix, for comparison; rows without a gradient are 0."""

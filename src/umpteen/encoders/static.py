@@ -52,9 +52,7 @@ def bigram_buckets(ids: Tensor, offsets: Tensor, buckets: int) -> tuple[Tensor, 
     return found, pad(lengths.cumsum(0), (1, 0))
 
 
-# The mean of weighted table rows over each text, with a backward pass that never leaves the fast kernel.
-#
-# Shapes: V rows in the table, d their size, n texts, T tokens in all of them.
+# V rows in the table, d their size, n texts, T tokens in all of them.
 # torch's own dense gradient of embedding_bag adds up row by row; here the gradient is itself a bag: the bag of a table
 # row are the texts it occurs in. On 2 cores, 4,000 texts × 15 tokens, V = 30,522, d = 384: 30 ms against 340 ms.
 def weighted_mean(table: Tensor, weights: Tensor | None, ids: Tensor, offsets: Tensor) -> Tensor:

@@ -98,10 +98,7 @@ class Towers(nn.Module):
 
     @classmethod
     def build(cls, config: EncoderConfig, seed: int, labels: Shard | None = None) -> "Towers":
-        """The towers of a recipe; what starts at random follows from the seed.
-
-        A tower with a vector per label holds those of this process's shard of the labels.
-        """
+        """The towers of a recipe, random parts by the seed, a label table for this process's shard of the labels."""
         labels = labels or Shard(World(), 0)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -144,10 +141,7 @@ class Towers(nn.Module):
         return {"query": query, "label": label, "total": query if self.shared else query + label, "frozen": frozen}
 
     def save(self, folder: Path) -> None:
-        """Writes a folder that sentence-transformers loads; for all-or-nothing, call it in storage.atomic_folder.
-
-        Where labels are more than their texts, what loads there is the query tower.
-        """
+        """Writes a folder that sentence-transformers loads: both towers, or the queries' if labels are not texts."""
         folder = Path(folder)
         if self.shared:
             self.query.save(folder)

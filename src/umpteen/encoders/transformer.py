@@ -70,10 +70,9 @@ class TransformerEncoder(Encoder):
         layers: int | None = None,
         **own: Any,
     ) -> "TransformerEncoder":
-        """A model from a folder or the hub, with what else its encoder takes.
+        """A model from a folder or the hub, as `load_backbone` has it, with what else its encoder takes.
 
-        `random_weights` takes its shape only, drawn from torch's generator; `hidden_dropout` overrides the rates
-        inside its layers, attention included; `layers` keeps the first so many, `trained_layers` trains the last so
+        `hidden_dropout` overrides the rates inside its layers, attention included; `trained_layers` trains the last so
         many and nothing below them. Of a text of more tokens than it has positions, pieces are read one by one.
         """
         if hidden_dropout is not None:

@@ -5,12 +5,10 @@ from collections.abc import Sequence
 from functools import cache
 from itertools import count
 from math import log, sqrt
-from typing import NamedTuple, Self
+from typing import Self
 
-import numpy as np
 import torch
 from numpy.polynomial import Chebyshev, Polynomial
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import logsigmoid, pad
 
@@ -235,10 +233,7 @@ def _series(dtype: torch.dtype) -> list[list[float]]:
     terms = next(terms for terms in count(2, 2) if terms * gain**-terms < torch.finfo(dtype).eps)
 
     def fitted(power: int) -> list[float]:
-        def exact(u: NDArray[np.float64]) -> NDArray[np.float64]:
-            return (1 + u) ** -power
-
-        fit = Chebyshev.interpolate(exact, terms - 1, domain=[0, reach])
+        fit = Chebyshev.interpolate(lambda u: (1 + u) ** -power, terms - 1, domain=[0, reach])
         return [float(coefficient) for coefficient in fit.convert(kind=Polynomial).coef]
 
     return [fitted(1), fitted(2)]  # of σ/u = 1/(1 + u) and of σ'/u = 1/(1 + u)²
@@ -256,28 +251,19 @@ CLOSE = 1e-8  # a Newton step this short, relative to 1 + |t|, leaves an error o
 # queries share them.
 #
 # R queries, N processes, W leaders.
-class Leaders(NamedTuple):
-    """What the best scores of all processes say about each query's top k [R]."""
-
-    members: Tensor  # how many of the top k are this process's
-    first: Tensor  # the best score,
-    last: Tensor  # the k-th best,
-    next: Tensor  # and the one after it
-
-
 def solve(groups: Sequence[BestAndTail], world: World) -> tuple[Tensor, Tensor]:
     """The thresholds of all groups' queries, rounded as the gradient will see them, and log Σσ' there (float64 [R])."""
     dtype = groups[0].best.dtype
     for group in groups:
         group.settle()
-    leaders = _find_leaders(groups, world, dtype)
+    members, first, last, following = _find_leaders(groups, world, dtype)
     k = torch.cat([group.k for group in groups]).double()
     in_play = torch.cat([group.in_play for group in groups]).double()
-    low = leaders.next - k.log()  # (k + 1) σ(next − t) ≤ Σσ = k
-    high = leaders.first + (in_play / k - 1).log()  # k = Σσ ≤ in_play · σ(first − t)
-    threshold = ((leaders.last + leaders.next) / 2).clamp(low, high)
+    low = following - k.log()  # (k + 1) σ(following − t) ≤ Σσ = k
+    high = first + (in_play / k - 1).log()  # k = Σσ ≤ in_play · σ(first − t)
+    threshold = ((last + following) / 2).clamp(low, high)
     for _ in range(NEWTON_STEPS):
-        lacking, having, rise, fall = _balance(groups, threshold, leaders.members, world)
+        lacking, having, rise, fall = _balance(groups, threshold, members, world)
         excess = lacking - having
         low, high = torch.where(excess < 0, threshold, low), torch.where(excess > 0, threshold, high)
         moved = threshold - excess / (rise + fall)
@@ -289,7 +275,7 @@ def solve(groups: Sequence[BestAndTail], world: World) -> tuple[Tensor, Tensor]:
         if bool((settled | threshold.isnan()).all()):
             break
     threshold = threshold.to(dtype).double()
-    lacking, having, rise, fall = _balance(groups, threshold, leaders.members, world)
+    lacking, having, rise, fall = _balance(groups, threshold, members, world)
     return threshold, torch.logaddexp(lacking + rise.log(), having + fall.log())
 
 
@@ -306,8 +292,11 @@ def _balance(groups: Sequence[BestAndTail], threshold: Tensor, members: Tensor, 
     return torch.cat([total, (weights * slopes).sum(0)])
 
 
-def _find_leaders(groups: Sequence[BestAndTail], world: World, dtype: torch.dtype) -> Leaders:
-    """The top k of each query among all processes' best; of equal scores the lower process's come first."""
+def _find_leaders(groups: Sequence[BestAndTail], world: World, dtype: torch.dtype) -> list[Tensor]:
+    """How many of each query's top k are this process's, the best score, the k-th and the one after it, each [R].
+
+    Of equal scores the lower process's come first.
+    """
     widths = [int(group.k.max()) + 1 for group in groups]
     own = [group.leaders(width).to(dtype) for group, width in zip(groups, widths, strict=True)]
     gathered = world.gather(torch.cat([best.flatten() for best in own]))  # [N, Σ R · W]
@@ -320,8 +309,8 @@ def _find_leaders(groups: Sequence[BestAndTail], world: World, dtype: torch.dtyp
         in_top = torch.arange(best.shape[1], device=best.device) < group.k[:, None]
         members = ((order // width == world.rank) & in_top).sum(1)
         last, following = best.gather(1, torch.stack([group.k - 1, group.k], dim=1)).unbind(1)
-        found.append(Leaders(members, best[:, 0], last, following))
-    return Leaders(*map(torch.cat, zip(*found, strict=True)))
+        found.append((members, best[:, 0], last, following))
+    return [torch.cat(each) for each in zip(*found, strict=True)]
 
 
 class SoftThreshold:

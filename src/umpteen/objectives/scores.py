@@ -55,10 +55,7 @@ AnyBar = TypeVar("AnyBar", bound=Bar)
 
 
 class Tiles:
-    """Scores of all queries against a slice of the labels at a time.
-
-    The gradients of all reductions add up in one buffer for the queries and one for the labels.
-    """
+    """Scores of all queries against a slice of the labels at a time, and the gradients that reductions add up."""
 
     def __init__(self, queries: Tensor, labels: Tensor, shard: Shard, temperature: float, size: int | None) -> None:
         self.queries = queries.detach() / temperature  # [B, d]

@@ -69,10 +69,7 @@ def build_run(
     observer: Observer | None = None,
     world: World | None = None,
 ) -> Run:
-    """Dataset, towers, evaluator and loop of a recipe; without a workspace nothing is written, and nothing can resume.
-
-    Every process of the world builds the same; only the first one gets a workspace.
-    """
+    """A recipe's objects, the same on every process; without a workspace, the first one's, nothing is written."""
     world, observer = world or World(), observer or Observer()
     if config.training.threads:
         torch.set_num_threads(config.training.threads)

@@ -54,10 +54,7 @@ def _sum_together_(gradients: list[Tensor], world: World) -> None:
 
 
 class CachedVectors:
-    """The vectors of some texts, and the way back from their gradients to the encoder's weights.
-
-    Vectors, and then their gradients, may be kept in half the encoder's precision.
-    """
+    """Texts' vectors, perhaps in half precision, and the way back from their gradients to the encoder's weights."""
 
     def __init__(
         self, encoder: Encoder, texts: TokenTable, *, budget: int, seed: int, dtype: torch.dtype | None = None

@@ -133,10 +133,7 @@ class Loop:
         self._last_save = time.monotonic()
 
     def _refuse_drift(self) -> None:
-        """Every process must hold the same weights, its own rows of a table apart.
-
-        If the machines' arithmetic differs, that is not so.
-        """
+        """Every process must hold the same weights, its own rows apart; machines of different arithmetic do not."""
         if self._world.size > 1:
             model = self.checkpoints.model
             own = row_tables(model)

@@ -106,10 +106,7 @@ FEW_TWINS = 0.1  # a smaller share of labels with an earlier label's text is enc
 
 
 class LabelTexts:
-    """The distinct texts of a process's labels, and where each label stands in them; None: one text each, in order.
-
-    In order, neither vectors nor their gradients need to be copied.
-    """
+    """The distinct texts of a process's labels, and where each stands in them; None: in order, which spares copies."""
 
     def __init__(self, labels: TokenTable) -> None:
         self.distinct, positions = labels.distinct()
@@ -180,10 +177,7 @@ class TrainingStep:
         self._told_of_lonely_queries = False
 
     def __call__(self, rows: NDArray[np.int64], *, step: int, seed: int) -> StepOutcome:
-        """The outcome of one update of the weights; everything random in it follows from (seed, step).
-
-        `rows` is the whole batch, the same on every process.
-        """
+        """One update of the weights by a batch, the same on every process; all chance follows from (seed, step)."""
         self.mark("began")
         if self.pool is not None:
             self.pool.prepare(step)
@@ -254,12 +248,9 @@ class TrainingStep:
     def _learning(
         self, encoded: Encoded, gradients: Tensor, start: float, now: Moment
     ) -> tuple[list[tuple[Side, Tensor]], dict[str, float]]:
-        """The labels that carry their gradients back, all of them or a sample, and what that spares and costs.
-
-        Of a bank, labels that were not drawn are encoded, and so renewed, only now.
-        """
+        """The labels that carry their gradients back, all of them or a sample, and what that spares and costs."""
         labels, shard = encoded.labels, encoded.shard
-        if encoded.bank is not None:
+        if encoded.bank is not None:  # labels that were not drawn are encoded, and so renewed, only now
             assert encoded.draw is not None and self.pool is not None
             drawn = encoded.draw.rows
             chosen, gradients, sampled = thin(gradients, encoded.draw.others / shard.count, shard, start, drawn)

@@ -146,10 +146,7 @@ def tune(
     trials: int | None = None,
     observer: Observer,
 ) -> list[dict[str, Any]]:
-    """Every combination of the choices, or so many trials by climbing; returns these, best first.
-
-    The file may hold trials of other recipes, too.
-    """
+    """Every combination of the choices, or so many trials by climbing, best first; the file may hold others, too."""
     own = resolve(recipe, overrides, source)
     found = Trials(output, own.evaluation.metric, observer.notice)
 
