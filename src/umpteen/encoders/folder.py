@@ -116,12 +116,8 @@ def write_modules(folder: Path, modules: Sequence[tuple[str, str]]) -> None:
         for at, (kind, path) in enumerate(modules)
     ]
     write_json(folder / MODULES_FILE, listing)
-    model_wide = {
-        "model_type": "SentenceTransformer",
-        "prompts": {"query": "", "document": ""},
-        "default_prompt_name": None,
-        "similarity_fn_name": "dot",
-    }
+    prompts = {"prompts": {"query": "", "document": ""}, "default_prompt_name": None}
+    model_wide = {"model_type": "SentenceTransformer", **prompts, "similarity_fn_name": "dot"}
     write_json(folder / "config_sentence_transformers.json", model_wide)
 
 

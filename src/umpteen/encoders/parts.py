@@ -50,7 +50,7 @@ class PartsEncoder(Encoder):
         start = torch.tensor([(weights or {}).get(name, 1.0) for name in parts])
         self.weights = nn.Parameter(start, requires_grad=how == "sum")
         # Only the proportions of a sum matter, and a table's rows have whatever length they learn.
-        self._fixed = [number for number, name in enumerate(parts) if number == 0 or name == "table"]
+        self._fixed = [number == 0 or name == "table" for number, name in enumerate(parts)]
 
     @classmethod
     def build(cls, settings: PartsTower, place: Place) -> "PartsEncoder":
@@ -101,9 +101,8 @@ class PartsEncoder(Encoder):
 
     def learned_weights(self) -> Tensor:
         """Of a sum: the weights, of which the first part's and a table's stay as they are."""
-        return self.weights.index_copy(
-            0, torch.tensor(self._fixed, device=self.weights.device), self.weights.detach()[self._fixed]
-        )
+        fixed = torch.tensor(self._fixed, device=self.weights.device)
+        return torch.where(fixed, self.weights.detach(), self.weights)
 
     def _proportions(self) -> Tensor:
         return self.weights / self.weights.sum()

@@ -179,19 +179,14 @@ class StaticEncoder(Encoder):
             self.token_weights.fill_(1)
 
     def save(self, folder: Path, beside: Encoder | None = None) -> None:
-        tensors = {"embedding.weight": self.table * self.token_weights[:, None]}
+        tensors, buckets = {"embedding.weight": self.table * self.token_weights[:, None]}, 0
         if self.bigrams is not None:
-            tensors["bigrams.weight"] = self.bigrams
+            tensors["bigrams.weight"], buckets = self.bigrams, len(self.bigrams)
         layout.write_tensors(folder / WORDS / layout.WEIGHTS_FILE, tensors)
         self.tokenizer.save(folder / WORDS)
         modules = [("StaticEmbedding", WORDS), *([("Normalize", "1_Normalize")] if self.normalise else [])]
-        self.write_settings(
-            folder,
-            modules if self.bigrams is None else layout.OWN_MODULES,
-            kind="static",
-            bigrams=0 if self.bigrams is None else len(self.bigrams),
-            max_length=self.tokenizer.max_length,
-        )
+        about = {"kind": "static", "bigrams": buckets, "max_length": self.tokenizer.max_length}
+        self.write_settings(folder, layout.OWN_MODULES if buckets else modules, **about)
 
     @classmethod
     def read(cls, folder: Path, settings: dict[str, Any], beside: Encoder | None) -> "StaticEncoder":

@@ -157,16 +157,10 @@ class TransformerEncoder(Encoder):
         if self.normalise:
             modules.append(("Normalize", f"{len(modules)}_Normalize"))
         in_pieces = self.tokenizer.window < self.tokenizer.max_length  # sentence-transformers would cut
-        self.write_settings(
-            folder,
-            layout.OWN_MODULES if in_pieces else modules,
-            kind="transformer",
-            pooling=self.pooling,
-            projection=None if self.projection is None else self.projection.out_features,
-            max_length=self.tokenizer.max_length,
-            precision=self.precision,
-            trained_layers=self.trained_layers,
-        )
+        own = {name: getattr(self, name) for name in ("pooling", "precision", "trained_layers")}
+        own["projection"] = None if self.projection is None else self.projection.out_features
+        about = {"kind": "transformer", **own, "max_length": self.tokenizer.max_length}
+        self.write_settings(folder, layout.OWN_MODULES if in_pieces else modules, **about)
 
     @classmethod
     def read(cls, folder: Path, settings: dict[str, Any], beside: Encoder | None = None) -> "TransformerEncoder":

@@ -88,12 +88,10 @@ class Targets:
         """The same targets after the filtered pairs have left: they are neither pulled nor relevant."""
         if filtered is None or not len(filtered.query):
             return self
-        kept = ~self.pulled.within(filtered)
+        kept, still_relevant = ~self.pulled.within(filtered), ~self.relevant.within(filtered)
+        weights = None if self.weights is None else self.weights[kept]
         return replace(
-            self,
-            pulled=self.pulled.take(kept),
-            relevant=self.relevant.take(~self.relevant.within(filtered)),
-            weights=None if self.weights is None else self.weights[kept],
+            self, pulled=self.pulled.take(kept), relevant=self.relevant.take(still_relevant), weights=weights
         )
 
     def mean(self, terms: Tensor) -> Tensor:

@@ -78,14 +78,9 @@ def build_run(
     # The same data may lie in different places, of other machines or at another time.
     settings = config.model_dump(mode="json", exclude={"data": {"source"}, "training": {"trackers"}})
     settings |= {"start_from": start.place if start else None}
-    world.require_same(
-        {
-            "version of umpteen": __version__,
-            "version of torch": torch.__version__,
-            "recipe": hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12],
-            "data": dataset.fingerprint[:12],
-        }
-    )
+    versions = {"version of umpteen": __version__, "version of torch": torch.__version__}
+    recipe = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
+    world.require_same({**versions, "recipe": recipe, "data": dataset.fingerprint[:12]})
     if len(dataset.labels) < world.size:
         raise BadInput(f"{len(dataset.labels):,} labels cannot be shared by {world.size} processes; use fewer of them")
     if config.data.fit_on == "train":
@@ -107,11 +102,9 @@ def build_run(
             towers.label.rearrange(rows, shard, config.seed + 1)
     else:
         towers = Towers.build(with_lengths(config.encoder, dataset), config.seed, shard)
-    fraction, sparing = config.training.replay_fraction, list[str]()
-    if fraction is not None:
-        sparing.append(f"training.replay_fraction = {fraction}")
-    if config.pool.name == "bank":
-        sparing.append("pool.name = bank")
+    fraction = config.training.replay_fraction
+    sparing = [] if fraction is None else [f"training.replay_fraction = {fraction}"]
+    sparing += ["pool.name = bank"] if config.pool.name == "bank" else []
     if sparing and towers.label.rows is not None:
         raise BadConfig(f"{sparing[0]}: it spares texts, but these labels have vectors of their own; leave it out")
     if len(sparing) > 1:
@@ -133,12 +126,8 @@ def build_run(
         relevance = relevance.stack(relevance.without(filtered).of_labels(config.data.label_queries))
         filtered = filtered.stack(Relevance.empty(len(own_texts), len(dataset.labels)))
     data = TrainingData(queries, labels, relevance, filtered)
-    sampler = EpochSampler(
-        data.relevance,
-        config.training.batch_size,
-        seed=config.seed,
-        keep_unlabelled=objective_kind(config.objective.name).uses_unlabelled,
-    )
+    unlabelled, size = objective_kind(config.objective.name).uses_unlabelled, config.training.batch_size
+    sampler = EpochSampler(data.relevance, size, seed=config.seed, keep_unlabelled=unlabelled)
     if workspace is not None:
         observer = Observers(MetricsLog(workspace / "metrics.jsonl", log_every=config.training.log_every), observer)
     cut = share_cut(towers.query, dataset.train.texts)
@@ -205,8 +194,7 @@ def weigh_parts(run: Run, metric: str, world: World) -> dict[str, float]:
 
     One weight after the other is changed for as long as that helps. Every process must call it.
     """
-    query, label = run.towers.query, run.towers.label
-    validate = run.loop.evaluate
+    query, label, validate = run.towers.query, run.towers.label, run.loop.evaluate
     if validate is None or not (isinstance(query, PartsEncoder) and isinstance(label, PartsEncoder)):
         return {}
     if query.how != "concat":

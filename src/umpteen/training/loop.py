@@ -87,9 +87,8 @@ class Loop:
         rate = set_learning_rate(self._optimizer, factor)
         rows = self.sampler.rows(epoch, index)
         outcome = self.step(rows, step=state.step, seed=self.config.seed)
-        seconds, processor_seconds = self._world.largest(
-            time.monotonic() - began, time.process_time() - processor_began
-        )
+        took = time.monotonic() - began, time.process_time() - processor_began
+        seconds, processor_seconds = self._world.largest(*took)
         state.step += 1
         state.seconds += seconds
         state.processor_seconds += processor_seconds
@@ -150,8 +149,5 @@ class Loop:
 
 def _clock(state: TrainState) -> dict[str, float]:
     """Training time alone, without evaluations; processor time is what a busy machine leaves comparable."""
-    return {
-        "step": state.step,
-        "seconds": round(state.seconds, 3),
-        "processor_seconds": round(state.processor_seconds, 3),
-    }
+    seconds = {name: round(getattr(state, name), 3) for name in ("seconds", "processor_seconds")}
+    return {"step": state.step, **seconds}

@@ -66,25 +66,19 @@ class TrainingData:
             every, _, _ = draw_positives(self.relevance, rows, None, rng)
             counts = [np.bincount(queries, minlength=len(rows)) for queries in (every, query)]
             scale = torch.from_numpy(counts[0] / np.maximum(counts[1], 1)).to(device)
-        targets = Targets(
-            pulled=Pairs(torch.from_numpy(query).to(device), torch.from_numpy(label).to(device)),
-            relevant=pairs_of(batch, device),
-            queries=len(rows),
-            weights=torch.from_numpy(weights).to(device) if batch.graded else None,
-            reduction=objective.over_positives(),
-            scale=scale,
-        )
+        pulled = Pairs(torch.from_numpy(query).to(device), torch.from_numpy(label).to(device))
+        grades = torch.from_numpy(weights).to(device) if batch.graded else None
+        relevant = pairs_of(batch, device)
+        targets = Targets(pulled, relevant, len(rows), grades, objective.over_positives(), scale)
         return targets, pairs_of(filtered, device) if filtered.matrix.nnz else None
 
 
 def in_pool(targets: Targets, filtered: Pairs | None, draw: Draw) -> tuple[Targets, Pairs | None]:
     """The same over the labels in play, by their positions there; pairs kept out become filtered ones."""
     rows = torch.from_numpy(draw.rows).to(targets.relevant.label.device)
-    inside = replace(
-        targets, pulled=_at_positions(targets.pulled, rows), relevant=_at_positions(targets.relevant, rows)
-    )
-    left_out = _at_positions(draw.kept_out.joined(filtered), rows)
-    return inside, left_out if len(left_out.query) else None
+    given = targets.pulled, targets.relevant, draw.kept_out.joined(filtered)
+    pulled, relevant, left_out = (_at_positions(pairs, rows) for pairs in given)
+    return replace(targets, pulled=pulled, relevant=relevant), left_out if len(left_out.query) else None
 
 
 def _at_positions(pairs: Pairs, rows: Tensor) -> Pairs:

@@ -197,9 +197,8 @@ def as_settings(weights: Mapping[str, float]) -> list[str]:
 
 def identify(config: RunConfig, data: str) -> str:
     """One name for all configurations that give the same trial, wherever the data lies and however many threads run."""
-    settings = config.model_dump(
-        mode="json", exclude={"name": True, "data": {"source"}, "training": {"threads", "trackers"}}
-    )
+    elsewhere: Any = {"name": True, "data": {"source"}, "training": {"threads", "trackers"}}
+    settings = config.model_dump(mode="json", exclude=elsewhere)
     settings["encoder"]["label"] = config.encoder.label_tower.model_dump(mode="json")
     return hashlib.sha256(json.dumps([settings, data], sort_keys=True).encode()).hexdigest()[:16]
 
