@@ -160,11 +160,9 @@ def exact_towers(config: RunConfig, sample: Sample) -> Towers:
     """The recipe's towers at their start, in float64 and without dropout."""
 
     def exact(tower: TextTower) -> TextTower:
-        if isinstance(tower, TransformerTower):
-            return tower.model_copy(update={"precision": "float32"})
-        if isinstance(tower, StaticTower):
-            return tower.model_copy(update={"bigrams": min(tower.bigrams, BUCKETS)})
-        return tower
+        fewer = {"bigrams": min(tower.bigrams, BUCKETS)} if isinstance(tower, StaticTower) else {}
+        whole = {"precision": "float32"} if isinstance(tower, TransformerTower) else {}
+        return tower.model_copy(update=fewer | whole)
 
     towers = Towers.build(config.encoder.each(exact), config.seed, Shard(World(), sample.catalogue))
     towers.start(config.encoder, sample.data.queries, sample.data.labels)

@@ -173,10 +173,9 @@ class Encoder(nn.Module):
 
     def encode(self, texts: Sequence[str]) -> Tensor:
         """The vectors of a few texts, without a graph; many texts go through `encode_texts` instead."""
-        ids, offsets = self.read_now(texts)
         device = next(self.parameters()).device
         with torch.no_grad():
-            return self(ids.to(device), offsets.to(device))
+            return self(*(tensor.to(device) for tensor in self.read_now(texts)))
 
     def read_now(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
         """What it takes for a few texts: ids int64 [T], offsets int64 [n+1]."""
@@ -319,18 +318,13 @@ def tokens_now(tower: Encoder, texts: Sequence[str], rows: NDArray[np.int64] | N
 
 
 def encode_texts(
-    encoder: Encoder,
-    texts: Sequence[str],
-    token_budget: int | None = None,
-    progress: Advance = silent,
-    *,
-    rows: NDArray[np.int64] | None = None,
+    encoder: Encoder, texts: Sequence[str], *, progress: Advance = silent, rows: NDArray[np.int64] | None = None
 ) -> Tensor:
     """The vectors of texts, in their order; `rows`: which labels they are, of those the encoder was trained with."""
     parts = []
     for start in range(0, max(1, len(texts)), _TEXTS_AT_A_TIME):
         some = [texts[row] for row in range(start, min(start + _TEXTS_AT_A_TIME, len(texts)))]
         table = tokens_now(encoder, some, None if rows is None else rows[start : start + len(some)])
-        parts.append(encode_tokens(encoder, table, token_budget))
+        parts.append(encode_tokens(encoder, table))
         progress(start + len(some), len(texts))
     return torch.cat(parts)

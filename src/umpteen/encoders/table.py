@@ -20,10 +20,7 @@ from umpteen.parallel.world import Shard
 
 
 class LabelTable(Encoder):
-    """The one-vs-all classifier's head: label j's vector is row j, then dropout, then length 1, then its bias, if any.
-
-    `optional`: as a part beside others it has a vector of zeros for a label it was not trained with.
-    """
+    """The one-vs-all classifier's head: label j's vector is row j, then dropout, length 1, and its bias, if any."""
 
     token_budget = 16_384
 
@@ -31,7 +28,7 @@ class LabelTable(Encoder):
         super().__init__(**how)
         if bias is not None and (bias.count, bias.dimension) != (table.count, 1):
             raise BadInput(f"biases {tuple(bias.weight.shape)} for {table.count:,} labels; each has one number")
-        self.optional = optional
+        self.optional = optional  # as a part beside others: zeros for a label it was not trained with
         self.table = table
         self.bias = bias  # of one number a row
         self.dimension = table.dimension + (bias is not None)

@@ -26,10 +26,7 @@ _LONGEST_READ_ONCE = 2_048  # of a bag, and of a frozen transformer, which reads
 
 
 def with_lengths(config: EncoderConfig, dataset: Dataset) -> EncoderConfig:
-    """The settings with each max_length = "auto" as the data needs it: all tokens of 99 texts in 100.
-
-    Queries and labels have one length, so that both towers can read with one frozen transformer.
-    """
+    """The settings with each max_length = "auto" as the data needs it: all tokens of 99 texts in 100."""
     texts = [dataset.with_validation_in_train().train.texts, dataset.labels.texts]
 
     def fitted(tower: TextTower) -> TextTower:
@@ -40,6 +37,7 @@ def with_lengths(config: EncoderConfig, dataset: Dataset) -> EncoderConfig:
         cheap = isinstance(tower, FrozenTower | StaticTower)
         longest = _LONGEST_READ_ONCE if cheap else min(_LONGEST, window or _LONGEST)
         tokenizer = TextTokenizer.load(tower.start, longest, special_tokens=special).within(window)
+        # One length for queries and labels, so that both towers can read with one frozen transformer.
         lengths = [tokenizer.uncut_lengths(sample_of(some)) or [1] for some in texts]
         wanted = max(int(np.percentile(each, 99)) for each in lengths)
         return tower.model_copy(update={"max_length": min(longest, max(16, 8 * -(-wanted // 8)))})

@@ -18,10 +18,7 @@ from umpteen.errors import BadConfig, BadInput
 
 
 class TransformerEncoder(Encoder):
-    """Transformer → mean of the tokens, or the first one → projection → dropout → length 1; the last three optional.
-
-    `dropout` is the one on the vectors; the layers keep the rates of the model's own configuration.
-    """
+    """Transformer → mean of the tokens, or the first one → projection → dropout → length 1; the last three optional."""
 
     def __init__(
         self,

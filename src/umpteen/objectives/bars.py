@@ -17,15 +17,12 @@ from umpteen.parallel.world import World
 
 
 class LogSumExp:
-    """log Σ_j exp(s_ij), −∞ where no label is left; its gradient is exp(s_ij − value_i).
-
-    Scores known to be small, as those of normalised vectors are, go into exp as they are; others relative to the
-    largest so far.
-    """
+    """log Σ_j exp(s_ij), −∞ where no label is left; its gradient is exp(s_ij − value_i)."""
 
     sharpness = 1.0
 
     def __init__(self, like: Tensor, largest: float) -> None:
+        # Small scores, as of normalised vectors, go into exp as they are; others relative to the largest so far.
         self.small = largest <= 30
         self.peak = like.new_full((len(like),), 0 if self.small else -torch.inf)  # [B] what exponents are relative to
         self.mass = like.new_zeros(len(like))  # [B] Σ exp(score − peak)

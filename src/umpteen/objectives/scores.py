@@ -130,12 +130,10 @@ class Tiles:
             return bar, bar.value(self.shard.world)
 
     def backpropagate(self, bar: Bar, holes: Holes | None, gradient: Tensor) -> None:
-        """Add gradient_i · ∂value_i/∂score_ij · ∂score_ij, for all i and j, to the gradients of the vectors.
-
-        What is the same for all of a query's scores multiplies its vector: a pass over B × d, not over B × L.
-        """
+        """Add gradient_i · ∂value_i/∂score_ij · ∂score_ij, for all i and j, to the gradients of the vectors."""
         keep = 0 if self._label_gradient is None else 1  # the first walk writes all of it: a pass over L × d is saved
         to_queries, to_labels = self._buffers(torch.empty_like)
+        # What is the same for all of a query's scores multiplies its vector: a pass over B × d, not over B × L.
         gain = (gradient * bar.factor())[:, None]
         scaled = self.queries * gain
         shares = self._shares()

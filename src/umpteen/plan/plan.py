@@ -344,9 +344,8 @@ def make_plan(config: RunConfig, *, memory_gb: float | None, processes: int, obs
     clock, processor = prediction.step.tolist()
     steps = loop.steps if loop.seconds is None else min(loop.steps, math.ceil(loop.seconds / clock))
     evaluation = float(prediction.evaluation[0])
-    evaluations = 0
-    if run.evaluator:
-        evaluations = math.ceil(steps / loop.evaluate_every) if loop.evaluate_every else 1
+    evaluations = math.ceil(steps / loop.evaluate_every) if loop.evaluate_every else 1
+    evaluations = evaluations if run.evaluator else 0
     plan = {
         "processes": processes,
         "memory_gb": prediction.peak / 1e9,

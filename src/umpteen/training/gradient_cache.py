@@ -21,12 +21,10 @@ TOGETHER = 1 << 22  # numbers; smaller gradients travel in one message
 
 
 def sum_gradients_(parameters: Sequence[Tensor], world: World) -> None:
-    """Every parameter's gradient becomes its sum over processes; it stays None where no process has one.
-
-    A weight no text reaches must not get a gradient of zeros: the optimizer would let it decay.
-    """
+    """Every parameter's gradient becomes its sum over processes; it stays None where no process has one."""
     if world.size == 1:
         return
+    # A weight no text reaches must not get a gradient of zeros: the optimizer would let it decay.
     has = torch.tensor([float(parameter.grad is not None) for parameter in parameters], device=world.device)
     reached = [parameter for parameter, some in zip(parameters, world.max_(has).tolist(), strict=True) if some]
     for parameter in reached:
@@ -132,8 +130,7 @@ class CachedVectors:
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
     """Inside, random numbers follow from the seed alone; outside, nothing has happened."""
-    devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield
 
