@@ -57,11 +57,7 @@ BUCKETS = 1024  # of bigrams: more take memory, and compute the same
 BYTES_A_WEIGHT = 100  # by rule of thumb: three times its 8 bytes in three processes, and a transformer's graph
 
 
-class Failed(Exception):
-    """Something is not as it should be; the message says what, and what to do."""
-
-
-class Skipped(Exception):
+class Skipped(UmpteenError):
     """The check cannot be made here; the message says why."""
 
 
@@ -91,8 +87,7 @@ def draw_sample(dataset: Dataset, towers: Towers, *, seed: int, at_least: int) -
     order = np.argsort(candidates[:count])
     chosen = candidates[:count][order]
     relevance, filtered = (Relevance(pairs.matrix[:, chosen]) for pairs in (some.relevance, some.filtered))
-    data = TrainingData(queries, labels.take(order), relevance, filtered)
-    return Sample(data, len(texts))
+    return Sample(TrainingData(queries, labels.take(order), relevance, filtered), len(texts))
 
 
 def _wanted_labels(split: Split, count: int, seed: int) -> NDArray[np.int64]:
@@ -152,7 +147,9 @@ def on_two_processes(config: RunConfig, sample: Sample) -> str:
     for each in found:
         _judge(each, f"the loss is {each.loss:.10g} on two processes")
     if len({each.total for each in found}) > 1:
-        raise Failed(f"the processes end with different gradients: their sums are {[each.total for each in found]}")
+        raise UmpteenError(
+            f"the processes end with different gradients: their sums are {[each.total for each in found]}"
+        )
     return f"loss {found[0].loss:.4f} of {sample}; one and two processes {max(found)}"
 
 
@@ -268,7 +265,9 @@ def difference(ours: Outcome, theirs: Outcome) -> Difference:
 def _judge(found: Difference, losses: str) -> None:
     if found.size > LIMIT:
         what = losses if found.place == "loss" else f"the {found.place} is off by {found.size:.1e} of its size"
-        raise Failed(f"{what}; nothing trained here can be trusted: please report it with `umpteen doctor --json`")
+        raise UmpteenError(
+            f"{what}; nothing trained here can be trusted: please report it with `umpteen doctor --json`"
+        )
 
 
 def _together_and_alone(world: World, config: RunConfig, sample: Sample) -> Difference:
@@ -292,7 +291,7 @@ def look(name: str, check: Callable[[], str]) -> Check:
         detail = check()
     except Exception as problem:  # a doctor is for what nobody has foreseen
         status = "skipped" if isinstance(problem, Skipped) else "failed"
-        foreseen = isinstance(problem, Skipped | Failed | UmpteenError)
+        foreseen = isinstance(problem, UmpteenError)
         detail = str(problem) if foreseen else f"{type(problem).__name__}: {problem}"
     return Check(name, status, detail, round(time.monotonic() - began, 2))
 
@@ -372,7 +371,7 @@ class Examination:
 def versions() -> str:
     """The installed versions; whether they go together is what `pip check` tells, of all packages."""
     if torch.from_numpy(np.arange(3)).numpy().sum() != 3:  # a torch built for another numpy cannot even do this
-        raise Failed(f"torch {torch.__version__} and numpy {np.__version__} do not share memory; reinstall both")
+        raise UmpteenError(f"torch {torch.__version__} and numpy {np.__version__} do not share memory; reinstall both")
     shown = ", ".join(f"{name} {metadata.version(name)}" for name in ("torch", "transformers", "tokenizers", "numpy"))
     return f"umpteen {__version__}, {shown}, python {platform.python_version()}"
 
@@ -390,7 +389,7 @@ def devices(chosen: torch.device) -> str:
     if chosen.type == "cuda":
         product = torch.ones(256, 256, device=chosen) @ torch.ones(256, 256, device=chosen)
         if not bool((product == 256).all()):
-            raise Failed(f"{chosen} multiplies wrongly; check its driver and its torch")
+            raise UmpteenError(f"{chosen} multiplies wrongly; check its driver and its torch")
     return f"{', '.join(found)}; the recipe trains on {chosen}"
 
 
@@ -403,9 +402,8 @@ def cache() -> str:
             file.write(content)
             file.seek(0)
             if file.read() != content:
-                raise Failed(f"{folder} gives back other bytes than were written; is the disk in order?")
+                raise UmpteenError(f"{folder} gives back other bytes than were written; is the disk in order?")
         return f"{folder} can be written, {shutil.disk_usage(folder).free / 1e9:.1f} GB free"
     except OSError as problem:
-        reason = problem.strerror or str(problem)
-        advice = "free space or set UMPTEEN_CACHE to another folder"
-        raise Failed(f"{folder} cannot be written ({reason}); {advice}") from None
+        reason = f"{folder} cannot be written ({problem.strerror or problem})"
+        raise UmpteenError(f"{reason}; free space or set UMPTEEN_CACHE to another folder") from None

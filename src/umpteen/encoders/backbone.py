@@ -131,7 +131,6 @@ def attention(
 
 
 CONFIG_FILE = "config.json"
-ADAPTER_FILE = "adapter_config.json"
 
 
 def load_backbone(
@@ -202,7 +201,7 @@ def _config(folder: Path) -> PretrainedConfig:
 
 def _refuse_other_places(folder: Path) -> None:
     """Metadata by which transformers would read other files than the model's own weights beside it."""
-    adapter = folder / ADAPTER_FILE
+    adapter = folder / "adapter_config.json"
     if adapter.exists():
         raise BadFile(adapter, "is of an adapter to another model; merge the two, and save the result")
     for file in (folder / CONFIG_FILE, *sorted(folder.glob("*.safetensors.index.json"))):
@@ -219,11 +218,8 @@ def _refuse_other_places(folder: Path) -> None:
 
 def _override_dropout(config: PretrainedConfig, hidden_dropout: float) -> None:
     """Every family has its own names for the rates in its layers; those of classification heads stay."""
-    rates = [
-        name
-        for name, value in config.to_dict().items()
-        if ("dropout" in name or "pdrop" in name) and "classif" not in name and isinstance(value, int | float)
-    ]
+    numbers = [name for name, value in config.to_dict().items() if isinstance(value, int | float)]
+    rates = [name for name in numbers if ("dropout" in name or "pdrop" in name) and "classif" not in name]
     if not rates:
         raise BadConfig(f"hidden_dropout = {hidden_dropout}: a {config.model_type} has no dropout; leave it out")
     for name in rates:

@@ -74,8 +74,7 @@ class Encoder(nn.Module):
 
     def __init__(self, *, normalise: bool = True, dropout: float = 0.0) -> None:
         super().__init__()
-        self.normalise = normalise
-        self.dropout = checked_dropout(dropout)
+        self.normalise, self.dropout = normalise, checked_dropout(dropout)
         self.ends_in_one = False  # a query tower's vectors, beside labels whose vectors end in a bias
 
     @classmethod

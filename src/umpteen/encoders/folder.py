@@ -74,9 +74,7 @@ def locate(source: str | Path, *, weights: bool = True) -> Path:
 
 def _package_folder() -> Path | None:
     spec = find_spec(DEFAULT_MODEL_PACKAGE)
-    if spec is None or spec.origin is None:
-        return None
-    return Path(spec.origin).parent / "model"
+    return None if spec is None or spec.origin is None else Path(spec.origin).parent / "model"
 
 
 def _from_hub(name: str, *, weights: bool) -> Path:
@@ -220,12 +218,7 @@ class TextTokenizer:
     """An immutable tokenizer: the same texts always give the same ids, and `fingerprint` names which."""
 
     def __init__(
-        self,
-        tokenizer: Tokenizer,
-        max_length: int,
-        special_tokens: bool,
-        roles: dict[str, str] | None = None,
-        window: int | None = None,
+        self, tokenizer: Tokenizer, max_length: int, special_tokens: bool, roles: dict[str, str], window: int = 0
     ) -> None:
         if max_length < 1:
             raise BadConfig(f"max_length = {max_length}: a text needs room for at least one token")
@@ -239,7 +232,7 @@ class TextTokenizer:
         self._tokenizer = tokenizer
         self.max_length = self.window * -(-max_length // self.window)  # whole pieces
         self.special_tokens = special_tokens
-        self.roles = dict(roles or {})  # which token plays "pad_token", "cls_token", …
+        self.roles = roles  # which token plays "pad_token", "cls_token", …
         # What it adds around a text need not be in its vocabulary.
         ids = {
             *tokenizer.get_vocab(with_added_tokens=True).values(),

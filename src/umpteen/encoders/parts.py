@@ -22,6 +22,8 @@ from umpteen.encoders.rows import RowTable
 from umpteen.errors import BadConfig, DamagedModel
 from umpteen.parallel.world import Shard
 
+OfParts = Mapping[str, float] | None  # by name
+
 
 class PartsEncoder(Encoder):
     """sum: length 1 of Σ w_p·v_p, all w but the first learned. concat: √w_p·v_p side by side, w adding up to 1.
@@ -30,16 +32,10 @@ class PartsEncoder(Encoder):
     """
 
     def __init__(
-        self,
-        parts: Mapping[str, Encoder],
-        how: str,  # "sum" or "concat"
-        *,
-        weights: Mapping[str, float] | None = None,
-        skip: Mapping[str, float] | None = None,
-        normalise: bool = True,
-        dropout: float = 0.0,
+        self, parts: Mapping[str, Encoder], how: str, *, weights: OfParts = None, skip: OfParts = None, **own: Any
     ) -> None:
-        super().__init__(normalise=normalise and how == "sum", dropout=dropout)
+        super().__init__(**own)
+        self.normalise = self.normalise and how == "sum"
         sizes = {name: part.dimension for name, part in parts.items()}
         if how == "sum" and len(set(sizes.values())) > 1:
             raise BadConfig(f"the parts of a sum have vectors of different sizes ({sizes}); give them one dimension")

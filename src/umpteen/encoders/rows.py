@@ -112,9 +112,8 @@ class RowTable(nn.Module):
 
 def row_tables(model: nn.Module) -> dict[str, RowTable]:
     """The tables inside a model, by the name of their weight."""
-    return {
-        f"{name}.weight".lstrip("."): module for name, module in model.named_modules() if isinstance(module, RowTable)
-    }
+    tables = ((name, module) for name, module in model.named_modules() if isinstance(module, RowTable))
+    return {f"{name}.weight".lstrip("."): table for name, table in tables}
 
 
 class _Take(torch.autograd.Function):

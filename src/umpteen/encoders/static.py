@@ -68,10 +68,8 @@ class _WeightedMean(torch.autograd.Function):
     def forward(ctx: Any, table: Tensor, weights: Tensor | None, ids: Tensor, offsets: Tensor) -> Tensor:
         lengths = offsets.diff()  # [n]
         shares = 1 / lengths.clamp_min(1).to(table.dtype)  # [n]
-        token_weights = None if weights is None else weights[ids]
-        sums = embedding_bag(
-            ids, table, offsets, mode="sum", per_sample_weights=token_weights, include_last_offset=True
-        )  # [n, d]
+        of_tokens = None if weights is None else weights[ids]  # [T]
+        sums = embedding_bag(ids, table, offsets, mode="sum", per_sample_weights=of_tokens, include_last_offset=True)
         ctx.save_for_backward(table, weights, ids, lengths, shares)
         return sums.mul_(shares[:, None])
 
@@ -102,9 +100,7 @@ class StaticEncoder(Encoder):
     def __init__(self, tokenizer: TextTokenizer, table: Tensor, *, bigrams: int = 0, **how: Any) -> None:
         super().__init__(**how)
         if table.ndim != 2 or not table.is_floating_point():
-            raise BadInput(
-                f"the token table is {table.dtype} {tuple(table.shape)}, not a row of numbers for each token"
-            )
+            raise BadInput(f"the token table is {table.dtype} {tuple(table.shape)}, not a row of numbers per token")
         if len(table) < tokenizer.vocabulary_size:
             raise BadInput(
                 f"the token table has {len(table):,} rows but the tokenizer {tokenizer.vocabulary_size:,} tokens; "
@@ -112,8 +108,7 @@ class StaticEncoder(Encoder):
             )
         if bigrams < 0:
             raise BadConfig(f"bigrams = {bigrams}: it is a number of hash buckets, 0 for none")
-        self.tokenizer = tokenizer
-        self.dimension = table.shape[1]
+        self.tokenizer, self.dimension = tokenizer, table.shape[1]
         # Rows beyond the vocabulary fill up a transformer's table; no text can reach them.
         self.table = nn.Parameter(table[: tokenizer.vocabulary_size].clone())  # [V, d]
         self.token_weights = nn.Parameter(table.new_ones(tokenizer.vocabulary_size))  # [V]

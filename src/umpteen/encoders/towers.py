@@ -165,6 +165,5 @@ class Towers(nn.Module):
 
 
 def _parameter_count(tower: Encoder) -> int:
-    tables = row_tables(tower)
     counts = {name: weight.numel() for name, weight in tower.named_parameters() if weight.requires_grad}
-    return sum((counts | {name: table.count * table.dimension for name, table in tables.items()}).values())
+    return sum((counts | {name: rows.count * rows.dimension for name, rows in row_tables(tower).items()}).values())

@@ -43,13 +43,11 @@ class TransformerEncoder(Encoder):
             )
         size: int = model.config.hidden_size
         self.tokenizer = tokenizer.within(positions(model))
-        self.model = model
+        self.model, self.pooling, self.trained_layers = model, pooling, trained_layers
         self.runtime: Any = None  # what computes the last states [n, longest, h] in the place of torch
-        self.pooling = pooling
         self.projection = None if projection is None else nn.Linear(size, projection)
         self.dimension = size if projection is None else projection
         self.precision, self._dtype = precision, precisions.dtype_of(precision)
-        self.trained_layers = trained_layers
         if trained_layers is not None:
             train_last_layers(model, trained_layers)
         # Some models (RoBERTa) count positions from the padding's id, so it has to be the model's.

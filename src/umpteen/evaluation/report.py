@@ -125,10 +125,8 @@ def f1_of(ranking: Ranking, given: NDArray[np.bool_], truth: csr_array) -> F1:
     """F1 of those labels of a ranking that are given; every stored entry of the truth is a right label."""
     check_ranking(ranking, truth, (1,))
     given = given & (ranking.rows != NO_LABEL)
-    hits = ranking.rows[given & contains(truth, ranking.rows)]
-    hits_of, given_of, right_of = (
-        np.bincount(rows, minlength=ranking.labels) for rows in (hits, ranking.rows[given], truth.indices)
-    )
+    kinds = ranking.rows[given & contains(truth, ranking.rows)], ranking.rows[given], truth.indices
+    hits_of, given_of, right_of = (np.bincount(rows, minlength=ranking.labels) for rows in kinds)
     both = given_of + right_of  # [labels]
     there = both > 0
     return F1(

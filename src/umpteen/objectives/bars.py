@@ -102,8 +102,6 @@ KEPT_PER_K = 32  # M/k
 GROUP = 32  # neighbouring labels asked together whether any of them is above the floor
 
 
-# What one pass over a process's labels must remember to find SoftTop-k's threshold exactly.
-#
 # Of each query the M best scores are kept, M a multiple of k, and of the rest, the tail, only power sums. Σσ = k keeps
 # the tail so far below the threshold t that u = exp(score − t) ≤ 1/(M/k − 1) there, where a polynomial in u of a few
 # terms is σ to the last digit. R queries, T labels in a tile, m̂ power sums.
@@ -240,14 +238,10 @@ NEWTON_STEPS = 64  # a bound, not a cost: about five are taken
 CLOSE = 1e-8  # a Newton step this short, relative to 1 + |t|, leaves an error of about its square
 
 
-# Where SoftTop-k's threshold lies, from what every process remembers of its own labels.
-#
 # What is solved is log(what the top k lack of k) = log(what all others have): as a function of the threshold its
 # slope is never far from 1, not even across a gap in the scores, where Σσ itself is flat. One gather tells every
 # process who the top k are, then each step of Newton's takes one gather of four numbers a query; all groups of
-# queries share them.
-#
-# R queries, N processes, W leaders.
+# queries share them. R queries, N processes, W leaders.
 def solve(groups: Sequence[BestAndTail], world: World) -> tuple[Tensor, Tensor]:
     """The thresholds of all groups' queries, rounded as the gradient will see them, and log Σσ' there (float64 [R])."""
     dtype = groups[0].best.dtype
@@ -297,10 +291,8 @@ def _find_leaders(groups: Sequence[BestAndTail], world: World, dtype: torch.dtyp
     widths = [int(group.k.max()) + 1 for group in groups]
     own = [group.leaders(width).to(dtype) for group, width in zip(groups, widths, strict=True)]
     gathered = world.gather(torch.cat([best.flatten() for best in own]))  # [N, Σ R · W]
-    found = []
-    for group, width, everyone in zip(
-        groups, widths, torch.split(gathered, [best.numel() for best in own], dim=1), strict=True
-    ):
+    found, parts = [], torch.split(gathered, [best.numel() for best in own], dim=1)
+    for group, width, everyone in zip(groups, widths, parts, strict=True):
         best = everyone.view(world.size, len(group.k), width).transpose(0, 1).reshape(len(group.k), -1)
         best, order = best.double().sort(dim=1, descending=True, stable=True)
         in_top = torch.arange(best.shape[1], device=best.device) < group.k[:, None]

@@ -60,8 +60,7 @@ class Tiles:
     def __init__(self, queries: Tensor, labels: Tensor, shard: Shard, temperature: float, size: int | None) -> None:
         self.queries = queries.detach() / temperature  # [B, d]
         self._labels = labels.detach()  # [L, d] this shard's; those of half precision are widened tile by tile
-        self.shard = shard
-        self.temperature = temperature
+        self.shard, self.temperature = shard, temperature
         count = len(labels)
         self.size = min(size or even_tile(len(queries), count), max(count, 1))
         self.edges = list(pairwise([*range(0, count, self.size), count]))

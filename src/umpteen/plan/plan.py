@@ -368,10 +368,8 @@ def make_plan(config: RunConfig, *, memory_gb: float | None, processes: int, obs
     }
     if not plan["fits"]:
         longest_text = int(max(lengths.max(initial=1), run.data.labels.lengths.max(initial=1)))
-        usual = even_tile(sizes.batch_size, -(-labels // processes))
-        fitting = largest_that_fit(
-            sizes, lambda each: predicted(each).peak, limit, usual_tile=usual, longest=longest_text
-        )
+        limits = {"usual_tile": even_tile(sizes.batch_size, -(-labels // processes)), "longest": longest_text}
+        fitting = largest_that_fit(sizes, lambda each: predicted(each).peak, limit, **limits)
         plan["suggestion"] = changes(sizes, fitting)
     return plan
 

@@ -132,9 +132,8 @@ def build_run(
         observer = Observers(MetricsLog(workspace / "metrics.jsonl", log_every=config.training.log_every), observer)
     cut = share_cut(towers.query, dataset.train.texts)
     if cut >= WORTH_TELLING:
-        observer.notice(
-            f'{cut:.1%} of the queries\' tokens are cut off; max_length = "auto" keeps all of 99 texts in 100'
-        )
+        told = f"{cut:.1%} of the queries' tokens are cut off"
+        observer.notice(f'{told}; max_length = "auto" keeps all of 99 texts in 100')
     pool = build_pool(Place(config, towers, data, objective, shard, sampler.batches_per_epoch, observer.notice))
     step = TrainingStep(towers, data, objective, optimizer, config, world=world, pool=pool, notice=observer.notice)
 
@@ -186,9 +185,6 @@ def build_pool(place: Place) -> Pool | None:
     return known(POOLS, pool.name, f"there is no pool {pool.name!r}")(pool, place)
 
 
-_FACTORS = (0.25, 0.5, 0.7, 1.4, 2.0, 4.0)
-
-
 def weigh_parts(run: Run, metric: str, world: World) -> dict[str, float]:
     """Of towers whose parts' scores are added up: how much each counts, by validation; nothing for other towers.
 
@@ -210,7 +206,7 @@ def weigh_parts(run: Run, metric: str, world: World) -> dict[str, float]:
     while is_better:
         is_better = False
         for name in list(best)[1:]:
-            for trial in [best | {name: best[name] * factor} for factor in _FACTORS]:
+            for trial in [best | {name: best[name] * factor} for factor in (0.25, 0.5, 0.7, 1.4, 2.0, 4.0)]:
                 if (found := value(trial)) > reached:
                     best, reached, is_better = trial, found, True
     value(best)

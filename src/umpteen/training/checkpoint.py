@@ -169,10 +169,8 @@ def _verified_record(folder: Path) -> dict[str, Any]:
         files, checksum = record["files"], record.pop("checksum")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
         raise DamagedCheckpoint(f"{folder / 'state.json'} is unreadable ({problem}); {_AFRESH}") from None
-    if record.get("format") != FORMAT:
-        raise DamagedCheckpoint(
-            f"{folder} has checkpoint format {record.get('format')}, this version reads {FORMAT}; {_AFRESH}"
-        )
+    if (version := record.get("format")) != FORMAT:
+        raise DamagedCheckpoint(f"{folder} has checkpoint format {version}, this version reads {FORMAT}; {_AFRESH}")
     if checksum != _checksum(record):
         raise DamagedCheckpoint(f"{folder / 'state.json'} was altered; {_AFRESH}")
     for name, expected in files.items():

@@ -57,11 +57,8 @@ class CachedVectors:
     def __init__(
         self, encoder: Encoder, texts: TokenTable, *, budget: int, seed: int, dtype: torch.dtype | None = None
     ) -> None:
-        self._encoder = encoder
-        self._texts = texts
-        self._lengths = texts.lengths
-        self._budget = budget
-        self._seed = seed
+        self._encoder, self._texts, self._lengths = encoder, texts, texts.lengths
+        self._budget, self._seed = budget, seed
         self._parts = micro_batches(self._lengths, budget)
         self._device = next(encoder.parameters()).device
         self._graph: Tensor | None = None
@@ -140,7 +137,6 @@ def _random_state(device: torch.device) -> Tensor:
 
 
 # Which labels carry their gradient back to the encoder, when not all of them are to: an unbiased choice (maths §4).
-#
 # Label j is chosen with probability p_j = min(1, c·‖g_j‖), and its gradient becomes g_j ÷ p_j: the expectation is the
 # exact gradient, while only a fraction of the labels pays for the second forward and the backward pass. Of a bank, it
 # is the exact gradient at the kept vectors, and no other label pays for a forward pass either.

@@ -20,8 +20,6 @@ from umpteen.training.observer import Observer
 from umpteen.training.optimizer import learning_rate_factor, set_learning_rate
 from umpteen.training.step import TrainingStep
 
-Evaluate = Callable[[], dict[str, float]]
-
 
 @dataclass(eq=False)
 class Loop:
@@ -29,7 +27,7 @@ class Loop:
 
     step: TrainingStep
     sampler: EpochSampler
-    evaluate: Evaluate | None
+    evaluate: Callable[[], dict[str, float]] | None
     config: RunConfig
     observer: Observer
     checkpoints: Checkpoints
@@ -121,9 +119,8 @@ class Loop:
         state.evaluations.append(record)
         self.observer.evaluated(record)
         if state.stopped_early:
-            self.observer.notice(
-                f"stopped early: {settings.metric} was best at step {state.best_step:,} ({state.best_value:.2f})"
-            )
+            best = f"{settings.metric} was best at step {state.best_step:,} ({state.best_value:.2f})"
+            self.observer.notice(f"stopped early: {best}")
         return better
 
     def _save(self) -> None:

@@ -30,11 +30,10 @@ class RowAdamW(AdamW):
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         loss: float | None = super().step(closure)  # passes over tables, whose weights have no dense gradient
         for group in self.param_groups:
-            for weight in group["params"]:
-                if weight in self.tables:
-                    for part in self.tables[weight].gradients():
-                        self._update(weight, part, group)
-                    self.tables[weight].forget_gradients()  # they may be as large as the table
+            for table in (self.tables[weight] for weight in group["params"] if weight in self.tables):
+                for part in table.gradients():
+                    self._update(table.weight, part, group)
+                table.forget_gradients()  # they may be as large as the table
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:

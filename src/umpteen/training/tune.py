@@ -40,9 +40,7 @@ def axes_of(choices: Iterable[str]) -> list[Point]:
     for choice in choices:
         key, equals, values = choice.partition("=")
         if not equals or not values:
-            raise BadConfig(
-                f"--try {choice}: write it as key=value,value, for instance objective.temperature=0.05,0.07"
-            )
+            raise BadConfig(f"--try {choice}: write it as key=value,value, such as objective.temperature=0.05,0.07")
         axes.append(tuple(f"{key.strip()}={value.strip()}" for value in values.split(",")))
     return axes
 
