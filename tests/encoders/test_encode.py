@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tiny import tiny_tokenizer, tiny_transformer
 from umpteen.data.tokens import TokenTable
-from umpteen.encoders.encoder import Encoder, encode_texts, encode_tokens, micro_batches
+from umpteen.encoders.encoder import Encoder, encode_texts, encode_tokens, micro_batches, tokens_now
 from umpteen.encoders.static import StaticEncoder
 from umpteen.encoders.transformer import TransformerEncoder
 
@@ -36,7 +36,7 @@ def test_micro_batches_hold_every_text_once_and_keep_the_budget(lengths: list[in
 @pytest.mark.parametrize("budget", [1, 12, 16_384])
 def test_every_text_has_the_vector_it_has_alone_and_its_place(encoder: Encoder, budget: int) -> None:
     encoder.train()
-    vectors = encode_texts(encoder, TEXTS, token_budget=budget)
+    vectors = encode_tokens(encoder, tokens_now(encoder, TEXTS), token_budget=budget)
     assert encoder.training  # dropout was off for the encoding only
     alone = torch.cat([encoder.eval().encode([text]) for text in TEXTS])
     assert torch.isfinite(vectors).all() and vectors.dtype == torch.float64

@@ -39,7 +39,7 @@ def test_a_flipped_byte_in_any_file_of_the_default_model_is_refused(
     monkeypatch.setattr(pretrained, "_package_folder", lambda: tmp_path)
     with pytest.raises(DamagedModel, match=rf"{name}: its sha256 is .*reinstall"):
         locate("all-MiniLM-L6-v2")
-    if name == pretrained.DEFAULT_MODEL_WEIGHTS:
+    if name == pretrained.WEIGHTS_FILE:
         assert locate("all-MiniLM-L6-v2", weights=False) == tmp_path  # the tokenizer alone needs no weights
 
 

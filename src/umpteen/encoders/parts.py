@@ -4,10 +4,10 @@ Added up, they are one vector, and each part has a learned weight. Side by side,
 parts' scores: each part is trained to rank by itself, and the weights may still be chosen afterwards.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import copy
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,24 +17,12 @@ from torch import Tensor, nn
 from umpteen.config.settings import PARTS, PartsTower, TowerConfig
 from umpteen.data.tokens import JoinedTokens, TokenTable, segments
 from umpteen.encoders import folder as layout
-from umpteen.encoders.encoder import (
-    Change,
-    Encoder,
-    Leaf,
-    Place,
-    Read,
-    Reader,
-    Share,
-    checked_dropout,
-    class_of,
-    read_encoder,
-    tokens_now,
-)
+from umpteen.encoders.encoder import Change, Encoder, Leaf, Place, Read, Share, checked_dropout, class_of, read_encoder
 from umpteen.encoders.rows import RowTable
 from umpteen.errors import BadConfig, DamagedModel
 from umpteen.parallel.world import Shard
 
-How = Literal["sum", "concat"]
+OfParts = Mapping[str, float] | None  # by name
 
 
 class PartsEncoder(Encoder):
@@ -44,16 +32,10 @@ class PartsEncoder(Encoder):
     """
 
     def __init__(
-        self,
-        parts: Mapping[str, Encoder],
-        how: How,
-        *,
-        weights: Mapping[str, float] | None = None,
-        skip: Mapping[str, float] | None = None,
-        normalise: bool = True,
-        dropout: float = 0.0,
+        self, parts: Mapping[str, Encoder], how: str, *, weights: OfParts = None, skip: OfParts = None, **own: Any
     ) -> None:
-        super().__init__(normalise=normalise and how == "sum", dropout=dropout)
+        super().__init__(**own)
+        self.normalise = self.normalise and how == "sum"
         sizes = {name: part.dimension for name, part in parts.items()}
         if how == "sum" and len(set(sizes.values())) > 1:
             raise BadConfig(f"the parts of a sum have vectors of different sizes ({sizes}); give them one dimension")
@@ -64,7 +46,7 @@ class PartsEncoder(Encoder):
         start = torch.tensor([(weights or {}).get(name, 1.0) for name in parts])
         self.weights = nn.Parameter(start, requires_grad=how == "sum")
         # Only the proportions of a sum matter, and a table's rows have whatever length they learn.
-        self._fixed = [number for number, name in enumerate(parts) if number == 0 or name == "table"]
+        self._fixed = [number == 0 or name == "table" for number, name in enumerate(parts)]
 
     @classmethod
     def build(cls, settings: PartsTower, place: Place) -> "PartsEncoder":
@@ -76,7 +58,7 @@ class PartsEncoder(Encoder):
         given = {name: own.model_dump(include={"weight", "skip"}) for name, own in settings.parts.items()}
         weights, skip = ({name: own[key] for name, own in given.items()} for key in ("weight", "skip"))
         how = settings.model_dump(include={"normalise", "dropout"})
-        return cls(parts, "sum" if settings.kind == "sum" else "concat", weights=weights, skip=skip, **how)
+        return cls(parts, settings.kind, weights=weights, skip=skip, **how)
 
     def start(self, settings: PartsTower, leaves: list[Leaf]) -> None:
         for name, own in settings.parts.items():
@@ -98,9 +80,6 @@ class PartsEncoder(Encoder):
     def takes(self, read: Read, rows: NDArray[np.int64]) -> TokenTable:
         return JoinedTokens([part.takes(read, rows) for part in self.encoders.values()])
 
-    def read_now(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-        return tokens_now(self, texts).batch(np.arange(len(texts)))
-
     def leaves(self, tokens: TokenTable) -> list[Leaf]:
         assert isinstance(tokens, JoinedTokens)
         parts = zip(self.encoders.values(), tokens.parts, strict=True)
@@ -118,9 +97,8 @@ class PartsEncoder(Encoder):
 
     def learned_weights(self) -> Tensor:
         """Of a sum: the weights, of which the first part's and a table's stay as they are."""
-        return self.weights.index_copy(
-            0, torch.tensor(self._fixed, device=self.weights.device), self.weights.detach()[self._fixed]
-        )
+        fixed = torch.tensor(self._fixed, device=self.weights.device)
+        return torch.where(fixed, self.weights.detach(), self.weights)
 
     def _proportions(self) -> Tensor:
         return self.weights / self.weights.sum()
@@ -159,7 +137,7 @@ class PartsEncoder(Encoder):
         return vectors * (torch.rand(len(vectors), 1, device=vectors.device) >= self.skip[name])
 
     @property
-    def readers(self) -> list[Reader]:
+    def readers(self) -> list[Any]:
         return list(dict.fromkeys(reader for part in self.encoders.values() for reader in part.readers))
 
     def with_transformers(self, change: Change) -> Encoder:
@@ -181,7 +159,7 @@ class PartsEncoder(Encoder):
             raise DamagedModel(f"{folder}: has the parts {sorted(skip)}; there is {', '.join(PARTS)}")
         parts = {name: read_encoder(folder / name, beside) for name in skip}
         known = {name: settings[name] for name in ("normalise", "dropout")}
-        encoder = cls(parts, "sum" if settings["kind"] == "sum" else "concat", skip=skip, **known)
+        encoder = cls(parts, settings["kind"], skip=skip, **known)
         weights = layout.read_tensors(folder / layout.WEIGHTS_FILE)["weights"]
         if not torch.isfinite(weights).all() or (encoder.how == "concat" and not (weights > 0).all()):
             raise DamagedModel(f"{folder}: its parts' weights are {weights.tolist()}; copy or save the model again")

@@ -1,6 +1,5 @@
 """One learned vector a row, of which a step touches only those it takes: the gradient is kept as rows and values.
 
-With several processes, each holds the rows of its shard and no others.
 L: rows in all, n: rows taken, d: dimension.
 """
 
@@ -72,10 +71,7 @@ class RowTable(nn.Module):
         return vectors
 
     def gradients(self) -> list[RowGradient]:
-        """What backward passes have left since `forget_gradients`; a row taken twice has both added up.
-
-        The parts are those of the micro-batches, so that nothing as large as the table is copied.
-        """
+        """What backward passes have left, by micro-batch, so that little is copied; a row taken twice is added up."""
         if len(self._taken) > 1:
             distinct, place = torch.unique(torch.cat([part.rows for part in self._taken]), return_inverse=True)
             if len(distinct) < len(place):
@@ -86,8 +82,7 @@ class RowTable(nn.Module):
 
     def scale_gradients(self, factor: float) -> None:
         # Not in place: what autograd hands over may be somebody else's, too.
-        for number, (rows, values) in enumerate(self._taken):
-            self._taken[number] = RowGradient(rows, values * factor)
+        self._taken[:] = [RowGradient(rows, values * factor) for rows, values in self._taken]
 
     def dense_gradient(self) -> Tensor:
         """The same as a matrix, for comparison; rows without a gradient are 0."""
@@ -117,9 +112,8 @@ class RowTable(nn.Module):
 
 def row_tables(model: nn.Module) -> dict[str, RowTable]:
     """The tables inside a model, by the name of their weight."""
-    return {
-        f"{name}.weight".lstrip("."): module for name, module in model.named_modules() if isinstance(module, RowTable)
-    }
+    tables = ((name, module) for name, module in model.named_modules() if isinstance(module, RowTable))
+    return {f"{name}.weight".lstrip("."): table for name, table in tables}
 
 
 class _Take(torch.autograd.Function):

@@ -20,24 +20,15 @@ from umpteen.parallel.world import Shard
 
 
 class LabelTable(Encoder):
-    """The one-vs-all classifier's head: label j's vector is row j, then dropout, then length 1, then its bias, if any.
+    """The one-vs-all classifier's head: label j's vector is row j, then dropout, length 1, and its bias, if any."""
 
-    `optional`: as a part beside others it has a vector of zeros for a label it was not trained with.
-    """
+    token_budget = 16_384
 
-    def __init__(
-        self,
-        table: RowTable,
-        bias: RowTable | None = None,
-        *,
-        normalise: bool = True,
-        dropout: float = 0.0,
-        optional: bool = False,
-    ) -> None:
-        super().__init__(normalise=normalise, dropout=dropout)
+    def __init__(self, table: RowTable, bias: RowTable | None = None, *, optional: bool = False, **how: Any) -> None:
+        super().__init__(**how)
         if bias is not None and (bias.count, bias.dimension) != (table.count, 1):
             raise BadInput(f"biases {tuple(bias.weight.shape)} for {table.count:,} labels; each has one number")
-        self.optional = optional
+        self.optional = optional  # as a part beside others: zeros for a label it was not trained with
         self.table = table
         self.bias = bias  # of one number a row
         self.dimension = table.dimension + (bias is not None)
@@ -77,10 +68,6 @@ class LabelTable(Encoder):
 
     def leaves(self, tokens: TokenTable) -> list[Leaf]:
         return []
-
-    @property
-    def token_budget(self) -> int:
-        return 16_384
 
     def forward(self, ids: Tensor, offsets: Tensor) -> Tensor:
         known = torch.where(offsets.diff() == 1)[0]

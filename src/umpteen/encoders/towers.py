@@ -26,10 +26,7 @@ _LONGEST_READ_ONCE = 2_048  # of a bag, and of a frozen transformer, which reads
 
 
 def with_lengths(config: EncoderConfig, dataset: Dataset) -> EncoderConfig:
-    """The settings with each max_length = "auto" as the data needs it: all tokens of 99 texts in 100.
-
-    Queries and labels have one length, so that both towers can read with one frozen transformer.
-    """
+    """The settings with each max_length = "auto" as the data needs it: all tokens of 99 texts in 100."""
     texts = [dataset.with_validation_in_train().train.texts, dataset.labels.texts]
 
     def fitted(tower: TextTower) -> TextTower:
@@ -40,6 +37,7 @@ def with_lengths(config: EncoderConfig, dataset: Dataset) -> EncoderConfig:
         cheap = isinstance(tower, FrozenTower | StaticTower)
         longest = _LONGEST_READ_ONCE if cheap else min(_LONGEST, window or _LONGEST)
         tokenizer = TextTokenizer.load(tower.start, longest, special_tokens=special).within(window)
+        # One length for queries and labels, so that both towers can read with one frozen transformer.
         lengths = [tokenizer.uncut_lengths(sample_of(some)) or [1] for some in texts]
         wanted = max(int(np.percentile(each, 99)) for each in lengths)
         return tower.model_copy(update={"max_length": min(longest, max(16, 8 * -(-wanted // 8)))})
@@ -98,10 +96,7 @@ class Towers(nn.Module):
 
     @classmethod
     def build(cls, config: EncoderConfig, seed: int, labels: Shard | None = None) -> "Towers":
-        """The towers of a recipe; what starts at random follows from the seed.
-
-        A tower with a vector per label holds those of this process's shard of the labels.
-        """
+        """The towers of a recipe, random parts by the seed, a label table for this process's shard of the labels."""
         labels = labels or Shard(World(), 0)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -144,10 +139,7 @@ class Towers(nn.Module):
         return {"query": query, "label": label, "total": query if self.shared else query + label, "frozen": frozen}
 
     def save(self, folder: Path) -> None:
-        """Writes a folder that sentence-transformers loads; for all-or-nothing, call it in storage.atomic_folder.
-
-        Where labels are more than their texts, what loads there is the query tower.
-        """
+        """Writes a folder that sentence-transformers loads: both towers, or the queries' if labels are not texts."""
         folder = Path(folder)
         if self.shared:
             self.query.save(folder)
@@ -173,6 +165,5 @@ class Towers(nn.Module):
 
 
 def _parameter_count(tower: Encoder) -> int:
-    tables = row_tables(tower)
     counts = {name: weight.numel() for name, weight in tower.named_parameters() if weight.requires_grad}
-    return sum((counts | {name: table.count * table.dimension for name, table in tables.items()}).values())
+    return sum((counts | {name: rows.count * rows.dimension for name, rows in row_tables(tower).items()}).values())

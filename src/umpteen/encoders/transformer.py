@@ -1,7 +1,7 @@
 """Any Hugging Face encoder, pooled into one vector a text."""
 
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,36 +16,22 @@ from umpteen.encoders.encoder import Change, Encoder, Place, checked_dropout
 from umpteen.encoders.folder import TextTokenizer, locate
 from umpteen.errors import BadConfig, BadInput
 
-Pooling = Literal["mean", "first"]
-
-
-class Runtime(Protocol):
-    """Computes a transformer's last states [n, longest, h] in the place of torch."""
-
-    fingerprint: str
-
-    def __call__(self, ids: Tensor, mask: Tensor) -> Tensor: ...
-
 
 class TransformerEncoder(Encoder):
-    """Transformer → mean of the tokens, or the first one → projection → dropout → length 1; the last three optional.
-
-    `dropout` is the one on the vectors; the layers keep the rates of the model's own configuration.
-    """
+    """Transformer → mean of the tokens, or the first one → projection → dropout → length 1; the last three optional."""
 
     def __init__(
         self,
         tokenizer: TextTokenizer,
         model: PreTrainedModel,
         *,
-        pooling: Pooling = "mean",
+        pooling: str = "mean",
         projection: int | None = None,
-        normalise: bool = True,
-        dropout: float = 0.0,
-        precision: precisions.Precision = "float32",
+        precision: str = "float32",
         trained_layers: int | None = None,
+        **how: Any,
     ) -> None:
-        super().__init__(normalise=normalise, dropout=dropout)
+        super().__init__(**how)
         if pooling not in ("mean", "first"):
             raise BadConfig(f"pooling = {pooling!r}: known are 'mean' and 'first'")
         if projection is not None and projection < 1:
@@ -57,13 +43,11 @@ class TransformerEncoder(Encoder):
             )
         size: int = model.config.hidden_size
         self.tokenizer = tokenizer.within(positions(model))
-        self.model = model
-        self.runtime: Runtime | None = None
-        self.pooling = pooling
+        self.model, self.pooling, self.trained_layers = model, pooling, trained_layers
+        self.runtime: Any = None  # what computes the last states [n, longest, h] in the place of torch
         self.projection = None if projection is None else nn.Linear(size, projection)
         self.dimension = size if projection is None else projection
-        self.precision = precisions.checked_precision(precision)
-        self.trained_layers = trained_layers
+        self.precision, self._dtype = precision, precisions.dtype_of(precision)
         if trained_layers is not None:
             train_last_layers(model, trained_layers)
         # Some models (RoBERTa) count positions from the padding's id, so it has to be the model's.
@@ -81,10 +65,9 @@ class TransformerEncoder(Encoder):
         layers: int | None = None,
         **own: Any,
     ) -> "TransformerEncoder":
-        """A model from a folder or the hub, with what else its encoder takes.
+        """A model from a folder or the hub, as `load_backbone` has it, with what else its encoder takes.
 
-        `random_weights` takes its shape only, drawn from torch's generator; `hidden_dropout` overrides the rates
-        inside its layers, attention included; `layers` keeps the first so many, `trained_layers` trains the last so
+        `hidden_dropout` overrides the rates inside its layers, attention included; `trained_layers` trains the last so
         many and nothing below them. Of a text of more tokens than it has positions, pieces are read one by one.
         """
         if hidden_dropout is not None:
@@ -134,7 +117,7 @@ class TransformerEncoder(Encoder):
 
     def _states(self, ids: Tensor, mask: Tensor) -> Tensor:
         precisions.require(self.precision, ids.device.type)
-        with torch.autocast(ids.device.type, precisions.DTYPES[self.precision], enabled=self.precision != "float32"):
+        with torch.autocast(ids.device.type, self._dtype, enabled=self.precision != "float32"):
             states: Tensor = self.model(input_ids=ids, attention_mask=mask).last_hidden_state
         return states.float() if self.precision != "float32" else states
 
@@ -169,16 +152,10 @@ class TransformerEncoder(Encoder):
         if self.normalise:
             modules.append(("Normalize", f"{len(modules)}_Normalize"))
         in_pieces = self.tokenizer.window < self.tokenizer.max_length  # sentence-transformers would cut
-        self.write_settings(
-            folder,
-            layout.OWN_MODULES if in_pieces else modules,
-            kind="transformer",
-            pooling=self.pooling,
-            projection=None if self.projection is None else self.projection.out_features,
-            max_length=self.tokenizer.max_length,
-            precision=self.precision,
-            trained_layers=self.trained_layers,
-        )
+        own = {name: getattr(self, name) for name in ("pooling", "precision", "trained_layers")}
+        own["projection"] = None if self.projection is None else self.projection.out_features
+        about = {"kind": "transformer", **own, "max_length": self.tokenizer.max_length}
+        self.write_settings(folder, layout.OWN_MODULES if in_pieces else modules, **about)
 
     @classmethod
     def read(cls, folder: Path, settings: dict[str, Any], beside: Encoder | None = None) -> "TransformerEncoder":

@@ -9,7 +9,6 @@ training and test at the end.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -126,10 +125,8 @@ def f1_of(ranking: Ranking, given: NDArray[np.bool_], truth: csr_array) -> F1:
     """F1 of those labels of a ranking that are given; every stored entry of the truth is a right label."""
     check_ranking(ranking, truth, (1,))
     given = given & (ranking.rows != NO_LABEL)
-    hits = ranking.rows[given & contains(truth, ranking.rows)]
-    hits_of, given_of, right_of = (
-        np.bincount(rows, minlength=ranking.labels) for rows in (hits, ranking.rows[given], truth.indices)
-    )
+    kinds = ranking.rows[given & contains(truth, ranking.rows)], ranking.rows[given], truth.indices
+    hits_of, given_of, right_of = (np.bincount(rows, minlength=ranking.labels) for rows in kinds)
     both = given_of + right_of  # [labels]
     there = both > 0
     return F1(
@@ -321,33 +318,19 @@ def evaluate(
 
 
 class Evaluator:
-    """One split, and what its metrics are computed with: the k, the propensities, the training set's counts."""
+    """One split, and how it is evaluated: at which k, and by `evaluate`'s a, b and as_published."""
 
-    def __init__(
-        self,
-        dataset: Dataset,
-        split: Split,
-        *,
-        at: tuple[int, ...] = USUAL_KS,
-        a: float = USUAL[0],
-        b: float = USUAL[1],
-        as_published: bool = False,
-    ) -> None:
+    def __init__(self, dataset: Dataset, split: Split, *, at: tuple[int, ...] = USUAL_KS, **how: Any) -> None:
         # Propensities and deciles count the training set as it was before validation was taken from it.
         train = (dataset.with_validation_in_train() if dataset.validation_was_taken else dataset).train
         self.split = split
         self.at = tuple(k for k in at if k <= len(dataset.labels)) or (1,)
-        self._evaluate = partial(
-            evaluate,
-            truth=split.relevance.matrix,
-            filtered=split.filtered.matrix,
-            label_counts=train.relevance.label_counts(),
-            train_queries=len(train),
-            ks=self.at,
-            a=a,
-            b=b,
-            as_published=as_published,
-        )
+        self._how = how | {
+            "filtered": split.filtered.matrix,
+            "label_counts": train.relevance.label_counts(),
+            "train_queries": len(train),
+            "ks": self.at,
+        }
         self._tokens: tuple[Encoder, TokenTable] | None = None  # as the last encoder took them
 
     def require(self, metric: str) -> None:
@@ -370,10 +353,9 @@ class Evaluator:
             self._tokens = encoder, tokens_for(encoder, self.split.texts)
         tokens = self._tokens[1]
         queries = Shard(World() if shard is None else shard.world, len(tokens))
-        own = tokens if len(queries) == len(tokens) else tokens.take(np.arange(queries.start, queries.stop))
-        vectors = queries.gather(encode_tokens(encoder, own, token_budget=token_budget))
+        vectors = queries.gather(encode_tokens(encoder, tokens.take(queries.rows), token_budget=token_budget))
         return top_k(vectors, label_vectors, max(self.at), shard=shard, excluding=self.split.filtered.matrix)
 
     def report(self, ranking: Ranking, *, bootstrap: int = 1000) -> Report:
         """The metrics of a ranking of the split's queries, with 95 % intervals unless bootstrap is 0."""
-        return self._evaluate(ranking, bootstrap=bootstrap)
+        return evaluate(ranking, self.split.relevance.matrix, bootstrap=bootstrap, **self._how)

@@ -5,12 +5,10 @@ from collections.abc import Sequence
 from functools import cache
 from itertools import count
 from math import log, sqrt
-from typing import NamedTuple, Self
+from typing import Self
 
-import numpy as np
 import torch
 from numpy.polynomial import Chebyshev, Polynomial
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import logsigmoid, pad
 
@@ -19,15 +17,12 @@ from umpteen.parallel.world import World
 
 
 class LogSumExp:
-    """log Σ_j exp(s_ij), −∞ where no label is left; its gradient is exp(s_ij − value_i).
-
-    Scores known to be small, as those of normalised vectors are, go into exp as they are; others relative to the
-    largest so far.
-    """
+    """log Σ_j exp(s_ij), −∞ where no label is left; its gradient is exp(s_ij − value_i)."""
 
     sharpness = 1.0
 
     def __init__(self, like: Tensor, largest: float) -> None:
+        # Small scores, as of normalised vectors, go into exp as they are; others relative to the largest so far.
         self.small = largest <= 30
         self.peak = like.new_full((len(like),), 0 if self.small else -torch.inf)  # [B] what exponents are relative to
         self.mass = like.new_zeros(len(like))  # [B] Σ exp(score − peak)
@@ -107,8 +102,6 @@ KEPT_PER_K = 32  # M/k
 GROUP = 32  # neighbouring labels asked together whether any of them is above the floor
 
 
-# What one pass over a process's labels must remember to find SoftTop-k's threshold exactly.
-#
 # Of each query the M best scores are kept, M a multiple of k, and of the rest, the tail, only power sums. Σσ = k keeps
 # the tail so far below the threshold t that u = exp(score − t) ≤ 1/(M/k − 1) there, where a polynomial in u of a few
 # terms is σ to the last digit. R queries, T labels in a tile, m̂ power sums.
@@ -235,10 +228,7 @@ def _series(dtype: torch.dtype) -> list[list[float]]:
     terms = next(terms for terms in count(2, 2) if terms * gain**-terms < torch.finfo(dtype).eps)
 
     def fitted(power: int) -> list[float]:
-        def exact(u: NDArray[np.float64]) -> NDArray[np.float64]:
-            return (1 + u) ** -power
-
-        fit = Chebyshev.interpolate(exact, terms - 1, domain=[0, reach])
+        fit = Chebyshev.interpolate(lambda u: (1 + u) ** -power, terms - 1, domain=[0, reach])
         return [float(coefficient) for coefficient in fit.convert(kind=Polynomial).coef]
 
     return [fitted(1), fitted(2)]  # of σ/u = 1/(1 + u) and of σ'/u = 1/(1 + u)²
@@ -248,36 +238,23 @@ NEWTON_STEPS = 64  # a bound, not a cost: about five are taken
 CLOSE = 1e-8  # a Newton step this short, relative to 1 + |t|, leaves an error of about its square
 
 
-# Where SoftTop-k's threshold lies, from what every process remembers of its own labels.
-#
 # What is solved is log(what the top k lack of k) = log(what all others have): as a function of the threshold its
 # slope is never far from 1, not even across a gap in the scores, where Σσ itself is flat. One gather tells every
 # process who the top k are, then each step of Newton's takes one gather of four numbers a query; all groups of
-# queries share them.
-#
-# R queries, N processes, W leaders.
-class Leaders(NamedTuple):
-    """What the best scores of all processes say about each query's top k [R]."""
-
-    members: Tensor  # how many of the top k are this process's
-    first: Tensor  # the best score,
-    last: Tensor  # the k-th best,
-    next: Tensor  # and the one after it
-
-
+# queries share them. R queries, N processes, W leaders.
 def solve(groups: Sequence[BestAndTail], world: World) -> tuple[Tensor, Tensor]:
     """The thresholds of all groups' queries, rounded as the gradient will see them, and log Σσ' there (float64 [R])."""
     dtype = groups[0].best.dtype
     for group in groups:
         group.settle()
-    leaders = _find_leaders(groups, world, dtype)
+    members, first, last, following = _find_leaders(groups, world, dtype)
     k = torch.cat([group.k for group in groups]).double()
     in_play = torch.cat([group.in_play for group in groups]).double()
-    low = leaders.next - k.log()  # (k + 1) σ(next − t) ≤ Σσ = k
-    high = leaders.first + (in_play / k - 1).log()  # k = Σσ ≤ in_play · σ(first − t)
-    threshold = ((leaders.last + leaders.next) / 2).clamp(low, high)
+    low = following - k.log()  # (k + 1) σ(following − t) ≤ Σσ = k
+    high = first + (in_play / k - 1).log()  # k = Σσ ≤ in_play · σ(first − t)
+    threshold = ((last + following) / 2).clamp(low, high)
     for _ in range(NEWTON_STEPS):
-        lacking, having, rise, fall = _balance(groups, threshold, leaders.members, world)
+        lacking, having, rise, fall = _balance(groups, threshold, members, world)
         excess = lacking - having
         low, high = torch.where(excess < 0, threshold, low), torch.where(excess > 0, threshold, high)
         moved = threshold - excess / (rise + fall)
@@ -289,7 +266,7 @@ def solve(groups: Sequence[BestAndTail], world: World) -> tuple[Tensor, Tensor]:
         if bool((settled | threshold.isnan()).all()):
             break
     threshold = threshold.to(dtype).double()
-    lacking, having, rise, fall = _balance(groups, threshold, leaders.members, world)
+    lacking, having, rise, fall = _balance(groups, threshold, members, world)
     return threshold, torch.logaddexp(lacking + rise.log(), having + fall.log())
 
 
@@ -306,22 +283,23 @@ def _balance(groups: Sequence[BestAndTail], threshold: Tensor, members: Tensor, 
     return torch.cat([total, (weights * slopes).sum(0)])
 
 
-def _find_leaders(groups: Sequence[BestAndTail], world: World, dtype: torch.dtype) -> Leaders:
-    """The top k of each query among all processes' best; of equal scores the lower process's come first."""
+def _find_leaders(groups: Sequence[BestAndTail], world: World, dtype: torch.dtype) -> list[Tensor]:
+    """How many of each query's top k are this process's, the best score, the k-th and the one after it, each [R].
+
+    Of equal scores the lower process's come first.
+    """
     widths = [int(group.k.max()) + 1 for group in groups]
     own = [group.leaders(width).to(dtype) for group, width in zip(groups, widths, strict=True)]
     gathered = world.gather(torch.cat([best.flatten() for best in own]))  # [N, Σ R · W]
-    found = []
-    for group, width, everyone in zip(
-        groups, widths, torch.split(gathered, [best.numel() for best in own], dim=1), strict=True
-    ):
+    found, parts = [], torch.split(gathered, [best.numel() for best in own], dim=1)
+    for group, width, everyone in zip(groups, widths, parts, strict=True):
         best = everyone.view(world.size, len(group.k), width).transpose(0, 1).reshape(len(group.k), -1)
         best, order = best.double().sort(dim=1, descending=True, stable=True)
         in_top = torch.arange(best.shape[1], device=best.device) < group.k[:, None]
         members = ((order // width == world.rank) & in_top).sum(1)
         last, following = best.gather(1, torch.stack([group.k - 1, group.k], dim=1)).unbind(1)
-        found.append(Leaders(members, best[:, 0], last, following))
-    return Leaders(*map(torch.cat, zip(*found, strict=True)))
+        found.append((members, best[:, 0], last, following))
+    return [torch.cat(each) for each in zip(*found, strict=True)]
 
 
 class SoftThreshold:

@@ -74,11 +74,8 @@ def soft_top_k(
 def one_vs_all(
     scores: Tensor, targets: Targets, filtered: Pairs | None = None, *, logit_bias: float | None = None
 ) -> Tensor:
-    """Yes-or-no cross-entropy of every pulled pair and of every pair in play that is not relevant.
-
-    `logit_bias` is what a learned bias starts at; the scale learned with it starts at 1.
-    """
-    scores = scores + (logit_bias or 0)
+    """Yes-or-no cross-entropy of every pulled pair and of every pair in play that is not relevant."""
+    scores = scores + (logit_bias or 0)  # what a learned bias starts at; the scale learned with it starts at 1
     posed = _pose(scores, targets, filtered)
     raised = (posed.weights * posed.scale * softplus(-posed.positive)).sum()
     lowered = softplus(scores).masked_fill(posed.filtered | posed.relevant, 0).sum()

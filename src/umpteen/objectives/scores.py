@@ -55,16 +55,12 @@ AnyBar = TypeVar("AnyBar", bound=Bar)
 
 
 class Tiles:
-    """Scores of all queries against a slice of the labels at a time.
-
-    The gradients of all reductions add up in one buffer for the queries and one for the labels.
-    """
+    """Scores of all queries against a slice of the labels at a time, and the gradients that reductions add up."""
 
     def __init__(self, queries: Tensor, labels: Tensor, shard: Shard, temperature: float, size: int | None) -> None:
         self.queries = queries.detach() / temperature  # [B, d]
         self._labels = labels.detach()  # [L, d] this shard's; those of half precision are widened tile by tile
-        self.shard = shard
-        self.temperature = temperature
+        self.shard, self.temperature = shard, temperature
         count = len(labels)
         self.size = min(size or even_tile(len(queries), count), max(count, 1))
         self.edges = list(pairwise([*range(0, count, self.size), count]))
@@ -133,12 +129,10 @@ class Tiles:
             return bar, bar.value(self.shard.world)
 
     def backpropagate(self, bar: Bar, holes: Holes | None, gradient: Tensor) -> None:
-        """Add gradient_i · ∂value_i/∂score_ij · ∂score_ij, for all i and j, to the gradients of the vectors.
-
-        What is the same for all of a query's scores multiplies its vector: a pass over B × d, not over B × L.
-        """
+        """Add gradient_i · ∂value_i/∂score_ij · ∂score_ij, for all i and j, to the gradients of the vectors."""
         keep = 0 if self._label_gradient is None else 1  # the first walk writes all of it: a pass over L × d is saved
         to_queries, to_labels = self._buffers(torch.empty_like)
+        # What is the same for all of a query's scores multiplies its vector: a pass over B × d, not over B × L.
         gain = (gradient * bar.factor())[:, None]
         scaled = self.queries * gain
         shares = self._shares()

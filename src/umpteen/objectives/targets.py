@@ -68,7 +68,7 @@ class Targets:
             raise BadInput("a pulled pair is missing among the relevant ones; list every pulled pair there too")
         if self.scale is not None and self.scale.shape != (self.queries,):
             raise BadInput(
-                f"scale has shape {tuple(self.scale.shape)}; one number per query is needed, ({self.queries},)"
+                f"scale has shape {tuple(self.scale.shape)}; one number a query is needed, ({self.queries},)"
             )
         if self.weights is not None:
             if self.weights.shape != self.pulled.query.shape:
@@ -88,13 +88,9 @@ class Targets:
         """The same targets after the filtered pairs have left: they are neither pulled nor relevant."""
         if filtered is None or not len(filtered.query):
             return self
-        kept = ~self.pulled.within(filtered)
-        return replace(
-            self,
-            pulled=self.pulled.take(kept),
-            relevant=self.relevant.take(~self.relevant.within(filtered)),
-            weights=None if self.weights is None else self.weights[kept],
-        )
+        kept, right = ~self.pulled.within(filtered), ~self.relevant.within(filtered)
+        weights = None if self.weights is None else self.weights[kept]
+        return replace(self, pulled=self.pulled.take(kept), relevant=self.relevant.take(right), weights=weights)
 
     def mean(self, terms: Tensor) -> Tensor:
         """One number from the pulled pairs' terms [pulled], always divided by the queries of the batch.

@@ -344,9 +344,8 @@ def make_plan(config: RunConfig, *, memory_gb: float | None, processes: int, obs
     clock, processor = prediction.step.tolist()
     steps = loop.steps if loop.seconds is None else min(loop.steps, math.ceil(loop.seconds / clock))
     evaluation = float(prediction.evaluation[0])
-    evaluations = 0
-    if run.evaluator:
-        evaluations = math.ceil(steps / loop.evaluate_every) if loop.evaluate_every else 1
+    evaluations = math.ceil(steps / loop.evaluate_every) if loop.evaluate_every else 1
+    evaluations = evaluations if run.evaluator else 0
     plan = {
         "processes": processes,
         "memory_gb": prediction.peak / 1e9,
@@ -369,10 +368,8 @@ def make_plan(config: RunConfig, *, memory_gb: float | None, processes: int, obs
     }
     if not plan["fits"]:
         longest_text = int(max(lengths.max(initial=1), run.data.labels.lengths.max(initial=1)))
-        usual = even_tile(sizes.batch_size, -(-labels // processes))
-        fitting = largest_that_fit(
-            sizes, lambda each: predicted(each).peak, limit, usual_tile=usual, longest=longest_text
-        )
+        limits = {"usual_tile": even_tile(sizes.batch_size, -(-labels // processes)), "longest": longest_text}
+        fitting = largest_that_fit(sizes, lambda each: predicted(each).peak, limit, **limits)
         plan["suggestion"] = changes(sizes, fitting)
     return plan
 

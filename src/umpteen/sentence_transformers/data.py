@@ -130,17 +130,11 @@ class MultiLabelEvaluator(BaseEvaluator):  # type: ignore[misc]
         how["normalize_embeddings"] = similarity == "cosine"
         queries, labels = model.encode_query(self.queries, **how), model.encode_document(self.labels, **how)
         train = self._truth if self._train is None else self._train
-        report = evaluate(
-            top_k(queries.float(), labels.float(), max(self.ks)),
-            self._truth,
-            label_counts=np.bincount(train.indices, minlength=len(self.labels)),
-            train_queries=train.shape[0],
-            ks=self.ks,
-            bootstrap=0,
-        )
-        known = {
-            name: value / 100 for name, value in report.metrics.items() if self._train is not None or "PS" not in name
-        }
+        counts = np.bincount(train.indices, minlength=len(self.labels))
+        asked: dict[str, Any] = {"label_counts": counts, "train_queries": train.shape[0], "ks": self.ks}
+        ranking = top_k(queries.float(), labels.float(), max(self.ks))
+        found = evaluate(ranking, self._truth, bootstrap=0, **asked).metrics
+        known = {name: value / 100 for name, value in found.items() if self._train is not None or "PS" not in name}
         metrics: dict[str, float] = self.prefix_name_to_metrics(known, self.name)
         self.store_metrics_in_model_card_data(model, metrics, epoch, steps)
         return metrics

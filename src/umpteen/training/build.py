@@ -69,10 +69,7 @@ def build_run(
     observer: Observer | None = None,
     world: World | None = None,
 ) -> Run:
-    """Dataset, towers, evaluator and loop of a recipe; without a workspace nothing is written, and nothing can resume.
-
-    Every process of the world builds the same; only the first one gets a workspace.
-    """
+    """A recipe's objects, the same on every process; without a workspace, the first one's, nothing is written."""
     world, observer = world or World(), observer or Observer()
     if config.training.threads:
         torch.set_num_threads(config.training.threads)
@@ -81,14 +78,9 @@ def build_run(
     # The same data may lie in different places, of other machines or at another time.
     settings = config.model_dump(mode="json", exclude={"data": {"source"}, "training": {"trackers"}})
     settings |= {"start_from": start.place if start else None}
-    world.require_same(
-        {
-            "version of umpteen": __version__,
-            "version of torch": torch.__version__,
-            "recipe": hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12],
-            "data": dataset.fingerprint[:12],
-        }
-    )
+    versions = {"version of umpteen": __version__, "version of torch": torch.__version__}
+    recipe = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
+    world.require_same({**versions, "recipe": recipe, "data": dataset.fingerprint[:12]})
     if len(dataset.labels) < world.size:
         raise BadInput(f"{len(dataset.labels):,} labels cannot be shared by {world.size} processes; use fewer of them")
     if config.data.fit_on == "train":
@@ -110,11 +102,9 @@ def build_run(
             towers.label.rearrange(rows, shard, config.seed + 1)
     else:
         towers = Towers.build(with_lengths(config.encoder, dataset), config.seed, shard)
-    fraction, sparing = config.training.replay_fraction, list[str]()
-    if fraction is not None:
-        sparing.append(f"training.replay_fraction = {fraction}")
-    if config.pool.name == "bank":
-        sparing.append("pool.name = bank")
+    fraction = config.training.replay_fraction
+    sparing = [] if fraction is None else [f"training.replay_fraction = {fraction}"]
+    sparing += ["pool.name = bank"] if config.pool.name == "bank" else []
     if sparing and towers.label.rows is not None:
         raise BadConfig(f"{sparing[0]}: it spares texts, but these labels have vectors of their own; leave it out")
     if len(sparing) > 1:
@@ -136,26 +126,21 @@ def build_run(
         relevance = relevance.stack(relevance.without(filtered).of_labels(config.data.label_queries))
         filtered = filtered.stack(Relevance.empty(len(own_texts), len(dataset.labels)))
     data = TrainingData(queries, labels, relevance, filtered)
-    sampler = EpochSampler(
-        data.relevance,
-        config.training.batch_size,
-        seed=config.seed,
-        keep_unlabelled=objective_kind(config.objective.name).uses_unlabelled,
-    )
+    unlabelled, size = objective_kind(config.objective.name).uses_unlabelled, config.training.batch_size
+    sampler = EpochSampler(data.relevance, size, seed=config.seed, keep_unlabelled=unlabelled)
     if workspace is not None:
         observer = Observers(MetricsLog(workspace / "metrics.jsonl", log_every=config.training.log_every), observer)
     cut = share_cut(towers.query, dataset.train.texts)
     if cut >= WORTH_TELLING:
-        observer.notice(
-            f'{cut:.1%} of the queries\' tokens are cut off; max_length = "auto" keeps all of 99 texts in 100'
-        )
+        told = f"{cut:.1%} of the queries' tokens are cut off"
+        observer.notice(f'{told}; max_length = "auto" keeps all of 99 texts in 100')
     pool = build_pool(Place(config, towers, data, objective, shard, sampler.batches_per_epoch, observer.notice))
     step = TrainingStep(towers, data, objective, optimizer, config, world=world, pool=pool, notice=observer.notice)
 
     def validate() -> dict[str, float]:
         assert evaluator is not None
         budget = config.training.token_budget
-        own = encode_tokens(towers.label, labels.take(np.arange(shard.start, shard.stop)), token_budget=budget)
+        own = encode_tokens(towers.label, labels.take(shard.rows), token_budget=budget)
         ranking = evaluator.rank(towers.query, own, token_budget=budget, shard=shard)
         return evaluator.report(ranking, bootstrap=0).metrics
 
@@ -200,16 +185,12 @@ def build_pool(place: Place) -> Pool | None:
     return known(POOLS, pool.name, f"there is no pool {pool.name!r}")(pool, place)
 
 
-_FACTORS = (0.25, 0.5, 0.7, 1.4, 2.0, 4.0)
-
-
 def weigh_parts(run: Run, metric: str, world: World) -> dict[str, float]:
     """Of towers whose parts' scores are added up: how much each counts, by validation; nothing for other towers.
 
     One weight after the other is changed for as long as that helps. Every process must call it.
     """
-    query, label = run.towers.query, run.towers.label
-    validate = run.loop.evaluate
+    query, label, validate = run.towers.query, run.towers.label, run.loop.evaluate
     if validate is None or not (isinstance(query, PartsEncoder) and isinstance(label, PartsEncoder)):
         return {}
     if query.how != "concat":
@@ -225,7 +206,7 @@ def weigh_parts(run: Run, metric: str, world: World) -> dict[str, float]:
     while is_better:
         is_better = False
         for name in list(best)[1:]:
-            for trial in [best | {name: best[name] * factor} for factor in _FACTORS]:
+            for trial in [best | {name: best[name] * factor} for factor in (0.25, 0.5, 0.7, 1.4, 2.0, 4.0)]:
                 if (found := value(trial)) > reached:
                     best, reached, is_better = trial, found, True
     value(best)

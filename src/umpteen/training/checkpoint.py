@@ -83,10 +83,7 @@ class Checkpoints:
             shutil.rmtree(older, ignore_errors=True)
 
     def load(self) -> TrainState | None:
-        """Restores weights and optimizer and returns the state; None where the run has no checkpoint yet.
-
-        The first process reads for all, however many there were when it was saved.
-        """
+        """Restores weights and optimizer, which the first process reads for all; None if there is no checkpoint yet."""
         record: dict[str, Any] | None = None
         if self.run is not None and self.world.is_first and (newest := max(_checkpoints(self.run), default=None)):
             record = _verified_record(newest)
@@ -140,10 +137,7 @@ class Checkpoints:
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    """The model's weights by name, each once even where towers share them.
-
-    Of a table whose rows are shared out the first process gets all, the others nothing; every process must ask.
-    """
+    """The model's weights by name, each once; of shared-out rows the first process gets all. Every process must ask."""
     return _whole(model, dict(model.named_parameters()))
 
 
@@ -175,10 +169,8 @@ def _verified_record(folder: Path) -> dict[str, Any]:
         files, checksum = record["files"], record.pop("checksum")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
         raise DamagedCheckpoint(f"{folder / 'state.json'} is unreadable ({problem}); {_AFRESH}") from None
-    if record.get("format") != FORMAT:
-        raise DamagedCheckpoint(
-            f"{folder} has checkpoint format {record.get('format')}, this version reads {FORMAT}; {_AFRESH}"
-        )
+    if (version := record.get("format")) != FORMAT:
+        raise DamagedCheckpoint(f"{folder} has checkpoint format {version}, this version reads {FORMAT}; {_AFRESH}")
     if checksum != _checksum(record):
         raise DamagedCheckpoint(f"{folder / 'state.json'} was altered; {_AFRESH}")
     for name, expected in files.items():

@@ -21,12 +21,10 @@ TOGETHER = 1 << 22  # numbers; smaller gradients travel in one message
 
 
 def sum_gradients_(parameters: Sequence[Tensor], world: World) -> None:
-    """Every parameter's gradient becomes its sum over processes; it stays None where no process has one.
-
-    A weight no text reaches must not get a gradient of zeros: the optimizer would let it decay.
-    """
+    """Every parameter's gradient becomes its sum over processes; it stays None where no process has one."""
     if world.size == 1:
         return
+    # A weight no text reaches must not get a gradient of zeros: the optimizer would let it decay.
     has = torch.tensor([float(parameter.grad is not None) for parameter in parameters], device=world.device)
     reached = [parameter for parameter, some in zip(parameters, world.max_(has).tolist(), strict=True) if some]
     for parameter in reached:
@@ -54,38 +52,25 @@ def _sum_together_(gradients: list[Tensor], world: World) -> None:
 
 
 class CachedVectors:
-    """The vectors of some texts, and the way back from their gradients to the encoder's weights.
-
-    Vectors, and then their gradients, may be kept in half the encoder's precision.
-    """
+    """Texts' vectors, perhaps in half precision, and the way back from their gradients to the encoder's weights."""
 
     def __init__(
         self, encoder: Encoder, texts: TokenTable, *, budget: int, seed: int, dtype: torch.dtype | None = None
     ) -> None:
-        self._encoder = encoder
-        self._texts = texts
-        self._lengths = texts.lengths
-        self._budget = budget
-        self._seed = seed
+        self._encoder, self._texts, self._lengths = encoder, texts, texts.lengths
+        self._budget, self._seed = budget, seed
         self._parts = micro_batches(self._lengths, budget)
         self._device = next(encoder.parameters()).device
-        self._dtype = dtype or next(encoder.parameters()).dtype
         self._graph: Tensor | None = None
         self.is_random = False  # whether the encoder draws random numbers, as dropout does
-        self.vectors = self._encode()  # [n, d]
-
-    def _encode(self) -> Tensor:
-        if len(self._parts) == 1:
-            # One micro-batch fits in memory with its graph: keeping it saves the second forward pass.
-            self._graph = self._forward(self._parts[0], 0)
-            vectors = torch.empty_like(self._graph, dtype=self._dtype)
-            return vectors.index_copy_(0, self._on_device(self._parts[0]), self._graph.detach().to(self._dtype))
-        size = len(self._lengths), self._encoder.dimension
-        vectors = torch.empty(size, dtype=self._dtype, device=self._device)
-        with torch.no_grad():
+        dtype = dtype or next(encoder.parameters()).dtype
+        self.vectors = torch.empty(len(texts), encoder.dimension, dtype=dtype, device=self._device)  # [n, d]
+        # One micro-batch fits in memory with its graph: keeping it saves the second forward pass.
+        with torch.set_grad_enabled(len(self._parts) == 1):
             for number, part in enumerate(self._parts):
-                vectors.index_copy_(0, self._on_device(part), self._forward(part, number).to(self._dtype))
-        return vectors
+                found = self._forward(part, number)
+                self.vectors.index_copy_(0, self._on_device(part), found.detach().to(dtype))
+                self._graph = found if found.requires_grad else None
 
     def _forward(self, part: NDArray[np.int64], number: int) -> Tensor:
         ids, offsets = self._texts.batch(part)
@@ -142,8 +127,7 @@ class CachedVectors:
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
     """Inside, random numbers follow from the seed alone; outside, nothing has happened."""
-    devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield
 
@@ -153,7 +137,6 @@ def _random_state(device: torch.device) -> Tensor:
 
 
 # Which labels carry their gradient back to the encoder, when not all of them are to: an unbiased choice (maths §4).
-#
 # Label j is chosen with probability p_j = min(1, c·‖g_j‖), and its gradient becomes g_j ÷ p_j: the expectation is the
 # exact gradient, while only a fraction of the labels pays for the second forward and the backward pass. Of a bank, it
 # is the exact gradient at the kept vectors, and no other label pays for a forward pass either.

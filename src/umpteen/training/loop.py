@@ -20,8 +20,6 @@ from umpteen.training.observer import Observer
 from umpteen.training.optimizer import learning_rate_factor, set_learning_rate
 from umpteen.training.step import TrainingStep
 
-Evaluate = Callable[[], dict[str, float]]
-
 
 @dataclass(eq=False)
 class Loop:
@@ -29,7 +27,7 @@ class Loop:
 
     step: TrainingStep
     sampler: EpochSampler
-    evaluate: Evaluate | None
+    evaluate: Callable[[], dict[str, float]] | None
     config: RunConfig
     observer: Observer
     checkpoints: Checkpoints
@@ -87,9 +85,8 @@ class Loop:
         rate = set_learning_rate(self._optimizer, factor)
         rows = self.sampler.rows(epoch, index)
         outcome = self.step(rows, step=state.step, seed=self.config.seed)
-        seconds, processor_seconds = self._world.largest(
-            time.monotonic() - began, time.process_time() - processor_began
-        )
+        took = time.monotonic() - began, time.process_time() - processor_began
+        seconds, processor_seconds = self._world.largest(*took)
         state.step += 1
         state.seconds += seconds
         state.processor_seconds += processor_seconds
@@ -122,9 +119,8 @@ class Loop:
         state.evaluations.append(record)
         self.observer.evaluated(record)
         if state.stopped_early:
-            self.observer.notice(
-                f"stopped early: {settings.metric} was best at step {state.best_step:,} ({state.best_value:.2f})"
-            )
+            best = f"{settings.metric} was best at step {state.best_step:,} ({state.best_value:.2f})"
+            self.observer.notice(f"stopped early: {best}")
         return better
 
     def _save(self) -> None:
@@ -133,10 +129,7 @@ class Loop:
         self._last_save = time.monotonic()
 
     def _refuse_drift(self) -> None:
-        """Every process must hold the same weights, its own rows of a table apart.
-
-        If the machines' arithmetic differs, that is not so.
-        """
+        """Every process must hold the same weights, its own rows apart; machines of different arithmetic do not."""
         if self._world.size > 1:
             model = self.checkpoints.model
             own = row_tables(model)
@@ -153,8 +146,5 @@ class Loop:
 
 def _clock(state: TrainState) -> dict[str, float]:
     """Training time alone, without evaluations; processor time is what a busy machine leaves comparable."""
-    return {
-        "step": state.step,
-        "seconds": round(state.seconds, 3),
-        "processor_seconds": round(state.processor_seconds, 3),
-    }
+    seconds = {name: round(getattr(state, name), 3) for name in ("seconds", "processor_seconds")}
+    return {"step": state.step, **seconds}

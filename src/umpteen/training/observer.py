@@ -97,8 +97,7 @@ class MetricsLog(Observer):
     """Appends each record to metrics.jsonl; a resumed run first drops the lines after its checkpoint."""
 
     def __init__(self, path: Path, *, log_every: int = 1) -> None:
-        self._path = path
-        self._every = log_every
+        self._path, self._every = path, log_every
 
     def started(self, config: "RunConfig", step: int, steps: int) -> None:
         lines = self._path.read_text(encoding="utf-8").splitlines() if self._path.exists() else []

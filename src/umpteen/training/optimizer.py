@@ -13,10 +13,8 @@ from umpteen.parallel.world import World
 ROWS_AT_ONCE = 2048  # their weights, moments and gradients stay in the processor's cache
 
 
-# AdamW that also updates row tables, and of those only the rows that have a gradient: lazy AdamW.
-#
-# A row's moments, its weight decay and the count its bias correction goes by advance only in steps that have the row in
-# play. With every row in play in every step it is AdamW; a row that rests stays as it is, moments and all.
+# Lazy: a row's moments, its weight decay and the count its bias correction goes by advance only in steps that have the
+# row in play. With every row in play in every step it is AdamW; a row that rests stays as it is, moments and all.
 class RowAdamW(AdamW):
     """AdamW; the state of a table's weight has the moments of each row, and a count of steps for each."""
 
@@ -32,11 +30,10 @@ class RowAdamW(AdamW):
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         loss: float | None = super().step(closure)  # passes over tables, whose weights have no dense gradient
         for group in self.param_groups:
-            for weight in group["params"]:
-                if weight in self.tables:
-                    for part in self.tables[weight].gradients():
-                        self._update(weight, part, group)
-                    self.tables[weight].forget_gradients()  # they may be as large as the table
+            for table in (self.tables[weight] for weight in group["params"] if weight in self.tables):
+                for part in table.gradients():
+                    self._update(table.weight, part, group)
+                table.forget_gradients()  # they may be as large as the table
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -75,10 +72,7 @@ def _adamw_(rows: Sequence[Tensor], gradient: Tensor, group: dict[str, Any]) -> 
 
 
 def clip_gradients_(optimizer: AdamW, limit: float, world: World) -> Tensor:
-    """Shortens all gradients together to the limit if they are longer; returns their norm before.
-
-    Dense gradients are the same on every process, those of rows are each process's own.
-    """
+    """Shortens all gradients together to the limit if they are longer; returns their norm before."""
     dense: list[nn.Parameter] = [weight for group in optimizer.param_groups for weight in group["params"]]
     if not isinstance(optimizer, RowAdamW):
         return torch.nn.utils.clip_grad_norm_(dense, limit)
@@ -88,6 +82,7 @@ def clip_gradients_(optimizer: AdamW, limit: float, world: World) -> Tensor:
     for table in optimizer.tables.values():
         for part in table.gradients():
             squares += torch.linalg.vector_norm(part.values).double() ** 2
+    # Dense gradients are the same on every process, those of rows are each process's own.
     squares = world.sum_(squares) + torch.nn.utils.get_total_norm(gradients).to(device).double() ** 2
     norm = squares.sqrt()
     factor = limit / (float(norm) + 1e-6)  # as torch has it

@@ -9,9 +9,9 @@ B: queries in the batch, L: labels in play, d: dimension.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,10 +19,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim import AdamW
 
-from umpteen.config.settings import RunConfig
+from umpteen.config.settings import ObjectiveConfig, RunConfig
 from umpteen.data.labels import Relevance, draw_positives
 from umpteen.data.tokens import TokenTable
-from umpteen.encoders.encoder import Encoder
 from umpteen.encoders.towers import Towers
 from umpteen.errors import BadConfig, Diverged
 from umpteen.files.progress import Notice, silent
@@ -54,15 +53,10 @@ class TrainingData:
         return self.relevance.either(self.filtered)
 
     def targets(
-        self,
-        rows: NDArray[np.int64],
-        positives: int | None,
-        reduction: Literal["mean", "sum"],
-        rng: np.random.Generator,
-        *,
-        device: torch.device,
+        self, rows: NDArray[np.int64], objective: ObjectiveConfig, rng: np.random.Generator, device: torch.device
     ) -> tuple[Targets, Pairs | None]:
         """What a batch pulls (at most so many positives a query), what is relevant to it, and its filtered pairs."""
+        positives = objective.positives_per_query
         query, label, weights = draw_positives(self.relevance, rows, positives, rng)
         batch = self.relevance.take(rows)
         filtered = self.filtered.take(rows)
@@ -72,33 +66,27 @@ class TrainingData:
             every, _, _ = draw_positives(self.relevance, rows, None, rng)
             counts = [np.bincount(queries, minlength=len(rows)) for queries in (every, query)]
             scale = torch.from_numpy(counts[0] / np.maximum(counts[1], 1)).to(device)
-        targets = Targets(
-            pulled=Pairs(torch.from_numpy(query).to(device), torch.from_numpy(label).to(device)),
-            relevant=pairs_of(batch, device),
-            queries=len(rows),
-            weights=torch.from_numpy(weights).to(device) if batch.graded else None,
-            reduction=reduction,
-            scale=scale,
-        )
+        pulled = Pairs(torch.from_numpy(query).to(device), torch.from_numpy(label).to(device))
+        grades = torch.from_numpy(weights).to(device) if batch.graded else None
+        relevant = pairs_of(batch, device)
+        targets = Targets(pulled, relevant, len(rows), grades, objective.over_positives(), scale)
         return targets, pairs_of(filtered, device) if filtered.matrix.nnz else None
 
 
 def in_pool(targets: Targets, filtered: Pairs | None, draw: Draw) -> tuple[Targets, Pairs | None]:
     """The same over the labels in play, by their positions there; pairs kept out become filtered ones."""
     rows = torch.from_numpy(draw.rows).to(targets.relevant.label.device)
-    inside = replace(
-        targets, pulled=_at_positions(targets.pulled, rows), relevant=_at_positions(targets.relevant, rows)
-    )
-    left_out = _at_positions(draw.kept_out.joined(filtered), rows)
-    return inside, left_out if len(left_out.query) else None
+    given = targets.pulled, targets.relevant, draw.kept_out.joined(filtered)
+    pulled, relevant, left_out = (_at_positions(pairs, rows) for pairs in given)
+    return replace(targets, pulled=pulled, relevant=relevant), left_out if len(left_out.query) else None
 
 
 def _at_positions(pairs: Pairs, rows: Tensor) -> Pairs:
     """The pairs whose label stands among ascending rows, the label by its position there."""
-    pairs = Pairs(pairs.query.to(rows.device), pairs.label.to(rows.device))
-    positions = torch.searchsorted(rows, pairs.label).clamp_max(len(rows) - 1)
-    there = rows[positions] == pairs.label
-    return Pairs(pairs.query[there], positions[there])
+    query, label = (side.to(rows.device) for side in pairs)
+    positions = torch.searchsorted(rows, label).clamp_max(len(rows) - 1)
+    there = rows[positions] == label
+    return Pairs(query[there], positions[there])
 
 
 def pairs_of(relevance: Relevance, device: torch.device) -> Pairs:
@@ -112,10 +100,7 @@ FEW_TWINS = 0.1  # a smaller share of labels with an earlier label's text is enc
 
 
 class LabelTexts:
-    """The distinct texts of a process's labels, and where each label stands in them; None: one text each, in order.
-
-    In order, neither vectors nor their gradients need to be copied.
-    """
+    """The distinct texts of a process's labels, and where each stands in them; None: in order, which spares copies."""
 
     def __init__(self, labels: TokenTable) -> None:
         self.distinct, positions = labels.distinct()
@@ -127,6 +112,9 @@ class LabelTexts:
         """The distinct texts of some of the labels, and where each of these stands in them."""
         needed, places = np.unique(rows if self.positions is None else self.positions[rows], return_inverse=True)
         return self.distinct.take(needed), places.astype(np.int64)
+
+
+Moment = tuple[int, int]  # seed and step, from which everything random follows
 
 
 class StepOutcome(NamedTuple):
@@ -167,28 +155,23 @@ class TrainingStep:
     objective: Objective
     optimizer: AdamW
     config: RunConfig
-    world: World = field(default_factory=World, kw_only=True)
-    pool: Pool | None = field(default=None, kw_only=True)  # None: all labels compete at every step
-    notice: Notice = field(default=silent, kw_only=True)
-    mark: Callable[[str], None] = field(
-        default=lambda part: None, kw_only=True
-    )  # hears what begins, and which part ends
+    _: KW_ONLY
+    world: World = field(default_factory=World)
+    pool: Pool | None = None  # None: all labels compete at every step
+    notice: Notice = silent
+    mark: Callable[[str], None] = silent  # hears what begins, and which part ends
 
     def __post_init__(self) -> None:
-        data = self.data
         self._budget = self.config.training.token_budget
-        self._longest = int(max(table.lengths.max(initial=1) for table in (data.queries, data.labels)))
+        self._longest = int(max(table.lengths.max(initial=1) for table in (self.data.queries, self.data.labels)))
         self._parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         self._of_objective = [*self.objective.parameters()] if isinstance(self.objective, nn.Module) else []
-        self._labels = Shard(self.world, len(data.labels))
-        self._texts = LabelTexts(data.labels.take(np.arange(self._labels.start, self._labels.stop)))
+        self._labels = Shard(self.world, len(self.data.labels))
+        self._texts = LabelTexts(self.data.labels.take(self._labels.rows))
         self._told_of_lonely_queries = False
 
     def __call__(self, rows: NDArray[np.int64], *, step: int, seed: int) -> StepOutcome:
-        """The outcome of one update of the weights; everything random in it follows from (seed, step).
-
-        `rows` is the whole batch, the same on every process.
-        """
+        """One update of the weights by a batch, the same on every process; all chance follows from (seed, step)."""
         self.mark("began")
         if self.pool is not None:
             self.pool.prepare(step)
@@ -228,11 +211,8 @@ class TrainingStep:
     def gradients(self, rows: NDArray[np.int64], *, step: int, seed: int) -> StepOutcome:
         """The batch's loss; its gradient then stands on the weights, the same on every process."""
         rng = np.random.default_rng([seed, step])
-        objective, device = self.config.objective, self._parameters[0].device
-        targets, filtered = self.data.targets(
-            rows, objective.positives_per_query, objective.over_positives(), rng, device=device
-        )
-        encoded = self._encode(rows, targets, filtered, rng, step=step, seed=seed)
+        targets, filtered = self.data.targets(rows, self.config.objective, rng, self._parameters[0].device)
+        encoded = self._encode(rows, targets, filtered, rng, (seed, step))
         tokens = encoded.queries.cache.tokens + encoded.labels.cache.tokens
         if encoded.draw is not None and encoded.bank is None:
             if not len(encoded.draw.rows):  # a batch of unlabelled queries, and nothing was mined: nothing to learn
@@ -244,7 +224,7 @@ class TrainingStep:
             at_queries, at_labels = at_vectors
             del at_vectors  # its parts may be as large as all labels
             at_queries = self.world.sum_(at_queries)[Shard(self.world, len(rows)).rows]
-            labels, sampled = self._learning(encoded, at_labels, rng.random(), step=step, seed=seed)
+            labels, sampled = self._learning(encoded, at_labels, rng.random(), (seed, step))
             del at_labels
             learning = [(encoded.queries, at_queries), *labels]
             tokens = sum(side.cache.tokens for side, _ in learning)
@@ -260,21 +240,18 @@ class TrainingStep:
         return StepOutcome(loss, tokens, sampled, self._pool_report(encoded, targets, filtered))
 
     def _learning(
-        self, encoded: Encoded, gradients: Tensor, start: float, *, step: int, seed: int
+        self, encoded: Encoded, gradients: Tensor, start: float, now: Moment
     ) -> tuple[list[tuple[Side, Tensor]], dict[str, float]]:
-        """The labels that carry their gradients back, all of them or a sample, and what that spares and costs.
-
-        Of a bank, labels that were not drawn are encoded, and so renewed, only now.
-        """
+        """The labels that carry their gradients back, all of them or a sample, and what that spares and costs."""
         labels, shard = encoded.labels, encoded.shard
-        if encoded.bank is not None:
+        if encoded.bank is not None:  # labels that were not drawn are encoded, and so renewed, only now
             assert encoded.draw is not None and self.pool is not None
             drawn = encoded.draw.rows
             chosen, gradients, sampled = thin(gradients, encoded.draw.others / shard.count, shard, start, drawn)
             self.mark("loss")
             was_drawn = np.isin(chosen + shard.start, drawn)
-            others = self._labels_side(chosen[~was_drawn], 2, step=step, seed=seed)
-            self.pool.seen(chosen[~was_drawn] + shard.start, others.vectors(), step)
+            others = self._side(2, *self._texts.of(chosen[~was_drawn]), now)
+            self.pool.seen(chosen[~was_drawn] + shard.start, others.vectors(), now[1])
             mask = torch.from_numpy(was_drawn).to(gradients.device)
             return [(labels, gradients[mask]), (others, gradients[~mask])], sampled
         if (fraction := self.config.training.replay_fraction) is None:
@@ -289,37 +266,24 @@ class TrainingStep:
         return [(Side(labels.cache, positions), gradients)], sampled
 
     def _encode(
-        self,
-        rows: NDArray[np.int64],
-        targets: Targets,
-        filtered: Pairs | None,
-        rng: np.random.Generator,
-        *,
-        step: int,
-        seed: int,
+        self, rows: NDArray[np.int64], targets: Targets, filtered: Pairs | None, rng: np.random.Generator, now: Moment
     ) -> Encoded:
         """The vectors of the batch's queries, then of all labels or of those that the pool draws with their help."""
         share = Shard(self.world, len(rows))
-        texts, positions = self.data.queries.take(rows[share.rows]).distinct()
-        queries = Side(self._cache(self.towers.query, texts, 0, step=step, seed=seed), positions)
+        queries = self._side(0, *self.data.queries.take(rows[share.rows]).distinct(), now)
         vectors = share.gather(queries.vectors())
         if self.pool is None:
-            cache = self._cache(self.towers.label, self._texts.distinct, 1, step=step, seed=seed)
-            return Encoded(queries, Side(cache, self._texts.positions), vectors, self._labels, None)
+            labels = self._side(1, self._texts.distinct, self._texts.positions, now)
+            return Encoded(queries, labels, vectors, self._labels, None)
         known = self.data.known.take(rows)
-        draw = self.pool.draw(Batch(rows, vectors.detach(), targets, known, filtered, step, rng))
+        draw = self.pool.draw(Batch(rows, vectors.detach(), targets, known, filtered, now[1], rng))
         self.mark("loss")  # mining is a loss, too
         shard = self._labels.among(draw.rows)
         own = draw.rows[shard.rows]
-        labels = self._labels_side(own - self._labels.start, 1, step=step, seed=seed)
-        self.pool.seen(own, labels.vectors(), step)
+        labels = self._side(1, *self._texts.of(own - self._labels.start), now)
+        self.pool.seen(own, labels.vectors(), now[1])
         bank = self.pool.kept()
         return Encoded(queries, labels, vectors, shard if bank is None else self._labels, draw, bank)
-
-    def _labels_side(self, rows: NDArray[np.int64], side: int, *, step: int, seed: int) -> Side:
-        """Some of this process's labels, encoded."""
-        texts, positions = self._texts.of(rows)
-        return Side(self._cache(self.towers.label, texts, side, step=step, seed=seed), positions)
 
     def _at_vectors(
         self, encoded: Encoded, targets: Targets, filtered: Pairs | None
@@ -346,14 +310,16 @@ class TrainingStep:
             parameter.grad = gradient
         return float(loss.detach()), (at_queries, at_labels)
 
-    def _cache(self, tower: Encoder, texts: TokenTable, side: int, *, step: int, seed: int) -> CachedVectors:
+    def _side(self, number: int, texts: TokenTable, positions: NDArray[np.int64] | None, now: Moment) -> Side:
+        """Encodes queries (0), labels (1) or, after these, more labels (2)."""
         # Processes must not draw the same dropout for different texts.
         own = [self.world.rank] if self.world.rank else []
-        drawn = int(np.random.SeedSequence([seed, step, side, *own]).generate_state(1, np.uint32)[0])
-        dtype = torch.bfloat16 if side and self.config.training.half_labels else None
-        cache = together(self.world, lambda: CachedVectors(tower, texts, budget=self._budget, seed=drawn, dtype=dtype))
-        self.mark("encode_labels" if side else "encode_queries")
-        return cache
+        seed = int(np.random.SeedSequence([*now, number, *own]).generate_state(1, np.uint32)[0])
+        tower = self.towers.label if number else self.towers.query
+        dtype = torch.bfloat16 if number and self.config.training.half_labels else None
+        cache = together(self.world, lambda: CachedVectors(tower, texts, budget=self._budget, seed=seed, dtype=dtype))
+        self.mark("encode_labels" if number else "encode_queries")
+        return Side(cache, positions)
 
     def _pool_report(self, encoded: Encoded, targets: Targets, filtered: Pairs | None) -> dict[str, float]:
         if encoded.draw is None:

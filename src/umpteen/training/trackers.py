@@ -103,11 +103,10 @@ class MLflow(Tracker):
         found = self._client.get_experiment_by_name(name)
         experiment = found.experiment_id if found else self._client.create_experiment(name)
         run: str = self._client.create_run(experiment, run_name=config.name).info.run_id
-        settings = [
-            self.package.entities.Param(key, str(value)) for key, value in _flat(config.model_dump(mode="json"))
-        ]
-        for start in range(0, len(settings), 100):  # the most that it takes at once
-            self._client.log_batch(run, params=settings[start : start + 100])
+        param, settings = self.package.entities.Param, _flat(config.model_dump(mode="json"))
+        params = [param(key, str(value)) for key, value in settings]
+        for start in range(0, len(params), 100):  # the most that it takes at once
+            self._client.log_batch(run, params=params[start : start + 100])
         return run
 
     def log(self, metrics: dict[str, float], step: int) -> None:

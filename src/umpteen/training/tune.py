@@ -40,9 +40,7 @@ def axes_of(choices: Iterable[str]) -> list[Point]:
     for choice in choices:
         key, equals, values = choice.partition("=")
         if not equals or not values:
-            raise BadConfig(
-                f"--try {choice}: write it as key=value,value, for instance objective.temperature=0.05,0.07"
-            )
+            raise BadConfig(f"--try {choice}: write it as key=value,value, such as objective.temperature=0.05,0.07")
         axes.append(tuple(f"{key.strip()}={value.strip()}" for value in values.split(",")))
     return axes
 
@@ -146,10 +144,7 @@ def tune(
     trials: int | None = None,
     observer: Observer,
 ) -> list[dict[str, Any]]:
-    """Every combination of the choices, or so many trials by climbing; returns these, best first.
-
-    The file may hold trials of other recipes, too.
-    """
+    """Every combination of the choices, or so many trials by climbing, best first; the file may hold others, too."""
     own = resolve(recipe, overrides, source)
     found = Trials(output, own.evaluation.metric, observer.notice)
 
@@ -200,9 +195,8 @@ def as_settings(weights: Mapping[str, float]) -> list[str]:
 
 def identify(config: RunConfig, data: str) -> str:
     """One name for all configurations that give the same trial, wherever the data lies and however many threads run."""
-    settings = config.model_dump(
-        mode="json", exclude={"name": True, "data": {"source"}, "training": {"threads", "trackers"}}
-    )
+    elsewhere: Any = {"name": True, "data": {"source"}, "training": {"threads", "trackers"}}
+    settings = config.model_dump(mode="json", exclude=elsewhere)
     settings["encoder"]["label"] = config.encoder.label_tower.model_dump(mode="json")
     return hashlib.sha256(json.dumps([settings, data], sort_keys=True).encode()).hexdigest()[:16]
 

@@ -52,7 +52,7 @@ class Shortlist(Pool):
             self._refresh(step)
 
     def _refresh(self, step: int) -> None:
-        own = self.data.labels.take(np.arange(self.shard.start, self.shard.stop))
+        own = self.data.labels.take(self.shard.rows)
         vectors = encode_tokens(self.towers.label, own, token_budget=self.config.training.token_budget)
         blocks = [self._search(start, vectors) for start in range(0, len(self.data.queries), BLOCK)]
         self._rows, self._kept_out = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
@@ -66,9 +66,8 @@ class Shortlist(Pool):
         block = Shard(self.shard.world, len(some))
         tokens = self.data.queries.take(some[block.rows])
         queries = block.gather(encode_tokens(self.towers.query, tokens, token_budget=self.config.training.token_budget))
-        found = top_k(
-            queries, labels, self.settings.shortlist, shard=self.shard, excluding=self.data.known.take(some).matrix
-        )
+        right = self.data.known.take(some).matrix
+        found = top_k(queries, labels, self.settings.shortlist, shard=self.shard, excluding=right)
         if self.settings.margin is None:
             return found.rows, np.zeros(found.rows.shape, dtype=bool)
         known = pairs_of(self.data.relevance.take(some), queries.device)
@@ -131,7 +130,7 @@ class VectorCache(Pool):
 
     def prepare(self, step: int) -> None:
         if self._vectors is None:
-            own = self.data.labels.take(np.arange(self.shard.start, self.shard.stop))
+            own = self.data.labels.take(self.shard.rows)
             vectors = encode_tokens(self.towers.label, own, token_budget=self.config.training.token_budget)
             self._vectors = vectors.bfloat16() if self.config.training.half_labels else vectors
             self._seen.fill_(step)
@@ -216,9 +215,8 @@ class Bank(VectorCache):
         turn = (batch.step * renewed + np.arange(renewed)) % count
         mined = self.mine(batch) if self.settings.negatives else turn
         rows = np.unique(np.concatenate([batch.pulled, mined, turn]))
-        return Draw(
-            rows, staleness=self.age(np.arange(count), batch.step), others=self.settings.sampled * len(batch.rows)
-        )
+        age, others = self.age(np.arange(count), batch.step), self.settings.sampled * len(batch.rows)
+        return Draw(rows, staleness=age, others=others)
 
     def kept(self) -> Tensor | None:
         return self._vectors
