@@ -25,7 +25,6 @@ from umpteen.errors import BadInput, DamagedModel
 from umpteen.files.storage import sha256_of
 from umpteen.model import catalogue as catalogue_module
 from umpteen.model import folder as model_folder
-from umpteen.model import writing as model_writing
 from umpteen.model.classifier import Classifier, verify
 from umpteen.model.folder import INDEX, MANIFEST, ModelFolder, checked_parts
 from umpteen.model.index import build_index, remove_index
@@ -283,14 +282,14 @@ def test_a_part_that_fails_in_the_making_changes_nothing(model: Path) -> None:
 
 def before_the_manifest(work: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Somebody does this when all files of a new model are there and its manifest is not; what came of it."""
-    write, found = model_writing.write_atomically, []
+    write, found = model_folder.write_atomically, []
 
     def meanwhile(path: Path, data: bytes | str) -> None:
         if path.name == MANIFEST:
             found.append(work())
         write(path, data)
 
-    monkeypatch.setattr(model_writing, "write_atomically", meanwhile)
+    monkeypatch.setattr(model_folder, "write_atomically", meanwhile)
     return found
 
 
