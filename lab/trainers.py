@@ -1,15 +1,16 @@
 """In sentence-transformers' own trainer: its losses beside ours, on the same pairs, for the same number of steps.
 
 Each loss has a learning rate of its own, found on validation with seed 0: a step more or less is no better. Test is
-looked at once a run. A batch is as many pairs for ours as for theirs, of which ours encodes each text once. The model
-is MiniLM or, with `--encoder static`, a StaticEmbedding that starts from MiniLM's token table; one tower for queries
-and labels.
+looked at once a run. The model is MiniLM or, with `--encoder static`, a StaticEmbedding that starts from MiniLM's token
+table; one tower for queries and labels. A batch of a table is as many pairs for ours as for theirs, of which ours
+encodes each text once. One of MiniLM is small, and as many queries: theirs with a positive each, ours with all of them.
 """
 
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,7 +37,7 @@ from umpteen.encoders.folder import DEFAULT_MODEL, locate
 from umpteen.errors import BadInput
 from umpteen.evaluation.report import Evaluator
 from umpteen.search.exact import top_k
-from umpteen.sentence_transformers import DecoupledSoftmaxLoss, QueryBatchSampler
+from umpteen.sentence_transformers import DecoupledSoftmaxLoss, MultiLabelCollator, QueryBatchSampler
 
 MNRL, CACHED_MNRL = "MultipleNegativesRanking", "CachedMultipleNegativesRanking"
 OURS, CACHED_OURS, ALL_OURS = "DecoupledSoftmax", "DecoupledSoftmax, cached", "DecoupledSoftmax, all labels"
@@ -48,7 +49,7 @@ class Design:
     """What one size consists of; without numbers, all of the dataset."""
 
     steps: int
-    pairs: int  # a batch; of cached losses, and those marked so, LARGER times as many
+    pairs: int  # a batch, or queries; of cached losses, and those marked so, LARGER times as many
     layers: int  # of MiniLM's six, from below; 0: its token table alone, a StaticEmbedding
     learning_rate: float  # at which the search begins
     tokens: int  # of a text
@@ -77,7 +78,7 @@ class Way(NamedTuple):
     """A loss, the batches it is given, and how many times the usual size."""
 
     loss: Callable[[SentenceTransformer], Any]
-    sampler: Any
+    sampler: Any  # of pairs; None: a row is a query with the list of its positives
     larger: int = 1
 
 
@@ -86,13 +87,14 @@ def ways(design: Design, labels: Sequence[str] = ()) -> dict[str, Way]:
     from sentence_transformers.base.sampler import BatchSamplers
 
     apart = BatchSamplers.NO_DUPLICATES_HASHED  # as their documentation recommends for these losses
-    plain = {MNRL: Way(MultipleNegativesRankingLoss, apart), OURS: Way(DecoupledSoftmaxLoss, QueryBatchSampler)}
     if design.layers:
         return {
-            **plain,
+            MNRL: Way(MultipleNegativesRankingLoss, apart),
+            OURS: Way(DecoupledSoftmaxLoss, None),
             CACHED_MNRL: Way(lambda m: CachedMultipleNegativesRankingLoss(m, mini_batch_size=AT_ONCE), apart, LARGER),
-            CACHED_OURS: Way(lambda m: DecoupledSoftmaxLoss(m, mini_batch_size=AT_ONCE), QueryBatchSampler, LARGER),
+            CACHED_OURS: Way(lambda m: DecoupledSoftmaxLoss(m, mini_batch_size=AT_ONCE), None, LARGER),
         }
+    plain = {MNRL: Way(MultipleNegativesRankingLoss, apart), OURS: Way(DecoupledSoftmaxLoss, QueryBatchSampler)}
     # Their cached loss refuses a table, which has no activations to spare: the plain one computes the same.
     return {
         **plain,
@@ -123,7 +125,8 @@ def begin(setup: Setup) -> Job:
         found = report(model, dataset, dataset.test)
         return {**found, "learning rate": rate, "settled": settled, "train_seconds": round(seconds, 1)}
 
-    settings = {"size": setup.size, "data": data, "larger": LARGER, "factor": FACTOR, **asdict(design)}
+    rows = {name: "pairs" if way.sampler else "queries" for name, way in ways(design).items()}
+    settings = {"size": setup.size, "data": data, "rows": rows, "larger": LARGER, "factor": FACTOR, **asdict(design)}
     return Job(settings, list(ways(design)), make, conclude, data=whole.name)
 
 
@@ -160,7 +163,11 @@ def trained(
     query, label = positives(dataset.train)
     texts, names = list(dataset.train.texts), list(dataset.labels.texts)
     way = ways(design, names)[variant]
-    pairs = Table.from_dict({"anchor": [texts[row] for row in query], "positive": [names[row] for row in label]})
+    positive, more = [names[row] for row in label], dict[str, Any](batch_sampler=way.sampler)
+    if way.sampler is None:
+        starts, more = np.flatnonzero(np.diff(query, prepend=-1)), {}
+        query, positive = query[starts], [positive[a:b] for a, b in pairwise([*starts, len(positive)])]
+    rows = Table.from_dict({"anchor": [texts[row] for row in query], "positive": positive})
     with tempfile.TemporaryDirectory(prefix="umpteen-trainer-") as place:
         arguments = SentenceTransformerTrainingArguments(
             place,
@@ -168,14 +175,16 @@ def trained(
             per_device_train_batch_size=design.pairs * way.larger,
             learning_rate=learning_rate,
             warmup_steps=0.1,
-            batch_sampler=way.sampler,
+            **more,
             save_strategy="no",
             report_to="none",
             disable_tqdm=True,
             use_cpu=True,
             seed=seed,
         )
-        trainer = SentenceTransformerTrainer(model, arguments, train_dataset=pairs, loss=way.loss(model))
+        collator: Any = MultiLabelCollator(model.preprocess) if way.sampler is None else None
+        loss = way.loss(model)
+        trainer = SentenceTransformerTrainer(model, arguments, train_dataset=rows, loss=loss, data_collator=collator)
         began = time.monotonic()
         trainer.train()
     return model.eval(), time.monotonic() - began
@@ -233,7 +242,7 @@ def conclude(outcomes: Outcomes) -> Conclusion:
         claims,
         outcomes.table([*metrics, "learning rate", "train_seconds"]),
         summary=(
-            f"Highest means (number of seeds: {outcomes.seeds}): {best}. The same pairs and steps in "
+            f"Highest means (number of seeds: {outcomes.seeds}): {best}. The same data and steps in "
             "sentence-transformers' trainer, from layers of MiniLM or its token table; a learning rate for each by "
             "validation. The paper trains softmax and decoupled softmax in a trainer of its own, against all labels. "
             f"Training took {seconds}."
