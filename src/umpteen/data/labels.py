@@ -161,11 +161,11 @@ class Relevance:
 
     def of(self, query: int) -> NDArray[np.int32]:
         """The label rows of one query, ascending."""
-        return np.asarray(self.matrix.indices[slice(*self.matrix.indptr[query : query + 2])])
+        return np.asarray(self.matrix.indices[self.matrix.indptr[query] : self.matrix.indptr[query + 1]])
 
     def weights_of(self, query: int) -> NDArray[np.float32]:
         """The weights of one query's labels, in the order of `of`."""
-        return np.asarray(self.matrix.data[slice(*self.matrix.indptr[query : query + 2])])
+        return np.asarray(self.matrix.data[self.matrix.indptr[query] : self.matrix.indptr[query + 1]])
 
     def take(self, rows: ArrayLike) -> Relevance:
         """These queries in this order."""

@@ -72,7 +72,8 @@ class Sample(NamedTuple):
 
 
 def draw_sample(dataset: Dataset, towers: Towers, *, seed: int, at_least: int) -> Sample:
-    """Some queries with their positives and filtered labels, and others; fewer where texts are long, to that many."""
+    """Some queries with their positives and filtered labels, and others: fewer where texts are long, but at least so
+    many labels, if the dataset has them."""
     static = isinstance(towers.query, StaticEncoder) and isinstance(towers.label, StaticEncoder)
     tokens = STATIC_TOKENS if static else TOKENS
     split, texts = dataset.train, dataset.labels.texts

@@ -158,7 +158,8 @@ class Encoder(nn.Module):
 
     @abstractmethod
     def save(self, folder: Path, beside: "Encoder | None" = None) -> None:
-        """Writes a folder that sentence-transformers loads, without readers that the tower `beside` has written."""
+        """Writes a folder that sentence-transformers loads, without readers that the tower `beside` has written; whole
+        or not at all inside `storage.atomic_folder` only."""
 
     def write_settings(self, folder: Path, modules: Sequence[tuple[str, str]], **own: Any) -> None:
         """What `read` needs besides weights, and the modules by which sentence-transformers loads it, if it does."""

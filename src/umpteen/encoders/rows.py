@@ -81,8 +81,9 @@ class RowTable(nn.Module):
         return self._taken
 
     def scale_gradients(self, factor: float) -> None:
-        # Not in place: what autograd hands over may be somebody else's, too.
-        self._taken[:] = [RowGradient(rows, values * factor) for rows, values in self._taken]
+        # Not in place: what autograd hands over may be somebody else's, too. One by one: all are as large as the table.
+        for number, (rows, values) in enumerate(self._taken):
+            self._taken[number] = RowGradient(rows, values * factor)
 
     def dense_gradient(self) -> Tensor:
         """The same as a matrix, for comparison; rows without a gradient are 0."""
