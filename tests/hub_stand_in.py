@@ -25,7 +25,7 @@ import yaml
 THEIR_WARNING = "ignore:Use 'content=:DeprecationWarning"  # of the client to itself, by its way of sending large files
 TOKEN, USER = "hf_of_user", "user"
 LARGE = 20_000  # bytes, from which on a file is large
-LICENCES = {"apache-2.0", "mit", "cc-by-4.0", "other"}  # some of those that the hub knows
+LICENCES = {"apache-2.0", "mit", "cc-by-4.0", "cc-by-sa-4.0", "other"}  # some of those that the hub knows
 Files = dict[str, str]  # the SHA-256 of a file's bytes by its path
 
 

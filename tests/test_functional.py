@@ -98,11 +98,28 @@ def test_values_of_a_sparse_matrix_weigh_the_positives(loss: str) -> None:
         (torch.ones(5, 19, dtype=torch.int64), r"neither pairs \[p, 2\] nor a mask; .*\.bool\(\)"),
         ([[99], [], [], [], []], "a pair names label 99"),
         (torch.tensor([[7, 0]]), "a query outside the batch of 5"),
+        ((torch.tensor([0, 1]), torch.tensor([2])), r"vectors of shapes \(2,\) and \(1,\); give two of one length"),
     ],
 )
 def test_positives_that_fit_no_query_or_label_are_refused(positives: Any, problem: str) -> None:
     with pytest.raises(BadInput, match=problem):
         functional.decoupled_softmax(vectors(QUERIES, 0), vectors(LABELS, 1), positives)
+
+
+@every_loss
+@pytest.mark.parametrize("precision", [torch.bfloat16, torch.float16])
+def test_inside_autocast_a_loss_and_its_gradients_are_what_they_are_outside(loss: str, precision: torch.dtype) -> None:
+    def computed() -> list[Tensor]:
+        sides = [vectors(count, seed).detach().float().requires_grad_() for count, seed in ((QUERIES, 0), (LABELS, 1))]
+        found = LOSSES[loss][0](*sides, LISTS)
+        found.backward()  # type: ignore[no-untyped-call]
+        return [found, *(side.grad for side in sides if side.grad is not None)]
+
+    with torch.autocast("cpu", precision):
+        inside = computed()
+    assert len(inside) == 3
+    for ours, theirs in zip(inside, computed(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
 
 
 class Net(nn.Module):
@@ -181,6 +198,12 @@ def test_everything_here_is_described_under_the_same_headings() -> None:
     headings = [heading for level, heading in described if level == "###"]
     assert headings == ["Formula", "When to use it", "Arguments", "Example"] * len(names)
     assert len(EXAMPLES) == len(names) + 1
+
+
+@pytest.mark.parametrize("inputs", [(1, 2), np.ones((3, 2)), {"shift": 2.0}])
+def test_inputs_that_cannot_be_divided_are_refused(inputs: Any) -> None:
+    with pytest.raises(BadInput, match=r"inputs are a .*; give a tensor, a list, or a mapping"):
+        functional.gradient_cache(lambda part: torch.ones(1), inputs, 1)
 
 
 def test_a_size_below_one_is_refused() -> None:

@@ -261,6 +261,10 @@ def test_matryoshka_wraps_them(mini_batch_size: int | None, model: SentenceTrans
         (lambda model: DecoupledSoftmaxLoss(model, similarity_fct=pairwise_cos_sim), "give cos_sim or dot_score"),
         (lambda model: DecoupledSoftmaxLoss(model, scale=0), "scale 0 is not above 0"),
         (lambda model: DecoupledSoftmaxLoss(model, mini_batch_size=0), "mini_batch_size 0: give 1 or more"),
+        (lambda model: DecoupledSoftmaxLoss(model, reduction="none"), "reduction 'none': give mean or sum"),
+        (lambda model: DecoupledSoftmaxLoss(model, labels=[]), "labels is empty"),
+        (lambda model: SoftTopKLoss(model, 0), "k 0: give a number of labels, 1 or more"),
+        (lambda model: MultiLabelEvaluator(["law"], ["law"], [[0]], ks=(3,)), "there are 1 labels; give a k from 1"),
         (lambda model: DecoupledSoftmaxLoss(model)(columns(model, ["law"])), "1 column of texts"),
         (
             lambda model: DecoupledSoftmaxLoss(model)(columns(model, ["law"], ["tax"]), torch.tensor([1.0])),
@@ -283,6 +287,11 @@ def test_what_makes_no_sense_is_refused(
         make(model)
 
 
+def test_of_a_batch_with_no_more_than_k_labels_it_is_said_that_nothing_is_learnt(model: SentenceTransformer) -> None:
+    with pytest.warns(UserWarning, match="a batch has 1 labels, no more than k = 2: nothing is learnt"):
+        assert SoftTopKLoss(model, 2)(columns(model, ["law"], ["tax"])) == 0
+
+
 def test_inside_splade_lists_of_positives_are_our_objective(tmp_path: Path) -> None:
     start = Transformer(tiny_transformer(tmp_path), transformer_task="fill-mask")
     model = plain(SparseEncoder(modules=[start, SpladePooling()], device="cpu"))
@@ -294,6 +303,9 @@ def test_inside_splade_lists_of_positives_are_our_objective(tmp_path: Path) -> N
     assert found.keys() == {"base_loss", "document_regularizer_loss", "query_regularizer_loss"}
     expected = judged(model, reference.decoupled_softmax, queries, labels, scale=0.5, cosine=False)
     assert_same(model, found["base_loss"], expected)
+    model.float().eval()
+    figures = MultiLabelEvaluator(["law"], LABELS, [[0]], ks=(1, 9))(model)
+    assert figures["R@9"] == 1 and figures.keys() == {f"{name}@{k}" for name in ("P", "nDCG", "R") for k in (1, 9)}
 
 
 # Every process has its own part of the batch, as devices have.

@@ -5,7 +5,8 @@
     labels = gradient_cache(encode, label_tokens, 32)  # [L, d] at the memory of 32 texts
     decoupled_softmax(encode(query_tokens), labels, positives, temperature=0.05).backward()
 
-Scores are streamed and never held: nothing of size n × L exists. n queries, L labels, d dimensions, p pairs.
+Scores are streamed and never held: nothing of size n × L exists. n queries, L labels, d dimensions, p pairs. Inside
+torch.autocast scores and sums are float32 all the same.
 """
 
 from collections.abc import Callable, Mapping
@@ -98,7 +99,9 @@ def gradient_cache(encode: Callable[[Inputs], Tensor], inputs: Inputs, size: int
     if size < 1:
         raise BadInput(f"size {size} is no number of inputs to encode at a time; use 1 or more")
     columns: Any = inputs.values() if isinstance(inputs, Mapping) else [inputs]
-    count = next((len(column) for column in columns if _has_rows(column)), 0)
+    count = next((len(column) for column in columns if _has_rows(column)), None)
+    if count is None:
+        raise BadInput(f"inputs are a {type(inputs).__name__}; give a tensor, a list, or a mapping of tensors")
     if count <= size:
         return encode(inputs)  # a single chunk keeps its graph, which saves the second forward pass
     chunks = [_rows(inputs, slice(start, start + size)) for start in range(0, count, size)]
@@ -124,6 +127,9 @@ def as_pairs(
     weights: Any = None
     if isinstance(given, tuple) and len(given) == 2 and all(isinstance(side, Tensor) for side in given):
         query, label = given
+        if query.shape != label.shape or query.dim() != 1:
+            shapes = f"{tuple(query.shape)} and {tuple(label.shape)}"
+            raise BadInput(f"pairs were given as vectors of shapes {shapes}; give two of one length")
     elif issparse(given):
         entries = _fitting(given, shape).tocoo()
         query, label, weights = (torch.as_tensor(part) for part in (entries.row, entries.col, entries.data))

@@ -262,6 +262,32 @@ def test_what_its_owner_wrote_into_the_card_stays_and_what_is_known_is_added(
     assert len(hub.repositories[NAME].commits) == 2
 
 
+@pytest.mark.parametrize(
+    ("told", "licence", "named"),
+    [("MIT", "mit", None), ("CC BY-SA 4.0", "cc-by-sa-4.0", None), ("proprietary", "other", "proprietary")],
+)
+def test_a_licence_told_now_is_said_as_the_hub_has_it_whatever_was_told_before(
+    told: str, licence: str, named: str | None, plain_model: Path, hub: Hub, tmp_path: Path
+) -> None:
+    Classifier.load(plain_model).save(tmp_path / "own", data={"name": "tickets", "licence": "of our own"})
+    card = tmp_path / "own" / CARD
+    card.write_text(card.read_text().replace("tags:", "license: other\nlicense_name: ours\nlanguage: de\ntags:", 1))
+    Classifier.load(tmp_path / "own").push_to_hub(NAME, licence=told, language="fi")
+    found = ModelCard(hub.files(NAME)[CARD].decode()).data.to_dict()
+    assert (found["license"], found.get("license_name"), found["language"]) == (licence, named, "fi")
+
+
+def test_a_folder_has_no_revision_and_other_options_are_refused_before_anything_is_fetched(
+    plain_model: Path, hub: Hub
+) -> None:
+    with pytest.raises(BadInput, match="is a folder here, which has no revision tried"):
+        Classifier.from_pretrained(plain_model, revision="tried")
+    hub.asked.clear()
+    with pytest.raises(TypeError, match="cache_dir"):
+        Classifier.from_pretrained(NAME, cache_dir="elsewhere")  # type: ignore[call-arg]
+    assert not hub.asked
+
+
 def test_figures_of_a_final_fit_are_said_to_be_of_before(plain_model: Path, hub: Hub, tmp_path: Path) -> None:
     classifier = Classifier.load(plain_model)
     labels = LabelCatalogue(classifier.labels.keys, classifier.labels.texts)

@@ -125,17 +125,20 @@ def test_the_steps_of_the_dockerfile_make_an_environment_that_serves(tmp_path: P
         pytest.skip("takes minutes: make deploy-test")
     build, made = tmp_path / "build", tmp_path / "umpteen"
     build.mkdir()
+    defaults = dict[str, str]()
     for name, text in steps_of_the_image():
         if name == "COPY" and "--from" not in text:
             *sources, target = text.split()
             for source in sources:
                 copy = shutil.copytree if (ROOT / source).is_dir() else shutil.copy
                 copy(ROOT / source, build / target if target.strip("./") else build / source)  # type: ignore[operator]
+        elif name == "ARG" and "=" in text:
+            defaults |= [text.split("=", 1)]
         elif name == "RUN":
             step = text.replace("/opt/umpteen", str(made)).replace("python -m venv", f"{sys.executable} -m venv")
             # Pip looks up names, which other tests never do.
             kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "RES_OPTIONS")}
-            subprocess.run(["sh", "-euc", step], cwd=build, env=kept, check=True)
+            subprocess.run(["sh", "-euc", step], cwd=build, env=kept | defaults, check=True)
     words = ["env", "-u", "PYTHONPATH", str(made / "bin" / "umpteen"), "serve", str(model), "--port", "0"]
     with child_service(words, environment=settings_of_the_image()) as service:
         assert service.post("/predict", {"text": "fish", "k": 1})["results"][0]["labels"][0]["key"] == "L1"

@@ -237,6 +237,8 @@ NAME = click.Argument(["name"], metavar="USER/MODEL")
 @click.option("--private/--public", default=None, help="Of a new repository.  [default: as the hub has it]")
 @click.option("--revision", help="A branch, made if it is not there.  [default: main]")
 @click.option("--message", "commit_message", help="Of the commit.  [default: which umpteen sent it]")
+@click.option("--licence", help="For the card, e.g. mit or cc-by-4.0; others by their name.  [default: as it is told]")
+@click.option("--language", help="For the card, e.g. en.  [default: as it is told]")
 def upload(model: Path, name: str, as_json: bool, **asked: Any) -> None:
     """Send MODEL as it is now to the Hugging Face hub, in one commit, with a card that the hub understands.
 

@@ -121,7 +121,6 @@ def _write(encoder: TransformerEncoder, file: Path) -> None:
     model: Any = deepcopy(encoder.model)
     layers = _Layers(model.cpu().float()).eval()
     ids, mask = torch.ones(2, 8, dtype=torch.int64), (torch.arange(8) < torch.tensor([[8], [5]])).long()
-    shape = dict.fromkeys((0, 1), torch.export.Dim.DYNAMIC)
     how: dict[str, Any] = {"input_names": ("ids", "mask"), "output_names": ("states",), "opset_version": _OPSET}
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it tells what else is not installed
     try:
@@ -129,7 +128,8 @@ def _write(encoder: TransformerEncoder, file: Path) -> None:
             import onnx_ir
             from onnx_ir.passes.common import ClearMetadataAndDocStringPass
 
-            program = torch.onnx.export(layers, (ids, mask), dynamic_shapes=(shape, shape), verbose=False, **how)
+            how["dynamic_shapes"] = (dict.fromkeys((0, 1), torch.export.Dim.DYNAMIC),) * 2
+            program = torch.onnx.export(layers, (ids, mask), dynamo=True, verbose=False, **how)
             assert program is not None
             ClearMetadataAndDocStringPass()(program.model)  # it says where the code lay on the disk
             onnx_ir.save(program.model, file)

@@ -121,21 +121,30 @@ class Classifier:
 
     @classmethod
     def from_pretrained(
-        cls, name: Path | str, *, revision: str | None = None, token: str | bool | None = None, **how: bool
+        cls,
+        name: Path | str,
+        *,
+        revision: str | None = None,
+        token: str | bool | None = None,
+        ranker: bool = True,
+        index: bool = True,
+        runtime: bool = True,
     ) -> Self:
-        """The classifier of a model folder, or of a model on the Hugging Face hub, "user/model"; `how` as for `load`.
+        """The classifier of a model folder, or of a model on the Hugging Face hub, "user/model"; parts as for `load`.
 
         One of the hub is fetched into the hub's cache, once, and copied: what is changed is the copy, whose folder goes
         when the classifier does; `save` keeps it. `revision` is a branch, a tag or a commit.
         """
         if (folder := Path(name).expanduser()).is_dir():
-            return cls.load(folder, **how)
+            if revision is not None:
+                raise BadInput(f"{name} is a folder here, which has no revision {revision}; leave it out")
+            return cls.load(folder, ranker=ranker, index=index, runtime=runtime)
         from umpteen.model.hub import fetch
 
         with ExitStack() as held:
             place = held.enter_context(TemporaryDirectory(prefix="umpteen-", ignore_cleanup_errors=True))
             fetch(str(name), Path(place), revision, token)
-            loaded = cls.load(place, **how)
+            loaded = cls.load(place, ranker=ranker, index=index, runtime=runtime)
             weakref.finalize(loaded, held.pop_all().close)
         return loaded
 
@@ -147,15 +156,19 @@ class Classifier:
         token: str | bool | None = None,
         revision: str | None = None,
         commit_message: str | None = None,
+        licence: str | None = None,
+        language: str | None = None,
     ) -> CommitInfo:
         """Sends the model as it is now to the Hugging Face hub, in one commit that replaces what model is there.
 
         The repository is made if it is not there, `private` or as the hub's default is, and so is a branch called
-        `revision`. Gives what the hub's client does: `oid`, `commit_url`.
+        `revision`. Gives what the hub's client does: `oid`, `commit_url`. The card says the licence and the language
+        that are told here, or with `save(data=…)`.
         """
         from umpteen.model.hub import push
 
-        return push(self._live, name, private, token, revision, commit_message)
+        told = {"licence": licence, "language": language}
+        return push(self._live, name, private, token, revision, commit_message, told)
 
     @classmethod
     def build(cls, towers: Towers, labels: LabelCatalogue, rows: NDArray[np.int64] | None = None) -> Self:
@@ -273,14 +286,20 @@ class Classifier:
         ]
 
     def select(
-        self, texts: Sequence[str], k: int | None = None, **limits: Any
+        self,
+        texts: Sequence[str],
+        k: int | None = None,
+        *,
+        min_probability: float | None = None,
+        precision: float | None = None,
+        rule: str | None = None,
     ) -> tuple[Ranking, NDArray[np.float32] | None]:
         """What `predict` gives as label rows and scores, and their probabilities if the model is calibrated."""
         if self.calibration is None:
-            if any(limit is not None for limit in limits.values()):
+            if (min_probability, precision, rule) != (None, None, None):
                 raise BadInput("the model gives no probabilities yet; `umpteen calibrate` fits them")
             return self.rank(texts, min(USUAL_K, self.labels.count()) if k is None else k), None
-        line = self.calibration.line(**limits)
+        line = self.calibration.line(min_probability=min_probability, precision=precision, rule=rule)
         most = min(line.at_most or USUAL_K, self.labels.count())
         ranking = self.rank(texts, most if k is None else k)
         probabilities = self.calibration.probabilities(ranking.scores)

@@ -121,7 +121,14 @@ def evaluate_ensemble(
 
 
 def evaluator_of(
-    classifier: Judged, dataset: Dataset, split: str, counting: NDArray[np.bool_] | None = None, **how: Unpack[How]
+    classifier: Judged,
+    dataset: Dataset,
+    split: str,
+    counting: NDArray[np.bool_] | None = None,
+    *,
+    at: tuple[int, ...] = USUAL_KS,
+    propensity: tuple[float, float] | None = None,
+    as_published: bool = False,
 ) -> Evaluator:
     """The evaluator of a split; `counting` says which label rows can be right, by default all."""
     dataset = in_rows_of(classifier, dataset)
@@ -132,9 +139,9 @@ def evaluator_of(
     if counting is not None:
         rows = np.where(counting, np.arange(len(counting)), -1)
         chosen = replace(chosen, relevance=_moved(chosen.relevance, rows, len(counting)))
-    a, b = how.get("propensity") or propensity_of_recipe(classifier)
-    at = tuple(k for k in how.get("at", USUAL_KS) if k <= classifier.labels.count())
-    return Evaluator(dataset, chosen, at=at, a=a, b=b, as_published=how.get("as_published", False))
+    a, b = propensity or propensity_of_recipe(classifier)
+    at = tuple(k for k in at if k <= classifier.labels.count())
+    return Evaluator(dataset, chosen, at=at, a=a, b=b, as_published=as_published)
 
 
 def _was_trained_on(classifier: Judged, dataset: Dataset, split: str) -> bool:

@@ -27,6 +27,8 @@ def export_model(model: Path | str, *, agreement: float = 0.99, sample: Sample |
     classifier = Classifier.load(model, ranker=False, index=False, runtime=False)
     folder, tower, labels = classifier.home, classifier.towers.query, classifier.index.labels
     texts, origin = of_label_texts(classifier.labels, sample) if isinstance(sample, int) else sample
+    if not texts:
+        raise BadInput("the sample has no texts to hold the export against; give some, or a number of labels' own")
     k = min(USUAL_K, labels.count())
     try:
         with folder.adding(RUNTIME) as part:

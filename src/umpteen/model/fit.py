@@ -169,8 +169,8 @@ def fit(
         raise BadInput("labels are missing; give each text its own, or a Dataset of Hugging Face's `datasets` alone")
     dataset = open_dataset(texts) if labels is None else given_dataset(texts, labels, label_texts)
     place = Path(tempfile.mkdtemp(prefix="umpteen-"))
-    data, model = place / "data", Path(output or place / "model")
     try:
+        data, model = place / "data", Path(output or place / "model")
         write_native(dataset, data)
         # Nobody will ask again for copies of data that goes: they go, too.
         with Watch(quiet=quiet) as watch, nullcontext() if output else own_cache(place / "cache"):

@@ -6,7 +6,7 @@ links and serves every program of this user: a model is copied out of it, and ne
 
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from glob import escape
 from pathlib import Path
@@ -24,11 +24,24 @@ if TYPE_CHECKING:
     from huggingface_hub import CommitInfo
 
 _TAGS = ["umpteen", "extreme-classification", "sentence-transformers"]
+# Of the identifiers that the hub knows licences by, the usual ones; any other licence has a name there.
+_LICENCES = re.compile(
+    r"apache-2\.0|mit|isc|zlib|unlicense|wtfpl|ncsa|postgresql|artistic-2\.0|bsl-1\.0|ecl-2\.0|mpl-2\.0|ms-pl|afl-3\.0|osl-3\.0|"
+    r"bsd|bsd-[23]-clause|bsd-3-clause-clear|agpl-3\.0|gpl|gpl-[23]\.0|lgpl|lgpl-2\.1|lgpl-3\.0|gfdl|epl-[12]\.0|eupl-1\.[12]|"
+    r"cc0-1\.0|cc-by-(2\.0|2\.5|3\.0|4\.0)|cc-by-(sa|nc-nd)-[34]\.0|cc-by-nd-4\.0|cc-by-nc(-sa)?-[234]\.0|"
+    r"odbl|odc-by|pddl|cdla-permissive-[12]\.0|cdla-sharing-1\.0|etalab-2\.0|ofl-1\.1|openrail|other|unknown"
+)
 _LOADED = re.compile(r'= Classifier\.(?:load|from_pretrained)\("[^"\n]*"\)')  # in a card's code
 
 
 def push(
-    live: LiveModel, name: str, private: bool | None, token: str | bool | None, revision: str | None, said: str | None
+    live: LiveModel,
+    name: str,
+    private: bool | None,
+    token: str | bool | None,
+    revision: str | None,
+    said: str | None,
+    told: Mapping[str, str | None],
 ) -> "CommitInfo":
     """What `Classifier.push_to_hub` does: a copy of the model as it is now, its card completed, is what is sent."""
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants
@@ -39,11 +52,13 @@ def push(
         folder, own = Path(place, "model"), None if live.folder is None else live.folder.path / CARD
         card = read_plainly(own).decode(errors="replace") if own is not None and own.is_file() else None
         save_model(live, folder, live.told, card=card)
-        _complete(folder / CARD, live, name, own or CARD)
+        _complete(folder / CARD, live, name, own or CARD, told)
         files = at_one_moment(folder, ModelFolder.members)
         with _explained(name):
             api = HfApi(token=token, library_name="umpteen", library_version=__version__)
-            name = api.create_repo(name, private=private, exist_ok=True).repo_id
+            asked, name = name, api.create_repo(name, private=private, exist_ok=True).repo_id
+            if name != asked:  # whose it is, the hub has told
+                _complete(folder / CARD, live, name, own or CARD, told)
             if private and not api.model_info(name).private:
                 raise BadInput(f"{name}: is there already, and public; nothing was sent. Make it private there first")
             if revision is not None:
@@ -93,26 +108,28 @@ def fetch(name: str, folder: Path, revision: str | None = None, token: str | boo
     return commit
 
 
-def _complete(card: Path, live: LiveModel, name: str, written: Path | str) -> None:
+def _complete(card: Path, live: LiveModel, name: str, written: Path | str, told: Mapping[str, str | None]) -> None:
     """The card says how to load this model, and in its front matter what the hub can read.
 
-    Figures are new; all else that it says already stays.
+    Figures are new, and what is told now; all else that it says already stays.
     """
     from huggingface_hub import EvalResult, ModelCard
 
-    data, report = live.told.data, live.report
+    given = {key: value for key, value in told.items() if value}
+    data, report = live.told.data | given, live.report
     figures = live.told.training.get("held_out", {}) if report is None else report.metrics
-    on, licence = str(data.get("name") or "unnamed"), str(data.get("licence") or "")
+    on, licence = str(data.get("name") or "unnamed"), _identifier(str(data.get("licence") or ""), "")
     known: dict[str, Any] = {"library_name": "umpteen", "pipeline_tag": "text-classification", "tags": _TAGS}
     known |= {"language": data.get("language"), "datasets": [on] if re.fullmatch(r"[\w.-]+/[\w.-]+", on) else None}
-    if licence:  # the hub knows identifiers, and others by a name
-        is_known = licence == _identifier(licence)
-        known |= {"license": licence} if is_known else {"license": "other", "license_name": _identifier(licence)}
+    if licence:
+        is_known = _LICENCES.fullmatch(licence)
+        known |= {"license": licence if is_known else "other", "license_name": None if is_known else licence}
     try:
         loaded = f'= Classifier.from_pretrained("{name}")'
         made = ModelCard(_LOADED.sub(lambda _: loaded, card.read_text(encoding="utf-8"), count=1))
+        anew = ({"license", "license_name"} if "licence" in given else set()) | given.keys()
         for key, value in known.items():
-            made.data[key] = made.data.get(key) or value
+            made.data[key] = value if key in anew else made.data.get(key) or value
         if figures:
             made.data["model_name"], made.data["metrics"] = name.rpartition("/")[2], list(figures)
             made.data["eval_results"] = [
@@ -132,8 +149,8 @@ def _complete(card: Path, live: LiveModel, name: str, written: Path | str) -> No
         raise BadFile(written, f"its front matter is nothing the hub can read ({_line(problem)}); mend it") from problem
 
 
-def _identifier(text: str) -> str:
-    return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-.") or "unnamed"
+def _identifier(text: str, otherwise: str = "unnamed") -> str:
+    return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-.") or otherwise
 
 
 @contextmanager

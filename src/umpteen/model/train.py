@@ -54,7 +54,7 @@ def train(
     """
     config = resolve(str(config)) if isinstance(config, str | Path) else config
     output = Path("runs", config.name) if output is None else Path(output)
-    train_in(World(), config, output, resume, overwrite, start_from, observers)
+    train_in(World(), config, output, resume=resume, overwrite=overwrite, start_from=start_from, observers=observers)
     return Classifier.load(output)
 
 
@@ -62,6 +62,7 @@ def train_in(
     world: World,
     config: RunConfig,
     output: Path,
+    *,
     resume: bool = False,
     overwrite: bool = False,
     start_from: str | Path | None = None,

@@ -285,7 +285,9 @@ class Scores:
 
     def at(self, pairs: Pairs) -> Tensor:
         """The scores at the given pairs [p], filtered or not."""
-        return _apply(_Answer, self._anchor, self._tiles.at(pairs), partial(self._tiles.backpropagate_at, pairs))
+        with _without_autocast(self._anchor):
+            value = self._tiles.at(pairs)
+        return _apply(_Answer, self._anchor, value, partial(self._tiles.backpropagate_at, pairs))
 
     def log_sum_exp(self, excluding: Pairs | None = None) -> Tensor:
         """log Σ_j exp(s_ij) for each query [B]; −∞ for a query that has no label left."""
@@ -309,8 +311,14 @@ class Scores:
 
     def _reduce(self, make_bar: Callable[[], Bar], excluding: Pairs | None) -> Tensor:
         holes = self._tiles.holes(self.filtered, excluding)
-        bar, value = self._tiles.reduce(make_bar, holes)
+        with _without_autocast(self._anchor):
+            bar, value = self._tiles.reduce(make_bar, holes)
         return _apply(_Answer, self._anchor, value, partial(self._tiles.backpropagate, bar, holes))
+
+
+def _without_autocast(where: Tensor) -> torch.autocast:
+    """Whoever computes in mixed precision has scores and sums in float32 all the same."""
+    return torch.autocast(where.device.type, enabled=False)
 
 
 def _apply(function: type[Function], *arguments: object) -> Tensor:
@@ -344,5 +352,6 @@ class _Answer(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        ctx.backpropagate(gradients[0])
+        with _without_autocast(gradients[0]):
+            ctx.backpropagate(gradients[0])
         return gradients[0].new_zeros(()), None, None

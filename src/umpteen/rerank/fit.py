@@ -1,5 +1,6 @@
 """All labels' weights, block by block on several processes; a finished block is a file, so a killed fit goes on."""
 
+import io
 import os
 import warnings
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from sklearn.svm import LinearSVC
 
 from umpteen.errors import LostProcess
 from umpteen.files.progress import Advance, silent
-from umpteen.files.storage import atomic_file, write_atomically
+from umpteen.files.storage import write_atomically
 from umpteen.rerank.features import RankerSettings
 
 TEXTS_AT_A_TIME = 8192
@@ -84,8 +85,9 @@ def _by_label(pairs: NDArray[np.int64], labels: int) -> list[NDArray[np.int64]]:
 
 
 def _write(path: Path, array: NDArray[np.generic]) -> None:
-    with atomic_file(path) as file:
-        np.save(file, array, allow_pickle=False)
+    buffer = io.BytesIO()  # written straight to the disk, numpy would not say why it is too full
+    np.save(buffer, array, allow_pickle=False)
+    write_atomically(path, buffer.getvalue())
 
 
 # The weights of one label: a linear support vector machine on the few texts and n-grams that concern it (liblinear).

@@ -106,7 +106,8 @@ def product(left: NDArray[Any], right: NDArray[Any]) -> NDArray[np.float32]:
     torch: Any = sys.modules.get("torch")
     if not hasattr(torch, "matmul"):  # another thread may be about to load it
         return np.asarray(as_floats(left) @ as_floats(right))
-    return np.asarray(torch.matmul(*(torch.from_numpy(side).float() for side in (left, right))))
+    found: NDArray[np.float32] = torch.matmul(*(torch.from_numpy(side).float() for side in (left, right))).numpy()
+    return found
 
 
 def exact_scores(queries: Vectors, rows: Rows, labels: LiveVectors) -> NDArray[np.float32]:
@@ -170,9 +171,9 @@ class LabelIndex(ABC):
     away: str | None = None  # why exact search stands in for it, if it cannot be reached
     stood_in: str | None = None  # why it did when it last had to
 
+    @abstractmethod
     def tell(self, now: Indexed, changed: Rows) -> None:
         """The labels as they are now, and which rows have come, gone or changed since it was told last or built."""
-        self.labels = now.vectors
 
     @abstractmethod
     def search(self, queries: Vectors, k: int) -> Ranking:
@@ -257,6 +258,9 @@ class ExactIndex(LabelIndex):
 
     def __init__(self, labels: LiveVectors) -> None:
         self.labels = labels
+
+    def tell(self, now: Indexed, changed: Rows) -> None:
+        self.labels = now.vectors
 
     def search(self, queries: Vectors, k: int) -> Ranking:
         return exact_search(queries, self.labels, k)

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 from scipy.sparse import csr_array
+from sentence_transformers import SparseEncoder
 from sentence_transformers.base.data_collator import BaseDataCollator
 from sentence_transformers.base.evaluation import BaseEvaluator
 from sentence_transformers.base.sampler import DefaultBatchSampler
+from torch.nn.functional import normalize
 
 from umpteen.errors import BadInput
 from umpteen.evaluation.report import evaluate
@@ -115,7 +117,9 @@ class MultiLabelEvaluator(BaseEvaluator):  # type: ignore[misc]
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.queries, self.labels, self.batch_size, self.name = list(queries), list(labels), batch_size, name
-        self.ks = [k for k in ks if k <= len(labels)]
+        self.ks = [k for k in ks if 1 <= k <= len(labels)]
+        if not self.ks:
+            raise BadInput(f"ks {tuple(ks)}: there are {len(labels):,} labels; give a k from 1 to that")
         self.primary_metric = f"nDCG@{max(self.ks)}"
         self._truth = _matrix(positives, (len(queries), len(labels)))
         size = 0 if train is None else train.shape[0] if hasattr(train, "shape") else len(train)
@@ -127,8 +131,11 @@ class MultiLabelEvaluator(BaseEvaluator):  # type: ignore[misc]
         if (similarity := str(model.similarity_fn_name)) not in ("cosine", "dot"):
             raise BadInput(f"the model compares by {similarity}; set model.similarity_fn_name to cosine or dot")
         how = {"batch_size": self.batch_size, "show_progress_bar": False, "convert_to_tensor": True}
-        how["normalize_embeddings"] = similarity == "cosine"
+        if isinstance(model, SparseEncoder):
+            how["convert_to_sparse_tensor"] = False
         queries, labels = model.encode_query(self.queries, **how), model.encode_document(self.labels, **how)
+        if similarity == "cosine":
+            queries, labels = normalize(queries), normalize(labels)
         train = self._truth if self._train is None else self._train
         counts = np.bincount(train.indices, minlength=len(self.labels))
         asked: dict[str, Any] = {"label_counts": counts, "train_queries": train.shape[0], "ks": self.ks}

@@ -3,6 +3,7 @@
 n queries, L labels, d dimensions, p pairs.
 """
 
+import warnings
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from hashlib import blake2b
 from itertools import chain
@@ -59,6 +60,10 @@ class ManyPositivesLoss(CachedLossMixin, nn.Module):  # type: ignore[misc]
             raise BadInput(f"similarity_fct {similarity_fct_name(similarity_fct)}: give cos_sim or dot_score")
         if not scale > 0:
             raise BadInput(f"scale {scale} is not above 0")
+        if reduction not in ("mean", "sum"):
+            raise BadInput(f"reduction {reduction!r}: give mean or sum, over a query's positives")
+        if labels is not None and not len(labels):
+            raise BadInput("labels is empty; give the texts of all labels, or leave it out for those of the batch")
         if mini_batch_size is not None and (mini_batch_size < 1 or has_static_embedding_input(model)):
             raise BadInput(f"mini_batch_size {mini_batch_size}: give 1 or more, or None for a model of StaticEmbedding")
         self.model, self.scale, self.similarity_fct, self.reduction = model, scale, similarity_fct, reduction
@@ -177,9 +182,14 @@ class SoftTopKLoss(ManyPositivesLoss):
 
     def __init__(self, model: Any, k: int | Literal["positives"], *args: Any, alpha: float = 2.0, **how: Any) -> None:
         super().__init__(model, *args, **how)
+        if k != "positives" and not (isinstance(k, int) and k >= 1):
+            raise BadInput(f'k {k!r}: give a number of labels, 1 or more, or "positives"')
         self.k, self.alpha = k, alpha
 
     def objective(self, queries: Tensor, labels: Tensor, positives: Positives, **options: Any) -> Tensor:
+        if isinstance(self.k, int) and len(labels) <= self.k:
+            told = f"a batch has {len(labels)} labels, no more than k = {self.k}: nothing is learnt from it"
+            warnings.warn(f"{told}; take a smaller k, larger batches, or `labels`", stacklevel=2)
         k = self.k if isinstance(self.k, str) else torch.full((len(queries),), self.k, device=queries.device)
         return functional.soft_top_k(queries, labels, positives, k, self.alpha, **options)
 
