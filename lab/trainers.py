@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.sampler import BatchSamplers
 from sentence_transformers.sentence_transformer.losses import (
     CachedMultipleNegativesRankingLoss,
     MultipleNegativesRankingLoss,
@@ -84,8 +85,6 @@ class Way(NamedTuple):
 
 def ways(design: Design, labels: Sequence[str] = ()) -> dict[str, Way]:
     """The losses that are compared; for a table, of which all labels cost little, ours also against all of them."""
-    from sentence_transformers.base.sampler import BatchSamplers
-
     apart = BatchSamplers.NO_DUPLICATES_HASHED  # as their documentation recommends for these losses
     if design.layers:
         return {
@@ -163,9 +162,9 @@ def trained(
     query, label = positives(dataset.train)
     texts, names = list(dataset.train.texts), list(dataset.labels.texts)
     way = ways(design, names)[variant]
-    positive, more = [names[row] for row in label], dict[str, Any](batch_sampler=way.sampler)
+    positive: list[Any] = [names[row] for row in label]
     if way.sampler is None:
-        starts, more = np.flatnonzero(np.diff(query, prepend=-1)), {}
+        starts = np.flatnonzero(np.diff(query, prepend=-1))
         query, positive = query[starts], [positive[a:b] for a, b in pairwise([*starts, len(positive)])]
     rows = Table.from_dict({"anchor": [texts[row] for row in query], "positive": positive})
     with tempfile.TemporaryDirectory(prefix="umpteen-trainer-") as place:
@@ -175,7 +174,7 @@ def trained(
             per_device_train_batch_size=design.pairs * way.larger,
             learning_rate=learning_rate,
             warmup_steps=0.1,
-            **more,
+            batch_sampler=way.sampler or BatchSamplers.BATCH_SAMPLER,
             save_strategy="no",
             report_to="none",
             disable_tqdm=True,
