@@ -99,6 +99,20 @@ def test_a_recipe_extends_the_one_beside_it(tmp_path: Path) -> None:
     assert (config.seed, config.optimizer.learning_rate, config.optimizer.warmup) == (7, 0.25, 0.2)
 
 
+def test_a_recipe_extends_a_shipped_one_even_of_its_own_name(tmp_path: Path) -> None:
+    mine = tmp_path / "mixed.toml"
+    mine.write_text('extends = "mixed"\nseed = 7\n')
+    assert resolve(str(mine)) == resolve("mixed", ("seed=7",))
+
+
+def test_a_recipe_that_extends_none_there_is_names_its_own_file(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.toml"
+    for unknown in ("elsewhere", "in/between", "mine"):
+        mine.write_text(f'extends = "{unknown}"\n')
+        with pytest.raises(BadFile, match=f'mine.toml: extends = "{unknown}": there is no such recipe beside it'):
+            resolve(str(mine))
+
+
 def test_a_recipe_that_extends_itself_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text('extends = "b"\n')
     (tmp_path / "b.toml").write_text('extends = "a"\n')

@@ -19,7 +19,7 @@ GROUPS = ("the paper's", "static", "mixed", "transformer", "classifier", "hard n
 
 
 def _read_settings(path: Path, *extending: Path) -> dict[str, Any]:
-    """The settings of a file on top of those of the recipe beside it that it extends, if it names one."""
+    """The settings of a file on top of those of the recipe that it extends, beside it or shipped, if it names one."""
     try:
         settings = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -29,9 +29,12 @@ def _read_settings(path: Path, *extending: Path) -> dict[str, Any]:
     extended = settings.pop("extends", None)
     if extended is None:
         return settings
-    under = path.with_name(f"{extended}.toml")
+    beside = path.parent / f"{extended}.toml"
+    under = beside if beside.exists() and beside != path else FOLDER / f"{extended}.toml"
     if under in (path, *extending):
         raise BadFile(path, f'extends = "{extended}" leads back to itself')
+    if not under.exists():
+        raise BadFile(path, f'extends = "{extended}": there is no such recipe beside it; {_THERE_ARE}')
     return merged(_read_settings(under, path, *extending), settings)
 
 
