@@ -2,11 +2,13 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from tiny import HIDDEN_SIZE, POSITIONS, tiny_transformer
+from umpteen.encoders.encoder import tokens_now
 from umpteen.encoders.transformer import TransformerEncoder
 from umpteen.errors import BadConfig, BadFile, BadInput
 
@@ -24,6 +26,34 @@ def test_padding_changes_no_vector(source: str, pooling: str) -> None:
     together = encoder.encode(TEXTS)
     alone = torch.cat([encoder.encode([text]) for text in TEXTS])
     torch.testing.assert_close(together, alone, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "first"])
+def test_texts_that_are_padded_in_several_groups_have_the_values_and_gradients_of_each_alone(
+    source: str, pooling: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = TransformerEncoder.load(source, pooling=pooling, max_length=POSITIONS, hidden_dropout=0.0).double()
+    calls: list[int] = []
+    encoder.model.register_forward_pre_hook(
+        lambda _, args, kwargs: calls.append(kwargs["input_ids"].numel()), with_kwargs=True
+    )
+    texts = [*TEXTS, "trade", "fish and food and law", "", "a dog"]
+    table = tokens_now(encoder, texts)
+    weights = torch.randn(len(texts), encoder.dimension, dtype=torch.double, generator=torch.manual_seed(0))
+
+    def gradients(groups: list[list[int]]) -> list[torch.Tensor]:
+        encoder.zero_grad()
+        found = torch.cat([encoder(*table.batch(np.array(group))) for group in groups])
+        (found * weights).sum().backward()
+        return [found.detach(), *(p.grad.clone() for p in encoder.parameters() if p.grad is not None)]
+
+    alone = gradients([[row] for row in range(len(texts))])
+    calls.clear()
+    monkeypatch.setattr("umpteen.encoders.transformer.PADDED_TOGETHER", 12)
+    together = gradients([list(range(len(texts)))])
+    assert len(calls) > 2 and max(calls) <= 12
+    for one, other in zip(together, alone, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
 
 
 def test_pooling_takes_the_mean_or_the_first_of_the_model_s_states(source: str) -> None:

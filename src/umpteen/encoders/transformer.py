@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -12,9 +13,11 @@ from umpteen.data.tokens import places
 from umpteen.encoders import backbone as precisions
 from umpteen.encoders import folder as layout
 from umpteen.encoders.backbone import load_backbone, positions, quiet, train_last_layers
-from umpteen.encoders.encoder import Change, Encoder, Place, checked_dropout
+from umpteen.encoders.encoder import Change, Encoder, Place, checked_dropout, micro_batches
 from umpteen.encoders.folder import TextTokenizer, locate
 from umpteen.errors import BadConfig, BadInput
+
+PADDED_TOGETHER = 1_024  # tokens of texts of similar length: enough to fill a core, and little is padding
 
 
 class TransformerEncoder(Encoder):
@@ -84,7 +87,7 @@ class TransformerEncoder(Encoder):
 
     @property
     def pads(self) -> bool:
-        return next(self.parameters()).device.type == "cpu"  # a GPU would rather pad than be called again
+        return next(self.parameters()).device.type == "cpu"
 
     @property
     def token_budget(self) -> int:
@@ -95,25 +98,33 @@ class TransformerEncoder(Encoder):
         if offsets.numel() == 1:
             return next(self.parameters()).new_zeros(0, self.dimension)
         pieces, text = _pieces(offsets, self.tokenizer.window)
-        lengths = pieces.diff()
-        mask = torch.arange(max(int(lengths.max()), 1), device=ids.device) < lengths[:, None]  # [n, longest]
-        padded = ids.new_full(mask.shape, self.pad_id)
-        padded[mask] = ids
-        # A text without tokens attends to one padding token, and its vector is zeroed below.
-        attended = mask.clone()
-        attended[:, 0] = True
-        states = (self.runtime or self._states)(padded, attended.long())  # [n, longest, h]
-        if self.pooling == "first":
-            vectors = states[:, 0] * mask[:, :1]
-        else:
-            vectors = (states * mask[:, :, None]).sum(1) / mask.sum(1, keepdim=True).clamp_min(1)
+        starts, lengths = pieces[:-1], pieces.diff()
+        # A GPU would rather pad than be called again; a CPU pays for each padding token.
+        parts = micro_batches(lengths.numpy(), PADDED_TOGETHER) if self.pads else [np.arange(len(starts))]
+        order = torch.from_numpy(np.concatenate(parts)).to(ids.device)
+        found = torch.cat([self._pooled(ids, starts[part], lengths[part]) for part in order.split([*map(len, parts)])])
+        vectors = torch.empty_like(found).index_copy(0, order, found)
         if len(vectors) >= len(offsets):  # some texts have several pieces, which count by their tokens
-            weighted = vectors * mask.sum(1, keepdim=True)
+            weighted = vectors * lengths[:, None]
             total = vectors.new_zeros(len(offsets) - 1, vectors.shape[1]).index_add(0, text, weighted)
             vectors = total / offsets.diff()[:, None].clamp_min(1)
         if self.projection is not None:
             vectors = self.projection(vectors)
         return self.finished(vectors)
+
+    def _pooled(self, ids: Tensor, starts: Tensor, lengths: Tensor) -> Tensor:
+        """The vectors of some stretches of ids, padded to the longest of them."""
+        place = torch.arange(max(int(lengths.max()), 1), device=ids.device)
+        mask = place < lengths[:, None]  # [n, longest]
+        padded = ids.new_full(mask.shape, self.pad_id)
+        padded[mask] = ids[(starts[:, None] + place)[mask]]
+        # A text without tokens attends to one padding token, and its vector is zeroed below.
+        attended = mask.clone()
+        attended[:, 0] = True
+        states = (self.runtime or self._states)(padded, attended.long())  # [n, longest, h]
+        if self.pooling == "first":
+            return states[:, 0] * mask[:, :1]
+        return (states * mask[:, :, None]).sum(1) / lengths[:, None].clamp_min(1)
 
     def _states(self, ids: Tensor, mask: Tensor) -> Tensor:
         precisions.require(self.precision, ids.device.type)
