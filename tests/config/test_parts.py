@@ -39,6 +39,16 @@ def test_a_written_recipe_reads_back_as_it_was() -> None:
     assert checked(tomllib.loads(to_toml(config)), origin="again") == config
 
 
+def test_labels_go_without_a_part_of_queries_where_the_recipe_or_an_override_says_so() -> None:
+    said = resolve("wordnet-nouns-finetuned")
+    assert [*said.encoder.query.parts] == ["static", "frozen", "transformer"]
+    assert [*said.encoder.label_tower.parts] == ["static", "frozen"]
+    assert checked(tomllib.loads(to_toml(said)), origin="again") == said
+    overridden = resolve("wordnet-nouns-mixed", ("encoder.query.transformer.layers=3", "encoder.label.transformer=none"))
+    assert [*overridden.encoder.label_tower.parts] == ["static", "frozen"]
+    assert checked(tomllib.loads(to_toml(overridden)), origin="again") == overridden
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [

@@ -9,7 +9,7 @@ from typing import Any, get_args
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from umpteen.config.settings import KINDS, RunConfig, Section, merged
+from umpteen.config.settings import KINDS, NO_PART, RunConfig, Section, merged
 from umpteen.errors import BadConfig, BadFile, BadInput
 
 _THERE_ARE = "`umpteen recipe list` names those that ship with umpteen"
@@ -100,16 +100,21 @@ def _sections_in(field: FieldInfo) -> list[type[Section]]:
 
 def to_toml(config: RunConfig) -> str:
     """The whole configuration as TOML, each key with its explanation."""
-    return "\n".join(_section_lines(config, [])).strip() + "\n"
+    only_queries = config.encoder.query.parts.keys() - config.encoder.label_tower.parts.keys()
+    left_out = {f"encoder.label.{part}" for part in only_queries}
+    return "\n".join(_section_lines(config, [], left_out)).strip() + "\n"
 
 
-def _section_lines(section: Section, path: list[str]) -> list[str]:
+def _section_lines(section: Section, path: list[str], left_out: set[str]) -> list[str]:
     lines: list[str] = [f"\n[{'.'.join(path)}]"] if path else []
     nested: list[str] = []
     for name, field in type(section).model_fields.items():
         value = getattr(section, name)
         if isinstance(value, Section):
-            nested += _section_lines(value, [*path, name])
+            nested += _section_lines(value, [*path, name], left_out)
+            continue
+        if ".".join([*path, name]) in left_out:
+            lines.append(f'{name} = "{NO_PART}"  # which queries have')
             continue
         explanation = f"  # {field.description}" if field.description else ""
         if value is None:
