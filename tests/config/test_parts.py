@@ -44,7 +44,9 @@ def test_labels_go_without_a_part_of_queries_where_the_recipe_or_an_override_say
     assert [*said.encoder.query.parts] == ["static", "frozen", "transformer"]
     assert [*said.encoder.label_tower.parts] == ["static", "frozen"]
     assert checked(tomllib.loads(to_toml(said)), origin="again") == said
-    overridden = resolve("wordnet-nouns-mixed", ("encoder.query.transformer.layers=3", "encoder.label.transformer=none"))
+    overridden = resolve(
+        "wordnet-nouns-mixed", ("encoder.query.transformer.layers=3", "encoder.label.transformer=none")
+    )
     assert [*overridden.encoder.label_tower.parts] == ["static", "frozen"]
     assert checked(tomllib.loads(to_toml(overridden)), origin="again") == overridden
 

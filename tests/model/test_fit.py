@@ -17,10 +17,12 @@ import umpteen
 from miniature import LABELS, TOPICS, command, refused, write_recipe
 from test_docs import ROOT, blocks_of
 from tiny import tiny_default_model
+from umpteen.config.recipes import resolve
 from umpteen.data.dataset import given_dataset, open_dataset
 from umpteen.errors import BadInput, Stopped
 from umpteen.model.classifier import Classifier
 from umpteen.model.fit import _Pace, fit, fit_data, sized
+from umpteen.training import tune
 from umpteen.training.checkpoint import Checkpoints, TrainState
 from umpteen.training.observer import Observer
 
@@ -170,6 +172,34 @@ def test_settings_of_a_part_do_not_keep_the_other_part_from_being_tried_alone(tm
     with pytest.raises(Killed):
         fit_data(str(table), tmp_path / "model", trials=4, observer=Listening())
     assert "kind=frozen" in heard[-1]
+
+
+@pytest.mark.parametrize("minutes", [10.0, 1e-6])
+def test_a_transformer_is_trained_beside_the_best_of_the_others_where_time_allows(
+    minutes: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layers = ("encoder.query.transformer.layers=1", *(each for each in tune.TRANSFORMER if ".layers=" not in each))
+    monkeypatch.setattr(tune, "TRANSFORMER", layers)
+    heard: list[str] = []
+
+    class Listening(Observer):
+        def notice(self, message: str) -> None:
+            heard.append(message)
+
+    table = write_table(tmp_path / "tickets.csv", 90)
+    found = fit_data(str(table), tmp_path / "model", minutes=minutes, trials=2, compare=False, observer=Listening())
+    tried = [trial for trial in found.trials if "encoder.label.transformer=none" in trial["settings"]]
+    assert len(tried) == (minutes > 1)
+    assert any(message.startswith("--minutes") for message in heard) == (minutes < 1)
+    assert ("transformer" in found.recipe.encoder.query.parts) == (found.trials[0] in tried)  # validation decides
+
+
+def test_a_transformer_takes_the_place_of_a_bag_that_was_left_out() -> None:
+    with_bag = resolve("mixed", tune.with_transformer(("encoder.query.kind=concat", "objective.temperature=0.05")))
+    without = resolve("mixed", tune.with_transformer(("encoder.query.kind=frozen",)))
+    assert [*with_bag.encoder.query.parts] == ["static", "frozen", "transformer"]
+    assert [*without.encoder.query.parts] == ["frozen", "transformer"]
+    assert [*without.encoder.label_tower.parts] == ["frozen"] and with_bag.objective.temperature == 0.05
 
 
 def test_a_language_that_the_encoder_cuts_to_pieces_is_told(tmp_path: Path) -> None:

@@ -12,18 +12,18 @@ import tempfile
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from umpteen.config.recipes import resolve
-from umpteen.config.settings import RunConfig
+from umpteen.config.settings import RunConfig, SumTower
 from umpteen.data.dataset import Dataset, given_dataset, open_dataset, write_native
 from umpteen.data.prepared import own_cache
 from umpteen.encoders.folder import TextTokenizer
-from umpteen.errors import BadInput, Diverged, Stopped
+from umpteen.errors import BadConfig, BadInput, Diverged, Stopped
 from umpteen.evaluation.baselines import LinearOneVsRest, TfidfNeighbours, popularity
 from umpteen.evaluation.report import Evaluator, Report
 from umpteen.files.storage import open_workspace, write_atomically
@@ -36,8 +36,18 @@ from umpteen.model.watch import Watch
 from umpteen.model.writing import Standing, standing_in, stood_in
 from umpteen.parallel.world import cores
 from umpteen.rerank.features import RankerSettings
+from umpteen.training.build import build_run
 from umpteen.training.observer import Observer
-from umpteen.training.tune import Candidate, Point, Trials, as_settings, climb, identify, usual_choices
+from umpteen.training.tune import (
+    Candidate,
+    Point,
+    Trials,
+    as_settings,
+    climb,
+    identify,
+    usual_choices,
+    with_transformer,
+)
 
 WORK = "umpteen fit"  # the kind of its workspace
 RECIPE, QUICK = "mixed", "static"  # the most accurate for any data, and what is taken where time does not allow it
@@ -46,6 +56,7 @@ MOST_TRIALS = 20
 FIRST_SHARE = 0.25  # of the time: what the first training may take at most
 READING = 2.0  # times as long for reading, which is done once: a frozen transformer's vectors serve all trials
 FINAL_FITS = 2.0  # times the best trial's seconds are kept for the final fit, the ranker's two, and calibration
+TRANSFORMER_SHARE = 0.8  # of the time after the first trial: what a trained transformer's trial and final fit may take
 LEAST_STEPS = 120  # a training of fewer steps has not learnt much; batches are made smaller then
 SMALLEST_BATCH = 32
 FEW_TEXTS = 5_000
@@ -197,7 +208,7 @@ class _Search:
         self._observer, self._began, self._seconds = observer, time.monotonic(), seconds
         self._decided = folder / "decided.json"  # what the time allows was measured once
         self._recipe, self._sized, self._limit = recipe, sized(dataset, recipe), FIRST_SHARE * seconds
-        self._decided_for = seconds
+        self._decided_for, self._reserved = seconds, 0.0  # seconds that other trials leave for a transformer
         if self._decided.exists():
             recipe, settings, allowed = json.loads(self._decided.read_bytes())
             if seconds <= allowed:  # with more, it may allow more
@@ -208,7 +219,7 @@ class _Search:
         self._tried = self._found.tried
 
     def config(self, point: Point, fit_on: str = "train") -> RunConfig:
-        alone = "encoder.query.kind=frozen" in point  # then there is no other part that could be set
+        alone = {"encoder.query.kind=frozen", "encoder.query.static=none"} & {*point}  # there is no bag to be set
         own = tuple(setting for setting in self._sized if not (alone and ".static." in setting))
         settings = (f"seed={self._seed}", f"data.fit_on={fit_on}", *own, *point)
         return resolve(self._recipe, settings, self._source)
@@ -284,11 +295,38 @@ class _Search:
             except _TooSlow as found:
                 self._make_quicker(*found.args)
         write_atomically(self._decided, json.dumps([self._recipe, self._sized, self._decided_for]))
+        if trials > 1:
+            self._reserve_for_transformer()
         try:
             climb(usual_choices(self.config(())), trials, self._attempt)
         except _Over:
             self._observer.notice(f"{len(self._tried)} settings were tried in the time there is")
+        if self._reserved:
+            self._observer.notice("the best of them with a transformer that is trained, too …")
+            self._reserved = 0.0
+            with suppress(_Over):
+                self._attempt(with_transformer(tuple(self._found.best_first()[0]["settings"])))
         return self._found.best_first()[0]
+
+    def _reserve_for_transformer(self) -> None:
+        """Keeps the time for a transformer's trial and final fit, if there is enough: a few of its steps tell."""
+        if not isinstance(self.config(()).encoder.query, SumTower):
+            return
+        began = time.monotonic()
+        try:
+            build_run(self.config(with_transformer(())), workspace=None, observer=_Pace(0, reading=math.inf)).loop.run()
+            seconds = time.monotonic() - began
+        except _TooSlow as found:
+            seconds, _ = found.args
+        except BadConfig as problem:
+            self._observer.notice(f"no transformer is trained: {problem}")
+            return
+        left = self._seconds - (time.monotonic() - self._began)
+        if 2 * seconds <= TRANSFORMER_SHARE * left:
+            self._reserved = 2 * seconds
+        else:
+            needed = (2 * seconds / TRANSFORMER_SHARE + self._seconds - left) / 60
+            self._observer.notice(f"--minutes {needed:.0f} would also try a transformer that is trained")
 
     def _make_quicker(self, seconds: float, reading: bool) -> None:
         """Without a frozen transformer where its reading, or an epoch, takes too long; else with fewer epochs, once."""
@@ -309,7 +347,7 @@ class _Search:
         if identity not in self._tried:
             if self._tried:
                 longest = max(trial["again"] for trial in self._tried.values())
-                kept = FINAL_FITS * self._found.best_first()[0]["again"]
+                kept = FINAL_FITS * self._found.best_first()[0]["again"] + self._reserved
                 if time.monotonic() - self._began + longest + kept > self._seconds:
                     raise _Over
             self._found.attempt(Candidate(point, identity, lambda: self._train(config, identity)))
@@ -353,8 +391,8 @@ _AFTER = 5.0  # seconds of something it can be told how long it takes
 class _Pace(Observer):
     """Hears how far work is, and ends what would take longer than the limit."""
 
-    def __init__(self, limit: float) -> None:
-        self._limit, self._steps = limit, 0
+    def __init__(self, limit: float, reading: float | None = None) -> None:
+        self._limit, self._reading, self._steps = limit, READING * limit if reading is None else reading, 0
         self._began: dict[str, tuple[float, int]] = {}
         self.read = 0.0  # seconds of reading, which is done once
 
@@ -376,5 +414,5 @@ class _Pace(Observer):
         if done >= total:  # what comes next under this name is another stage
             del self._began[work]
             self.read += now - start if reading else 0
-        if now - start > _AFTER and seconds > self._limit * (READING if reading else 1):
+        if now - start > _AFTER and seconds > (self._reading if reading else self._limit):
             raise _TooSlow(seconds, reading)

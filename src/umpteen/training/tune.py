@@ -23,6 +23,16 @@ _EPOCHS, _RATES, _TEMPERATURES = (1.0, 2.0), (1.0, 0.33, 3.0), (1.0, 0.6, 1.6)
 
 USUAL_TRIALS = 12
 
+# A transformer that is trained beside the other parts of the query tower, as wordnet-nouns-finetuned has it; the graph
+# of a micro-batch takes about two gigabytes.
+TRANSFORMER = (
+    "encoder.query.transformer.layers=3",
+    "encoder.query.transformer.learning_rate=2e-4",
+    "encoder.query.transformer.dropout=0.1",
+    "encoder.label.transformer=none",
+    "training.token_budget=16384",
+)
+
 Point = tuple[str, ...]  # settings on top of a recipe
 
 
@@ -94,6 +104,13 @@ def usual_choices(config: RunConfig) -> list[str]:
             for key, value, factors in around
         ),
     ]
+
+
+def with_transformer(point: Point) -> Point:
+    """The same with one more part for queries: the first layers of the transformer, trained; labels go without it."""
+    bag = ("encoder.query.static=none", "encoder.label.static=none") if "encoder.query.kind=frozen" in point else ()
+    others = tuple(setting for setting in point if not setting.startswith("encoder.query.kind="))
+    return (*others, *bag, *TRANSFORMER)
 
 
 class Trials:
