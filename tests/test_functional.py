@@ -106,6 +106,12 @@ def test_positives_that_fit_no_query_or_label_are_refused(positives: Any, proble
         functional.decoupled_softmax(vectors(QUERIES, 0), vectors(LABELS, 1), positives)
 
 
+@pytest.mark.parametrize("k", [LABELS, LABELS + 1, 0, -1])
+def test_a_fixed_k_that_has_no_threshold_is_refused(k: int) -> None:
+    with pytest.raises(BadInput, match=f"k is {k}, and there are 19 labels"):
+        functional.soft_top_k(vectors(QUERIES, 0), vectors(LABELS, 1), LISTS, k)
+
+
 @every_loss
 @pytest.mark.parametrize("precision", [torch.bfloat16, torch.float16])
 def test_inside_autocast_a_loss_and_its_gradients_are_what_they_are_outside(loss: str, precision: torch.dtype) -> None:

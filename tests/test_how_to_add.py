@@ -1,5 +1,6 @@
 """docs/explanation/architecture.md, "How to add …", followed with a toy of each kind."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,7 +28,6 @@ from umpteen.errors import BadConfig, BadInput
 from umpteen.model.classifier import Classifier
 from umpteen.model.index import build_index, certificate_of
 from umpteen.objectives import losses, reference
-from umpteen.objectives.losses import ObjectiveKind
 from umpteen.objectives.scores import Scores
 from umpteen.objectives.targets import Pairs, Targets
 from umpteen.search import index as index_kinds
@@ -60,9 +60,8 @@ def toy_formula(scores: Tensor, targets: Targets, filtered: Pairs | None = None,
 def test_an_objective_is_a_function_its_formula_and_its_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kind = ObjectiveKind(lambda chosen, labels, pooled: lambda s, t: toy_loss(s, t, **chosen.arguments()))
     monkeypatch.setitem(settings.OBJECTIVES, "toy", ToyObjective)
-    monkeypatch.setitem(losses.OBJECTIVES, "toy", kind)
+    monkeypatch.setitem(losses.OBJECTIVES, "toy", lambda chosen, labels: partial(toy_loss, **chosen.arguments()))
     monkeypatch.setitem(reference.REFERENCE, "toy", toy_formula)
     config = resolve(str(write_recipe(tmp_path, *QUICK)), ("objective.name=toy", "objective.margin=0.3"))
     run = build_run(config, workspace=None)
@@ -128,7 +127,7 @@ class ToyPool(settings.PoolConfig):
 
 def test_a_pool_is_a_class_a_row_and_its_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(settings.POOLS, "toy", ToyPool)
-    monkeypatch.setitem(build.POOLS, "toy", lambda pool, place: InBatch())
+    monkeypatch.setitem(build.POOLS, "toy", lambda pool, step, epoch: InBatch())
     run = build_run(resolve(str(write_recipe(tmp_path, *QUICK)), ("pool.name=toy",)), workspace=None)
     assert isinstance(run.step.pool, InBatch)
     run.loop.run()

@@ -1,17 +1,4 @@
-"""Every error a user can cause, as one tree; the command line prints the message and exits with 2.
-
-UmpteenError
-├── BadInput            what was given cannot be used: a file, a value, a request
-│   ├── BadFile         names the file, the line or row, and the value
-│   ├── BadConfig       names the key, the value, and the nearest known key
-│   └── InUse           another process is at work there; names it
-├── DamagedModel        a model folder or one of its files is not what its manifest says
-├── DamagedCheckpoint   a checkpoint cannot be resumed from
-├── NotSaved            writing failed (full disk, no permission); what was there before is untouched
-├── Diverged            the loss is no longer a number
-├── LostProcess         another process of the same run has ended
-└── Stopped             SIGINT or SIGTERM arrived; the run saved itself first (exit code 128 + signal)
-"""
+"""Every error a user can cause, as one tree; the command line prints the message and exits with 2."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -73,7 +60,7 @@ class LostProcess(UmpteenError):
 
 
 class Stopped(UmpteenError):
-    """The user or the system asked the run to stop; it saved itself first."""
+    """SIGINT or SIGTERM arrived; the run saved itself first (exit code 128 + signal)."""
 
     def __init__(self, message: str, *, signal: int) -> None:
         super().__init__(message)

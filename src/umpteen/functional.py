@@ -57,6 +57,8 @@ def soft_top_k(
     **options: Unpack[Options],
 ) -> Tensor:
     """Each positive is compared with the threshold that k of the labels softly exceed."""
+    if isinstance(k, int) and not 1 <= k < len(labels):
+        raise BadInput(f"k is {k:,}, and there are {len(labels):,} labels; give 1 or more, and fewer than these")
     return objectives.soft_top_k(*_posed(queries, labels, positives, **options), k, alpha)
 
 

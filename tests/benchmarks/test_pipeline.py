@@ -67,7 +67,7 @@ def test_the_naive_step_has_our_loss_our_gradients_and_our_update(tmp_path: Path
     assert len(data.labels) == 7 and data.filtered.pairs  # a filtered pair is neither positive nor negative
     settings = step_settings(token_budget=40)
     optimizers = [
-        make_optimizer([(towers.query, 1e-3)], weight_decay=0.01, betas=(0.9, 0.999), epsilon=1e-8)
+        make_optimizer([(towers.query, 1e-3)], weight_decay=0.01, betas=(0.9, 0.999), eps=1e-8)
         for towers in (ours, theirs)
     ]
     step = TrainingStep(ours, data, decoupled_softmax, optimizers[0], settings)

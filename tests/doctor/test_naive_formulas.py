@@ -27,8 +27,7 @@ from umpteen.config.recipes import resolve
 from umpteen.data.labels import Relevance
 from umpteen.doctor.checks import Outcome, Sample, by_formula, by_step
 from umpteen.encoders.towers import Towers
-from umpteen.errors import BadInput
-from umpteen.objectives.reference import formula, softplus
+from umpteen.objectives.reference import softplus
 from umpteen.parallel.world import World
 from umpteen.training.step import TrainingData
 
@@ -92,11 +91,6 @@ def test_a_recipe_of_rounded_vectors_is_held_to_the_formula_before_they_are_roun
     config, some = resolve(str(recipe), ("training.half_labels=true",)), sample(towers, relevance)
     ours, theirs = by_step(config, towers, some, World()), by_formula(config, towers, some)
     assert ours.loss == pytest.approx(theirs.loss, rel=1e-10)
-
-
-def test_an_objective_without_a_formula_is_an_error_that_lists_the_known_ones() -> None:
-    with pytest.raises(BadInput, match=r"'hinge'.*softmax, decoupled_softmax, soft_top_k, one_vs_all"):
-        formula("hinge")
 
 
 def test_softplus_is_exact_where_torch_s_own_is_not() -> None:

@@ -8,7 +8,6 @@ from torch import Tensor
 import reference
 from reference import Problem, pairs
 from umpteen.objectives import Scores, Targets, decoupled_softmax, one_vs_all, soft_top_k, softmax
-from umpteen.objectives.losses import soft_top_k_in_pool
 
 TILES = (1, 7, None)
 ALPHA = 2.0
@@ -23,7 +22,7 @@ OBJECTIVES: dict[str, tuple[Callable[[Scores, Targets], Tensor], Callable[[Probl
         lambda p: reference.soft_top_k(p, "positives", ALPHA),
     ),
     "soft_top_3_masked": (
-        lambda s, t: soft_top_k_in_pool(s, t, 3, alpha=ALPHA, mask_unsampled=True),
+        lambda s, t: soft_top_k(s, t, 3, ALPHA, mask_unsampled=True),
         lambda p: reference.soft_top_k(p, 3, ALPHA, mask_unsampled=True),
     ),
     "one_vs_all": (one_vs_all, reference.one_vs_all),

@@ -135,17 +135,14 @@ def test_k_can_differ_from_query_to_query(tile: int | None) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
 
 
-@pytest.mark.parametrize("k", [23, 24, 0, -1])
-def test_a_fixed_k_that_has_no_threshold_is_refused(k: int) -> None:
-    with pytest.raises(BadInput, match="k is"):
-        soft_top_k(*posed(random_problem(), None), k)
-
-
-def test_a_fixed_k_is_refused_when_filtering_leaves_a_query_too_few_labels() -> None:
+@every_tile
+def test_a_query_that_filtering_leaves_no_more_than_a_fixed_k_of_labels_contributes_nothing(tile: int | None) -> None:
     problem = random_problem()
-    problem.filtered = [(1, label) for label in range(20)]
-    with pytest.raises(BadInput, match="3 labels in play"):
-        soft_top_k(*posed(problem, None), 3)
+    problem.filtered = [(1, label) for label in range(23) if (1, label) not in problem.pulled]
+    found = differentiated(problem, lambda: soft_top_k(*posed(problem, tile), 3, ALPHA))
+    expected = differentiated(problem, lambda: reference.soft_top_k(problem, 3, ALPHA))
+    torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
+    assert not found[1][1].any() and found[1][0].any()
 
 
 def test_a_k_per_query_must_be_whole_numbers_one_for_each() -> None:

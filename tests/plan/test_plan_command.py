@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from miniature import command, listing, refused, write_recipe
-from umpteen.plan.plan import Sizes, advice, changes
+from umpteen.plan import plan
+from umpteen.plan.plan import Sizes
 
 KEYS = {
     "memory_gb",
@@ -67,15 +68,15 @@ def test_too_little_memory_is_warned_of(recipe: Path) -> None:
     assert "warning" in outcome.err and "more processes on more machines" in outcome.err
 
 
-def test_a_suggestion_is_ready_to_be_set() -> None:
-    found = changes(Sizes(512, 4096, None), Sizes(256, 1024, None))
-    assert (
-        found == {"training.batch_size": 256, "training.token_budget": 1024} and changes(Sizes(1, 1, 1), None) is None
-    )
-    assert advice({"memory_gb": 3.0, "memory_limit_gb": 2.0, "suggestion": found}) == (
-        "the run needs 3.00 GB and has 2.00; the largest settings that fit: "
-        "--set training.batch_size=256 --set training.token_budget=1024"
-    )
+def test_a_suggestion_is_ready_to_be_set(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def smaller(sizes: Sizes, *limits: object, **more: object) -> Sizes:
+        return sizes._replace(batch_size=2, token_budget=16)
+
+    monkeypatch.setattr(plan, "largest_that_fit", smaller)
+    outcome = command("plan", recipe, "--memory", "0.01", "--json")
+    assert json.loads(outcome.out)["suggestion"] == {"training.batch_size": 2, "training.token_budget": 16}
+    advice = "the largest settings that fit: --set training.batch_size=2 --set training.token_budget=16"
+    assert advice in " ".join(outcome.err.split())
 
 
 def test_what_cannot_be_planned_is_refused(recipe: Path) -> None:

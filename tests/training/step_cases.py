@@ -24,7 +24,6 @@ from umpteen.encoders.table import LabelTable
 from umpteen.encoders.towers import Towers
 from umpteen.encoders.transformer import TransformerEncoder
 from umpteen.objectives import decoupled_softmax, one_vs_all, soft_top_k, softmax
-from umpteen.objectives.losses import soft_top_k_in_pool
 from umpteen.parallel.world import Shard, World
 from umpteen.training.optimizer import make_optimizer
 from umpteen.training.step import TrainingData, TrainingStep
@@ -65,7 +64,7 @@ OBJECTIVES: dict[str, Objective] = {
         lambda p: reference.soft_top_k(p, "positives", 2.0),
     ),
     "soft_top_3_masked": (
-        lambda s, t: soft_top_k_in_pool(s, t, 3, mask_unsampled=True),
+        lambda s, t: soft_top_k(s, t, 3, mask_unsampled=True),
         lambda p: reference.soft_top_k(p, 3, 2.0, mask_unsampled=True),
     ),
     "one_vs_all": (one_vs_all, reference.one_vs_all),
@@ -146,7 +145,7 @@ def make_step(
             Relevance.from_lists(FILTERED, len(LABELS)),
         ),
         objective,
-        make_optimizer([(towers, rate)], weight_decay=decay, betas=(0.9, 0.99), epsilon=epsilon),
+        make_optimizer([(towers, rate)], weight_decay=decay, betas=(0.9, 0.99), eps=epsilon),
         RunConfig.model_validate(
             {
                 "objective": {"temperature": 0.5, "reduction": reduction, "positives_per_query": positives},

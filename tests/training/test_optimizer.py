@@ -8,7 +8,7 @@ from umpteen.training.optimizer import learning_rate_factor, make_optimizer, set
 
 def test_matrices_decay_and_biases_and_norms_do_not() -> None:
     model = nn.Sequential(nn.Linear(3, 2), nn.LayerNorm(2))
-    optimizer = make_optimizer([(model, 0.1)], weight_decay=0.01, betas=(0.9, 0.99), epsilon=1e-8)
+    optimizer = make_optimizer([(model, 0.1)], weight_decay=0.01, betas=(0.9, 0.99), eps=1e-8)
     decay = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
     assert decay[id(model[0].weight)] == 0.01
     assert [decay[id(p)] for p in (model[0].bias, model[1].weight, model[1].bias)] == [0.0, 0.0, 0.0]
@@ -16,13 +16,13 @@ def test_matrices_decay_and_biases_and_norms_do_not() -> None:
 
 def test_a_shared_tower_is_listed_once() -> None:
     tower = nn.Linear(2, 2)
-    optimizer = make_optimizer([(tower, 0.1), (tower, 0.2)], weight_decay=0.0, betas=(0.9, 0.99), epsilon=1e-8)
+    optimizer = make_optimizer([(tower, 0.1), (tower, 0.2)], weight_decay=0.0, betas=(0.9, 0.99), eps=1e-8)
     assert sum(len(group["params"]) for group in optimizer.param_groups) == 2
 
 
 def test_towers_keep_their_own_learning_rates_through_the_schedule() -> None:
     optimizer = make_optimizer(
-        [(nn.Linear(2, 2), 0.1), (nn.Linear(2, 2), 4.0)], weight_decay=0.0, betas=(0.9, 0.99), epsilon=1e-8
+        [(nn.Linear(2, 2), 0.1), (nn.Linear(2, 2), 4.0)], weight_decay=0.0, betas=(0.9, 0.99), eps=1e-8
     )
     set_learning_rate(optimizer, 0.5)
     assert sorted(group["lr"] for group in optimizer.param_groups) == [0.05, 2.0]

@@ -13,7 +13,7 @@ from umpteen.parallel.world import World
 from umpteen.training.optimizer import ROWS_AT_ONCE, RowAdamW, clip_gradients_, make_optimizer, set_learning_rate
 
 RATE, DECAY, BETAS, EPSILON = 0.1, 0.3, (0.9, 0.97), 1e-6
-SETTINGS = {"weight_decay": DECAY, "betas": BETAS, "epsilon": EPSILON}
+SETTINGS = {"weight_decay": DECAY, "betas": BETAS, "eps": EPSILON}
 
 
 class Model(nn.Module):

@@ -124,6 +124,14 @@ def _section_lines(section: Section, path: list[str], left_out: set[str]) -> lis
     return lines + nested
 
 
+def flat(settings: dict[str, Any], before: str = "") -> dict[str, Any]:
+    """Every setting by its dotted name."""
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        found |= flat(value, f"{before}{name}.") if isinstance(value, dict) else {f"{before}{name}": value}
+    return found
+
+
 def names() -> list[str]:
     """The shipped recipes by name."""
     return sorted(path.stem for path in FOLDER.glob("*.toml"))

@@ -1,7 +1,7 @@
 """One run as settings: typed, frozen, every key explained, closed to keys it does not know."""
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, SerializeAsAny
 from pydantic.functional_validators import BeforeValidator, field_validator, model_validator
@@ -259,6 +259,7 @@ class EncoderConfig(Section):
 class ObjectiveConfig(Section):
     """What every objective has; its name decides what else it knows."""
 
+    uses_unlabelled: ClassVar[bool] = False  # whether a query without positives has something to say
     name: str
     temperature: float = Field(0.05, gt=0, description="scores are divided by this; 1 goes with unnormalised vectors")
     positives_per_query: int | None = Field(
@@ -311,6 +312,7 @@ class SoftTopK(ReducedObjective):
 
 
 class OneVsAll(ObjectiveConfig):
+    uses_unlabelled: ClassVar[bool] = True
     name: Literal["one_vs_all"] = Field("one_vs_all", description=_WHICH)
     logit_bias: float | None = Field(
         None, description="learn a bias from this value on (-10 in SigLIP) and a scale from 1/temperature on"

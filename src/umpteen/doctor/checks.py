@@ -36,7 +36,7 @@ from umpteen.encoders.towers import Towers, with_lengths
 from umpteen.errors import BadConfig, BadInput, UmpteenError
 from umpteen.files.progress import Progress, silent
 from umpteen.objectives.losses import build_objective
-from umpteen.objectives.reference import formula
+from umpteen.objectives.reference import REFERENCE
 from umpteen.parallel.children import run_in_world
 from umpteen.parallel.meter import Meter
 from umpteen.parallel.world import Shard, World, cores, undivided
@@ -225,7 +225,7 @@ def by_formula(config: RunConfig, towers: Towers, sample: Sample) -> Outcome:
     loss = queries.new_zeros(())
     for columns, of_score in towers.query.shares:
         scores = queries[:, columns] @ labels[:, columns].T / (objective.temperature * of_score)
-        loss = loss + formula(objective.name)(scores, targets, filtered, **objective.arguments())
+        loss = loss + REFERENCE[objective.name](scores, targets, filtered, **objective.arguments())
     loss.backward()  # type: ignore[no-untyped-call]
     return Outcome(float(loss.detach()), _taken_gradients(towers))
 

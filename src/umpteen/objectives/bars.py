@@ -315,7 +315,9 @@ class SoftThreshold:
         self._threshold = like.new_full((len(like),), -torch.inf)  # [B] of alpha · score
         self._log_slope = torch.zeros_like(self._threshold)  # [B] log Σ_j σ'
         self._groups: list[tuple[Tensor, BestAndTail]] = []  # queries that keep the same number of scores
-        k = _one_for_each(k, in_play)
+        k = torch.full_like(in_play, k) if isinstance(k, int) else k.to(in_play.device)
+        if k.shape != in_play.shape or k.is_floating_point() or bool((k < 0).any()):
+            raise BadInput(f"k must be {len(in_play):,} whole numbers, one per query, none of them negative")
         # One large k must not make every query keep many scores: those between the same powers of 2 form a group.
         power = torch.where((k > 0) & (k < in_play), k.double().log2().ceil(), -1)
         for each in torch.unique(power):
@@ -354,15 +356,3 @@ class SoftThreshold:
     def _lift(self) -> Tensor:
         """What to add to −|x| [B]: in a gap so wide that all σ' are next to nothing they are e^−|x|, up to a factor."""
         return (-self._log_slope - negligible(self._log_slope.dtype) / 2).clamp(min=0)
-
-
-def _one_for_each(k: int | Tensor, in_play: Tensor) -> Tensor:
-    if isinstance(k, int):
-        if k < 1:
-            raise BadInput(f"k is {k}; the soft top k needs 1 or more")
-        if len(in_play) and k >= (fewest := int(in_play.min())):
-            raise BadInput(f"k is {k:,} but a query has {fewest:,} labels in play; choose a smaller k")
-        return torch.full_like(in_play, k)
-    if k.shape != in_play.shape or k.is_floating_point() or bool((k < 0).any()):
-        raise BadInput(f"k must be {len(in_play):,} whole numbers, one per query, none of them negative")
-    return k.to(in_play)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -54,8 +54,8 @@ def soft_top_k(
 
         log(1 + exp(alpha · (t_i − s_ip)))
 
-    k is one number, one per query [B], or "positives": as many as are relevant to the query. A query with a k of
-    its own that has no more labels than that contributes nothing.
+    k is one number, one per query [B], or "positives": as many as are relevant to the query. A query that has no more
+    labels in play than k contributes nothing.
     """
     if isinstance(k, str) and k != "positives":
         raise BadInput(f'k is {k!r}; give a number, one per query, or "positives"')
@@ -64,12 +64,6 @@ def soft_top_k(
     sizes = targets.relevant.per_query(targets.queries) if isinstance(k, str) else k
     threshold = scores.soft_threshold(sizes, alpha, excluding=targets.unpulled if mask_unsampled else None)
     return targets.mean(-logsigmoid(alpha * (positive - threshold[targets.pulled.query])))
-
-
-def soft_top_k_in_pool(scores: Scores, targets: Targets, k: int, **settings: Any) -> Tensor:
-    """The same where a query may have no more than k labels left, as in a pool of them: it then contributes nothing."""
-    sizes = torch.full((targets.queries,), k, device=targets.pulled.query.device)
-    return soft_top_k(scores, targets, sizes, **settings)
 
 
 def one_vs_all(scores: Scores, targets: Targets) -> Tensor:
@@ -102,39 +96,25 @@ class ScaledOneVsAll(nn.Module):
 Objective = Callable[[Scores, Targets], Tensor]  # one that learns something itself is a module
 
 
-class ObjectiveKind(NamedTuple):
-    """One objective of a recipe."""
-
-    build: Callable[[Any, int, bool], Objective]  # of its settings, for so many labels; over pools of them?
-    uses_unlabelled: bool = False  # a query without positives has something to say
-
-
-def _build_soft_top_k(settings: SoftTopK, labels: int, pooled: bool) -> Objective:
+def _build_soft_top_k(settings: SoftTopK, labels: int) -> Objective:
     if isinstance(settings.k, int) and settings.k >= labels:
         raise BadConfig(f"objective.k = {settings.k}: the dataset has {labels:,} labels; k must be smaller")
-    few_labels = isinstance(settings.k, int) and (pooled or settings.mask_unsampled)
-    loss = soft_top_k_in_pool if few_labels else soft_top_k
-    return partial(loss, **settings.arguments())
+    return partial(soft_top_k, **settings.arguments())
 
 
-def _build_one_vs_all(settings: OneVsAll, labels: int, pooled: bool) -> Objective:
+def _build_one_vs_all(settings: OneVsAll, labels: int) -> Objective:
     return one_vs_all if settings.logit_bias is None else ScaledOneVsAll(settings.logit_bias)
 
 
 # A new objective is a function, a row here, its settings in config/settings.py and its formula in reference.py.
-OBJECTIVES = {
-    "softmax": ObjectiveKind(lambda settings, labels, pooled: softmax),
-    "decoupled_softmax": ObjectiveKind(lambda settings, labels, pooled: decoupled_softmax),
-    "soft_top_k": ObjectiveKind(_build_soft_top_k),
-    "one_vs_all": ObjectiveKind(_build_one_vs_all, uses_unlabelled=True),
+OBJECTIVES: dict[str, Callable[[Any, int], Objective]] = {  # of its settings, for so many labels
+    "softmax": lambda settings, labels: softmax,
+    "decoupled_softmax": lambda settings, labels: decoupled_softmax,
+    "soft_top_k": _build_soft_top_k,
+    "one_vs_all": _build_one_vs_all,
 }
 
 
-def objective_kind(name: str) -> ObjectiveKind:
-    """The objective of this name, or an error that lists those there are."""
-    return known(OBJECTIVES, name, f"there is no objective {name!r}")
-
-
-def build_objective(settings: ObjectiveConfig, labels: int, *, pooled: bool = False) -> Objective:
-    """The objective over all labels, or over pools that may be small for some query."""
-    return objective_kind(settings.name).build(settings, labels, pooled)
+def build_objective(settings: ObjectiveConfig, labels: int) -> Objective:
+    """The objective of a recipe, for so many labels."""
+    return known(OBJECTIVES, settings.name, f"there is no objective {settings.name!r}")(settings, labels)

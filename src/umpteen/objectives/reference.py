@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from umpteen.errors import BadInput, known
 from umpteen.objectives.targets import Pairs, Targets
 
 BISECTIONS = 80
@@ -88,11 +87,6 @@ REFERENCE: dict[str, Callable[..., Tensor]] = {
     "soft_top_k": soft_top_k,
     "one_vs_all": one_vs_all,
 }
-
-
-def formula(objective: str) -> Callable[..., Tensor]:
-    """The formula of an objective by its name, `(scores [B, L], targets, filtered) → loss`."""
-    return known(REFERENCE, objective, f"there is no formula for an objective {objective!r}", BadInput)
 
 
 def soft_threshold(scores: Tensor, k: int, alpha: float) -> Tensor:

@@ -300,8 +300,7 @@ class Scores:
     def soft_threshold(self, k: int | Tensor, alpha: float, excluding: Pairs | None = None) -> Tensor:
         """The t_i with Σ_j σ(alpha · (s_ij − t_i)) = k for each query [B]: what the soft top k lie above.
 
-        With as few labels as k, or fewer, there is none: one k for all is then refused, and where k is given per
-        query [B] the threshold of such a query, or of one with k = 0, is −∞.
+        k is one number or one per query [B]; the threshold of a query with k = 0, or no more labels than k, is −∞.
         """
         in_play = self._tiles.queries.new_full(self.shape[:1], self.shape[1], dtype=torch.int64)
         gone = self.filtered if excluding is None else excluding.joined(self.filtered)

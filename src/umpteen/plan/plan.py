@@ -142,7 +142,7 @@ def _part(run: Run, config: RunConfig, batches: Batches, share: float, meter: Me
     relevance = Relevance(csr_array((pulled.data, folded[pulled.indices], pulled.indptr), shape=shape))
     filtered = Relevance(data.filtered.matrix[rows][:, chosen]).without(relevance)
     part = TrainingData(data.queries.take(rows), data.labels.take(chosen), relevance, filtered)
-    objective = build_objective(config.objective, labels, pooled=True)  # k may be more than there are here
+    objective = build_objective(config.objective, labels)
     marks, pool, kept = Marks(meter), None, 0
     if isinstance(config.pool, BankPool):
         turn = config.pool.model_copy(update={"renewed": math.ceil(config.pool.renewed * share)})
@@ -370,16 +370,10 @@ def make_plan(config: RunConfig, *, memory_gb: float | None, processes: int, obs
         longest_text = int(max(lengths.max(initial=1), run.data.labels.lengths.max(initial=1)))
         limits = {"usual_tile": even_tile(sizes.batch_size, -(-labels // processes)), "longest": longest_text}
         fitting = largest_that_fit(sizes, lambda each: predicted(each).peak, limit, **limits)
-        plan["suggestion"] = changes(sizes, fitting)
+        plan["suggestion"] = fitting and {
+            f"training.{name}": new for name, old, new in zip(Sizes._fields, sizes, fitting, strict=True) if new != old
+        }
     return plan
-
-
-def changes(before: Sizes, after: Sizes | None) -> dict[str, int | None] | None:
-    """The settings to change; None if no change is enough."""
-    if after is None:
-        return None
-    pairs = zip(Sizes._fields, before, after, strict=True)
-    return {f"training.{name}": new for name, old, new in pairs if new != old}
 
 
 def advice(plan: dict[str, Any]) -> str:

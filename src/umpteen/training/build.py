@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,8 +21,7 @@ from umpteen.encoders.parts import PartsEncoder
 from umpteen.encoders.towers import Towers, share_cut, with_lengths
 from umpteen.errors import BadConfig, BadInput, known
 from umpteen.evaluation.report import Evaluator
-from umpteen.files.progress import Notice
-from umpteen.objectives.losses import Objective, build_objective, objective_kind
+from umpteen.objectives.losses import Objective, build_objective
 from umpteen.parallel.world import Shard, World
 from umpteen.training.checkpoint import Checkpoints
 from umpteen.training.loop import Loop
@@ -87,7 +86,7 @@ def build_run(
         dataset = dataset.with_validation(config.data.validation_fraction, config.seed)
     else:
         dataset = dataset.with_validation_in_train()
-    objective = build_objective(config.objective, len(dataset.labels), pooled=config.pool.name != "all")
+    objective = build_objective(config.objective, len(dataset.labels))
     evaluator = build_evaluator(config.evaluation, dataset, dataset.validation) if dataset.validation else None
     if evaluator:
         evaluator.require(config.evaluation.metric)
@@ -126,7 +125,7 @@ def build_run(
         relevance = relevance.stack(relevance.without(filtered).of_labels(config.data.label_queries))
         filtered = filtered.stack(Relevance.empty(len(own_texts), len(dataset.labels)))
     data = TrainingData(queries, labels, relevance, filtered)
-    unlabelled, size = objective_kind(config.objective.name).uses_unlabelled, config.training.batch_size
+    unlabelled, size = config.objective.uses_unlabelled, config.training.batch_size
     sampler = EpochSampler(data.relevance, size, seed=config.seed, keep_unlabelled=unlabelled)
     if workspace is not None:
         observer = Observers(MetricsLog(workspace / "metrics.jsonl", log_every=config.training.log_every), observer)
@@ -134,8 +133,8 @@ def build_run(
     if cut >= WORTH_TELLING:
         told = f"{cut:.1%} of the queries' tokens are cut off"
         observer.notice(f'{told}; max_length = "auto" keeps all of 99 texts in 100')
-    pool = build_pool(Place(config, towers, data, objective, shard, sampler.batches_per_epoch, observer.notice))
-    step = TrainingStep(towers, data, objective, optimizer, config, world=world, pool=pool, notice=observer.notice)
+    step = TrainingStep(towers, data, objective, optimizer, config, world=world, notice=observer.notice)
+    step.pool = build_pool(step, sampler.batches_per_epoch)
 
     def validate() -> dict[str, float]:
         assert evaluator is not None
@@ -149,40 +148,28 @@ def build_run(
     return Run(dataset, towers, data, sampler, objective, optimizer, step, evaluator, loop, cut)
 
 
-class Place(NamedTuple):
-    """The run that a pool is built into."""
-
-    config: RunConfig
-    towers: Towers
-    data: TrainingData
-    objective: Objective
-    labels: Shard
-    batches_per_epoch: int
-    notice: Notice
-
-
 # A new pool is a subclass of `Pool`, a row here, and its settings in config/settings.py.
-POOLS: dict[str, Callable[[Any, Place], Pool | None]] = {
-    "all": lambda pool, run: None,  # all labels are in play
-    "batch": lambda pool, run: InBatch(),
-    "random": lambda pool, run: Uniform(pool.negatives),
-    "shortlist": lambda pool, run: Shortlist(
-        run.towers, run.data, run.labels, pool, run.config, run.batches_per_epoch, run.notice
+POOLS: dict[str, Callable[[Any, TrainingStep, int], Pool | None]] = {  # of its settings, a step, steps in an epoch
+    "all": lambda pool, step, epoch: None,  # all labels are in play
+    "batch": lambda pool, step, epoch: InBatch(),
+    "random": lambda pool, step, epoch: Uniform(pool.negatives),
+    "shortlist": lambda pool, step, epoch: Shortlist(
+        step.towers, step.data, step.labels, pool, step.config, epoch, step.notice
     ),
-    "cache": lambda pool, run: VectorCache(run.towers, run.data, run.labels, pool, run.config, run.objective),
-    "bank": lambda pool, run: Bank(run.towers, run.data, run.labels, pool, run.config, run.objective),
+    "cache": lambda pool, step, _: VectorCache(step.towers, step.data, step.labels, pool, step.config, step.objective),
+    "bank": lambda pool, step, _: Bank(step.towers, step.data, step.labels, pool, step.config, step.objective),
 }
 
 
-def build_pool(place: Place) -> Pool | None:
+def build_pool(step: TrainingStep, batches_per_epoch: int) -> Pool | None:
     """The pool of competing labels; None when they are all in play."""
-    pool, labels = place.config.pool, place.labels.count
-    if pool.name == "batch" and place.config.training.batch_size == 1:
+    pool, labels = step.config.pool, step.labels.count
+    if pool.name == "batch" and step.config.training.batch_size == 1:
         raise BadConfig("training.batch_size = 1: with pool.name = batch a query alone has no negative; use more")
     for key, count in pool.model_dump(include={"negatives", "shortlist", "sampled", "renewed"}).items():
         if count > labels:
             raise BadConfig(f"pool.{key} = {count}: the dataset has {labels:,} labels; it must not be more")
-    return known(POOLS, pool.name, f"there is no pool {pool.name!r}")(pool, place)
+    return known(POOLS, pool.name, f"there is no pool {pool.name!r}")(pool, step, batches_per_epoch)
 
 
 def weigh_parts(run: Run, metric: str, world: World) -> dict[str, float]:

@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim import AdamW
 
+from umpteen.config.recipes import flat
 from umpteen.encoders.rows import row_tables
 from umpteen.errors import DamagedCheckpoint
 from umpteen.files.storage import atomic_folder, sha256_of
@@ -87,9 +88,12 @@ class Checkpoints:
         record: dict[str, Any] | None = None
         if self.run is not None and self.world.is_first and (newest := max(_checkpoints(self.run), default=None)):
             record = _verified_record(newest)
-            if differing := sorted(_differences(record["recipe"], self.recipe)):
+            was, now = flat(record["recipe"]), flat(self.recipe)
+            differing = [key for key in sorted(was.keys() | now.keys()) if was.get(key) != now.get(key)]
+            if differing:
+                told = "; ".join(f"{key} was {was.get(key)!r}, is {now.get(key)!r}" for key in differing[:5])
                 raise DamagedCheckpoint(
-                    f"{newest} belongs to another recipe: {'; '.join(differing[:5])}. "
+                    f"{newest} belongs to another recipe: {told}. "
                     "Resume with the recipe it was started with, or choose another --output"
                 )
             if record["data"] != self.data:
@@ -121,14 +125,11 @@ class Checkpoints:
                 own.copy_(stored[name])
 
     def _restore_optimizer(self, stored: dict[str, Tensor]) -> None:
-        # A fused optimizer keeps its step counts beside the weights, the others on the processor.
-        fused = any(group["fused"] for group in self.optimizer.param_groups)
         weights, tables = dict(self.model.named_parameters()), row_tables(self.model)
         for place, value in stored.items():
             name, _, key = place.rpartition(":")
             value = value[tables[name].shard.rows].clone() if name in tables else value
-            device = weights[name].device if fused or key != "step" else value.device
-            self.optimizer.state[weights[name]][key] = value.to(device)
+            self.optimizer.state[weights[name]][key] = value.to(weights[name].device)
 
     def shared(self, name: str) -> dict[str, Tensor]:
         """A file of the checkpoint, on every process."""
@@ -184,14 +185,3 @@ _AFRESH = "start afresh without --resume, in another --output"
 
 def _checksum(record: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
-
-
-def _differences(old: dict[str, Any], new: dict[str, Any], path: str = "") -> list[str]:
-    found: list[str] = []
-    for key in old.keys() | new.keys():
-        before, after = old.get(key), new.get(key)
-        if isinstance(before, dict) and isinstance(after, dict):
-            found += _differences(before, after, f"{path}{key}.")
-        elif before != after:
-            found.append(f"{path}{key} was {before!r}, is {after!r}")
-    return found

@@ -94,13 +94,7 @@ def clip_gradients_(optimizer: AdamW, limit: float, world: World) -> Tensor:
     return norm
 
 
-def make_optimizer(
-    towers: Iterable[tuple[nn.Module, float]],
-    *,
-    weight_decay: float,
-    betas: tuple[float, float] = (0.9, 0.999),
-    epsilon: float = 1e-8,
-) -> AdamW:
+def make_optimizer(towers: Iterable[tuple[nn.Module, float]], *, weight_decay: float, **adam: Any) -> AdamW:
     """One group per learning rate and decay: matrices decay; biases (of rows, too), norms and token weights do not."""
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     seen: set[nn.Parameter] = set()
@@ -117,10 +111,9 @@ def make_optimizer(
         {"params": parameters, "lr": rate, "peak": rate, "weight_decay": decay}
         for (rate, decay), parameters in groups.items()
     ]
-    fused = all(weight.device.type in {"cpu", "cuda"} and torch.is_floating_point(weight) for weight in seen)
     if tables:
-        return RowAdamW(given, list(tables.values()), betas=betas, eps=epsilon, fused=fused)
-    return AdamW(given, betas=betas, eps=epsilon, fused=fused)
+        return RowAdamW(given, list(tables.values()), fused=True, **adam)
+    return AdamW(given, fused=True, **adam)
 
 
 def learning_rate_factor(step: int, steps: int, warmup: float) -> float:

@@ -166,8 +166,8 @@ class TrainingStep:
         self._longest = int(max(table.lengths.max(initial=1) for table in (self.data.queries, self.data.labels)))
         self._parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         self._of_objective = [*self.objective.parameters()] if isinstance(self.objective, nn.Module) else []
-        self._labels = Shard(self.world, len(self.data.labels))
-        self._texts = LabelTexts(self.data.labels.take(self._labels.rows))
+        self.labels = Shard(self.world, len(self.data.labels))
+        self._texts = LabelTexts(self.data.labels.take(self.labels.rows))
         self._told_of_lonely_queries = False
 
     def __call__(self, rows: NDArray[np.int64], *, step: int, seed: int) -> StepOutcome:
@@ -274,16 +274,16 @@ class TrainingStep:
         vectors = share.gather(queries.vectors())
         if self.pool is None:
             labels = self._side(1, self._texts.distinct, self._texts.positions, now)
-            return Encoded(queries, labels, vectors, self._labels, None)
+            return Encoded(queries, labels, vectors, self.labels, None)
         known = self.data.known.take(rows)
         draw = self.pool.draw(Batch(rows, vectors.detach(), targets, known, filtered, now[1], rng))
         self.mark("loss")  # mining is a loss, too
-        shard = self._labels.among(draw.rows)
+        shard = self.labels.among(draw.rows)
         own = draw.rows[shard.rows]
-        labels = self._side(1, *self._texts.of(own - self._labels.start), now)
+        labels = self._side(1, *self._texts.of(own - self.labels.start), now)
         self.pool.seen(own, labels.vectors(), now[1])
         bank = self.pool.kept()
-        return Encoded(queries, labels, vectors, shard if bank is None else self._labels, draw, bank)
+        return Encoded(queries, labels, vectors, shard if bank is None else self.labels, draw, bank)
 
     def _at_vectors(
         self, encoded: Encoded, targets: Targets, filtered: Pairs | None

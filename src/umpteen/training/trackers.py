@@ -5,7 +5,7 @@ import secrets
 import shutil
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -13,7 +13,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any, ClassVar
 
-from umpteen.config.recipes import to_toml
+from umpteen.config.recipes import flat, to_toml
 from umpteen.config.settings import RunConfig
 from umpteen.errors import BadConfig, NotSaved, Stopped, known
 from umpteen.evaluation.report import Report
@@ -103,8 +103,8 @@ class MLflow(Tracker):
         found = self._client.get_experiment_by_name(name)
         experiment = found.experiment_id if found else self._client.create_experiment(name)
         run: str = self._client.create_run(experiment, run_name=config.name).info.run_id
-        param, settings = self.package.entities.Param, _flat(config.model_dump(mode="json"))
-        params = [param(key, str(value)) for key, value in settings]
+        param, settings = self.package.entities.Param, flat(config.model_dump(mode="json"))
+        params = [param(key, str(value)) for key, value in settings.items()]
         for start in range(0, len(params), 100):  # the most that it takes at once
             self._client.log_batch(run, params=params[start : start + 100])
         return run
@@ -120,15 +120,6 @@ class MLflow(Tracker):
     def ended(self, problem: BaseException | None) -> None:
         stopped = isinstance(problem, Stopped | KeyboardInterrupt)
         self._client.set_terminated(self._run, "KILLED" if stopped else "FAILED" if problem else "FINISHED")
-
-
-def _flat(settings: dict[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """Every setting by its dotted name."""
-    for name, value in settings.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{before}{name}.")
-        else:
-            yield f"{before}{name}", value
 
 
 class WeightsAndBiases(Tracker):

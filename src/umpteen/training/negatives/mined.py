@@ -148,7 +148,9 @@ class VectorCache(Pool):
         self.seen(rows, fresh, batch.step)  # before the mining, as in the paper
         norms = self.push(batch)
         norms[own.to(norms.device)] = 0
-        return self._largest(norms, self.settings.negatives * len(batch.rows)).numpy()
+        count = min(self.settings.negatives * len(batch.rows), self.shard.count)
+        found = top_k(norms.new_ones(1, 1), norms[:, None], count, shard=self.shard)  # the largest, of all processes
+        return np.sort(found.rows[found.scores > 0]).astype(np.int64)  # a label nobody pushes is none
 
     def age(self, rows: NDArray[np.int64], step: int) -> float:
         """Mean steps since these labels' vectors were computed."""
@@ -170,18 +172,6 @@ class VectorCache(Pool):
         gradient = torch.autograd.grad(loss, vectors)[0] if loss.requires_grad else torch.zeros_like(vectors)
         norms: Tensor = torch.linalg.vector_norm(gradient, dim=1)
         return norms
-
-    def _largest(self, norms: Tensor, count: int) -> Tensor:
-        """Rows of the labels with the largest norms over all processes, ascending; a label nobody pushes is none."""
-        found = norms.topk(min(count, len(norms)))
-        size = int(self.shard.world.largest(len(found.values))[0])
-        numbers = torch.zeros(2, size, dtype=torch.float64, device=norms.device)
-        numbers[0, : len(found.values)] = found.values
-        numbers[1, : len(found.values)] = found.indices + self.shard.start
-        everyone = self.shard.world.gather(numbers).transpose(0, 1).reshape(2, -1).cpu()
-        order = np.lexsort((everyone[1].numpy(), -everyone[0].numpy()))[:count]
-        order = order[everyone[0].numpy()[order] > 0]
-        return everyone[1][torch.from_numpy(order)].to(torch.int64).sort().values
 
     def seen(self, rows: NDArray[np.int64], vectors: Tensor, step: int) -> None:
         assert self._vectors is not None
