@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from umpteen.data.dataset import open_dataset
-from umpteen.data.tokens import CHUNK, TokenTable, tokenise
+from umpteen.data.prepared import own_cache
+from umpteen.data.tokens import SMALL, TokenTable, tokenise
 from umpteen.encoders.folder import TextTokenizer
 from umpteen.errors import BadInput
 from umpteen.files.progress import Advance, Progress
@@ -41,6 +42,8 @@ def run(
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Writes the documents below `folder` (a temporary one), prepares them with one kill, and checks the outcome."""
+    if documents < SMALL:
+        raise BadInput(f"{documents:,} documents are tokenised in memory; give {SMALL:,} or more")
     tell = progress or (lambda stage, done, total: None)
     with TemporaryDirectory(prefix="umpteen-prepare-", dir=folder) as scratch:
         data, cache = Path(scratch, "data"), Path(scratch, "cache")
@@ -126,9 +129,10 @@ def _reports(child: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
 
 def _compare(data: Path, cache: Path, max_length: int, resumed_at: int, seed: int) -> tuple[int, int, bool]:
     """Tokens in all, how many documents were tokenised again in one go, and whether all of them came out the same."""
-    texts = open_dataset(data, cache=cache).train.texts
     tokenizer = TextTokenizer.load(MODEL, max_length, special_tokens=True)
-    table = tokenise(texts, tokenizer, cache, small=0)
+    with own_cache(cache):
+        texts = open_dataset(data).train.texts
+        table = tokenise(texts, tokenizer)
     around = np.arange(max(0, resumed_at - 10), min(len(texts), resumed_at + 10))
     drawn = np.random.default_rng(seed).choice(len(texts), min(SAMPLED, len(texts)), replace=False)
     rows = np.union1d(around, drawn)
@@ -153,11 +157,9 @@ def _child(data: str, cache: str, max_length: str) -> None:
 
         return tell
 
-    dataset = open_dataset(data, cache=Path(cache), progress=report("reading"))
     tokenizer = TextTokenizer.load(MODEL, int(max_length), special_tokens=True)
-    texts = dataset.train.texts
-    chunk = min(CHUNK, len(texts) // 8 + 1)  # so that few documents, too, have a middle
-    tokenise(texts, tokenizer, Path(cache), report("tokenising"), chunk=chunk, small=0)
+    with own_cache(Path(cache)):
+        tokenise(open_dataset(data, progress=report("reading")).train.texts, tokenizer, report("tokenising"))
 
 
 if __name__ == "__main__":

@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from umpteen.data import tokens
+from umpteen.data.prepared import own_cache
 from umpteen.data.texts import Texts
 from umpteen.data.tokens import JoinedTokens, TokenTable, segments, tokenise
 from umpteen.errors import NotSaved
+from umpteen.files.progress import Advance, silent
 
 CHUNK = 7
 TEXTS = [" ".join(f"w{row * step % 41}" for step in range(row % 6)) for row in range(50)] + [
@@ -44,8 +46,15 @@ def rows_of(table: TokenTable) -> list[list[int]]:
     return [table.ids[start:end].tolist() for start, end in zip(table.starts, table.ends, strict=True)]
 
 
-def on_disk(texts: Texts, cache: Path, tokenizer: Words | None = None) -> TokenTable:
-    return tokenise(texts, tokenizer or Words(), cache, chunk=CHUNK, small=0)
+def on_disk(texts: Texts, cache: Path, tokenizer: Words | None = None, progress: Advance = silent) -> TokenTable:
+    with own_cache(cache):
+        return tokenise(texts, tokenizer or Words(), progress)
+
+
+@pytest.fixture(autouse=True)
+def small_chunks_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokens, "CHUNK", CHUNK)
+    monkeypatch.setattr(tokens, "SMALL", 0)
 
 
 def only(folder: Path, pattern: str) -> Path:
@@ -62,8 +71,9 @@ def test_a_table_on_disk_equals_the_tokenizer_row_by_row(tmp_path: Path, vocabul
     assert table.lengths.tolist() == [len(text.split()) for text in TEXTS]
 
 
-def test_few_texts_leave_nothing_on_the_disk(tmp_path: Path) -> None:
-    table = tokenise(Texts.of(TEXTS).take([3, 1]), tokenizer := Words(), tmp_path)
+def test_few_texts_leave_nothing_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokens, "SMALL", len(TEXTS) + 1)
+    table = on_disk(Texts.of(TEXTS).take([3, 1]), tmp_path, tokenizer := Words())
     assert rows_of(table) == Words()([TEXTS[3], TEXTS[1]])
     assert tokenizer.texts == 2
     assert list(tmp_path.iterdir()) == []
@@ -79,9 +89,10 @@ def test_views_of_one_whole_are_tokenised_once_together(tmp_path: Path) -> None:
 
 def test_long_texts_make_chunks_of_fewer_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tokens, "CHUNK_BYTES", 4)
+    monkeypatch.setattr(tokens, "CHUNK", 3)
     seen: list[int] = []
     texts = Texts.of(["ab", "ab", "longer than a chunk", "", "", "a", "abcd", "a"])
-    table = tokenise(texts, Words(), tmp_path, lambda done, total: seen.append(done), chunk=3, small=0)
+    table = on_disk(texts, tmp_path, progress=lambda done, total: seen.append(done))
     assert seen == [0, 2, 3, 6, 7, 8]
     assert rows_of(table) == Words()(list(texts))
 
@@ -107,6 +118,7 @@ class Killed(Words):
 
 
 def tokenise_until_killed(folder: Path) -> None:
+    tokens.CHUNK, tokens.SMALL = CHUNK, 0  # a process of its own
     on_disk(Texts.of(TEXTS), folder, Killed())
 
 
@@ -204,7 +216,7 @@ def test_progress_rises_to_the_whole_and_starts_where_it_resumes(tmp_path: Path)
 
     for _ in range(2):
         try:
-            tokenise(Texts.of(TEXTS), Words(), tmp_path, stop_later, chunk=CHUNK, small=0)
+            on_disk(Texts.of(TEXTS), tmp_path, progress=stop_later)
         except KeyboardInterrupt:
             continue
     total = len(TEXTS)

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from tiny import tiny_tokenizer, tiny_transformer
 from umpteen.encoders.folder import TextTokenizer
+from umpteen.encoders.parts import PartsEncoder
 from umpteen.encoders.rows import RowTable
 from umpteen.encoders.static import StaticEncoder
 from umpteen.encoders.table import LabelTable
@@ -128,7 +129,15 @@ def test_a_tokenizer_cannot_add_tokens_that_the_model_has_no_rows_for(saved: Pat
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("projection", 2**40), ("max_length", 2**70), ("max_length", "16"), ("dropout", None), ("precision", [])],
+    [
+        ("projection", 2**40),
+        ("max_length", 2**70),
+        ("max_length", "16"),
+        ("dropout", None),
+        ("precision", []),
+        ("precision", "int8"),
+        ("pooling", "last"),
+    ],
 )
 def test_absurd_settings_of_a_transformer_are_damage_and_cost_no_memory(saved: Path, key: str, value: object) -> None:
     edit(saved / "umpteen_encoder.json", **{key: value})
@@ -139,12 +148,22 @@ def test_absurd_settings_of_a_transformer_are_damage_and_cost_no_memory(saved: P
             Towers.load(saved)
 
 
-@pytest.mark.parametrize("settings", [{"bigrams": 2**40}, {"max_length": None}, {"dropout": "none"}])
+@pytest.mark.parametrize(
+    "settings", [{"bigrams": 2**40}, {"bigrams": -1}, {"max_length": None}, {"dropout": "none"}, {"dropout": 1.0}]
+)
 def test_absurd_settings_of_a_static_encoder_are_damage(tmp_path: Path, settings: dict[str, object]) -> None:
     encoder = StaticEncoder.random(tiny_tokenizer(tmp_path / "tokenizer"), 8, seed=0, bigrams=4)
     Towers(encoder).save(tmp_path / "saved")
     edit(tmp_path / "saved" / "umpteen_encoder.json", **settings)
     with pytest.raises(DamagedModel, match="saved"):
+        Towers.load(tmp_path / "saved")
+
+
+def test_an_absurd_share_of_skipped_texts_is_damage(tmp_path: Path) -> None:
+    encoder = StaticEncoder.random(tiny_tokenizer(tmp_path / "tokenizer"), 8, seed=0)
+    Towers(PartsEncoder({"static": encoder}, "concat")).save(tmp_path / "saved")
+    edit(tmp_path / "saved" / "umpteen_encoder.json", skip={"static": 1.5})
+    with pytest.raises(DamagedModel, match=r"saved: skips the parts .*1\.5"):
         Towers.load(tmp_path / "saved")
 
 

@@ -76,7 +76,7 @@ def test_a_label_s_bias_is_added_to_its_inner_products(kind: str, normalise: boo
     expected = plain @ table.T + biases().weight[:, 0]
     torch.testing.assert_close(query.encode(TEXTS) @ vectors_of(label).T, expected)
     assert Towers(query, label).dimension == 9  # the 1 is appended once
-    assert query(*query.tokenizer.batch([])).shape == (0, 9)
+    assert query(*query.read_now([])).shape == (0, 9)
 
 
 def test_a_bias_that_does_not_fit_its_table_is_refused() -> None:
@@ -115,7 +115,7 @@ def test_the_gradients_of_a_fused_tower_are_those_of_dense_autograd(normalise: b
     assert tower.weights.grad is not None and not tower.weights.grad.any()  # both stay
     text.zero_grad()
     residual, weights = tower.rows.weight.detach().requires_grad_(), tower.weights.detach()
-    plain = torch.cat([text(*text.tokenizer.batch([label])) for label in TEXTS])
+    plain = torch.cat([text(*text.read_now([label])) for label in TEXTS])
     fused = weights[0] * plain + weights[1] * residual
     (normalize(fused) if normalise else fused).sin().sum().backward()
     for mine, theirs in zip(ours, (residual.grad, text.table.grad), strict=True):
@@ -141,7 +141,7 @@ def test_a_table_refuses_texts(tmp_path: Path) -> None:
     for attempt in (
         lambda: tower.encode(["fish"]),
         lambda: tower.tokenizer,
-        lambda: tower(*query.tokenizer.batch(TEXTS)),
+        lambda: tower(*query.read_now(TEXTS)),
         lambda: encode_texts(tower, TEXTS),
         lambda: Classifier.build(Towers(query, tower).eval(), labels),
     ):

@@ -49,7 +49,7 @@ def _static(folder: Path, bigrams: int = 0, normalise: bool = True) -> StaticEnc
     source = tiny_tokenizer(folder / "source")
     encoder = StaticEncoder.random(source, 32, seed=1, bigrams=bigrams, normalise=normalise, dropout=0.3, max_length=20)
     numbers = torch.Generator().manual_seed(2)
-    encoder.set_token_weights(torch.rand(len(encoder.token_weights), generator=numbers) + 0.5)
+    encoder.token_weights.data = torch.rand(len(encoder.token_weights), generator=numbers) + 0.5
     if encoder.bigrams is not None:
         encoder.bigrams.data.normal_(generator=numbers)
     return encoder.eval()

@@ -1,6 +1,5 @@
 """Texts become ragged ids, cut where we say."""
 
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -35,15 +34,6 @@ def test_every_language_gives_ids_inside_the_vocabulary(source: str) -> None:
     assert all(0 <= token < tokenizer.vocabulary_size for ids in lists for token in ids)
 
 
-def test_a_batch_is_the_lists_in_a_row(source: str) -> None:
-    tokenizer = TextTokenizer.load(source, 50, special_tokens=False)
-    texts = ["the law", "", "fish"]
-    ids, offsets = tokenizer.batch(texts)
-    assert [ids[a:b].tolist() for a, b in pairwise(offsets)] == tokenizer(texts)
-    ids, offsets = tokenizer.batch([])
-    assert ids.tolist() == [] and offsets.tolist() == [0]
-
-
 def test_the_fingerprint_tells_length_and_special_tokens_apart(source: str) -> None:
     kinds = [(50, True), (50, False), (49, True)]
     prints = [TextTokenizer.load(source, length, special_tokens=special).fingerprint for length, special in kinds]
@@ -58,7 +48,6 @@ def test_a_saved_tokenizer_is_the_same_one(source: str, tmp_path: Path) -> None:
     assert loaded.fingerprint == tokenizer.fingerprint
     assert loaded.pad_id == tokenizer.pad_id == 0
     assert loaded.roles == tokenizer.roles
-    assert TextTokenizer.load(tmp_path / "saved" / "tokenizer.json", 50, special_tokens=True)([LONG]) == loaded([LONG])
 
 
 @pytest.mark.parametrize(("length", "special_tokens"), [(0, False), (-1, False), (2, True)])

@@ -44,7 +44,7 @@ def encoder_of(kind: str, start: str) -> Encoder:
         return TransformerEncoder.load(start, max_length=200)
     static = StaticEncoder.random(start, 32, seed=0, bigrams=50, max_length=16)
     with torch.no_grad():
-        static.set_token_weights(torch.linspace(0.1, 1, len(static.token_weights)))
+        static.token_weights.copy_(torch.linspace(0.1, 1, len(static.token_weights)))
         assert static.bigrams is not None
         static.bigrams.copy_(torch.randn(50, 32, generator=torch.Generator().manual_seed(1)) / 5)
     if kind == "static":

@@ -204,7 +204,7 @@ def naive(
                 read = torch.cat([encoder.reader.encoder.encode([text]) for text in texts]).float().double()  # as kept
             hidden = 0 if encoder.hidden is None else encoder.hidden(read)
             return normalize(read @ encoder.map.weight.T + hidden)
-        return torch.cat([encoder(*encoder.tokenizer.batch([text])) for text in texts])
+        return torch.cat([encoder(*encoder.read_now([text])) for text in texts])
 
     pulled, weights = [], []
     absent = [] if in_play is None else sorted(set(range(len(LABELS))) - set(in_play.tolist()))

@@ -149,7 +149,7 @@ def test_what_was_encoded_is_kept_and_labels_take_turns(start: str) -> None:
         ages.append(outcome.pool["staleness"])
     state = bank.state()
     assert state["seen"].tolist() == [4, 5, 5, 1, 2, 2, 3, 3, 5]  # label 8 is pulled at every step
-    new = towers.label(*towers.label.tokenizer.batch(LABELS))
+    new = towers.label(*towers.label.read_now(LABELS))
     torch.testing.assert_close(state["vectors"], new.detach())
     assert ages[:3] == [0, 1, pytest.approx((3 * 1 + 6 * 2) / EVERY)]
 

@@ -164,27 +164,19 @@ class Tokenizer(Protocol):
     def __call__(self, texts: list[str]) -> Ids: ...
 
 
-def tokenise(
-    texts: Texts,
-    tokenizer: Tokenizer,
-    cache: Path | None = None,
-    progress: Advance = silent,
-    *,
-    chunk: int = CHUNK,
-    small: int = SMALL,
-) -> TokenTable:
+def tokenise(texts: Texts, tokenizer: Tokenizer, progress: Advance = silent) -> TokenTable:
     """The texts' token ids; all texts that `texts` is a view of are tokenised together, once, into the cache."""
     whole = texts.whole()
-    if len(whole) < small:
-        rows = chain.from_iterable(_tokenised(texts, tokenizer, 0, chunk, progress))
+    if len(whole) < SMALL:
+        rows = chain.from_iterable(_tokenised(texts, tokenizer, 0, progress))
         return TokenTable.of(rows, tokenizer.vocabulary_size)
     dtype = id_type(tokenizer.vocabulary_size)
     identity = {"version": TOKENS_VERSION, "texts": whole.fingerprint()}
     identity |= {"tokenizer": tokenizer.fingerprint, "id_type": dtype.name}
     name = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
-    folder = cache_folder(cache) / "tokens" / name
+    folder = cache_folder() / "tokens" / name
     find = partial(_open, folder, dtype, len(whole))
-    table = cached(folder, find, partial(_write, folder, whole, tokenizer, chunk, progress))
+    table = cached(folder, find, partial(_write, folder, whole, tokenizer, progress))
     return table if texts is whole else table.take(texts.rows)
 
 
@@ -201,7 +193,7 @@ def _open(folder: Path, dtype: np.dtype[Any], texts: int) -> TokenTable | None:
     return TokenTable.of_lengths(ids, lengths)
 
 
-def _write(folder: Path, texts: Texts, tokenizer: Tokenizer, chunk: int, progress: Advance) -> None:
+def _write(folder: Path, texts: Texts, tokenizer: Tokenizer, progress: Advance) -> None:
     """Tokenise on from where the partial table ends, then put it in place."""
     begun, dtype = folder.with_suffix(".partial"), id_type(tokenizer.vocabulary_size)
     begun.mkdir(parents=True, exist_ok=True)
@@ -211,14 +203,14 @@ def _write(folder: Path, texts: Texts, tokenizer: Tokenizer, chunk: int, progres
             done = done[:0]
         ids_file.truncate(int(done.sum(dtype=np.int64)) * dtype.itemsize)
         lengths_file.truncate(done.nbytes)
-        for rows in _tokenised(texts, tokenizer, len(done), chunk, progress):
+        for rows in _tokenised(texts, tokenizer, len(done), progress):
             for file, values in zip((ids_file, lengths_file), flatten(rows, dtype), strict=True):
                 _append(file, values)
     shutil.rmtree(folder, ignore_errors=True)
     begun.replace(folder)
 
 
-def _tokenised(texts: Texts, tokenizer: Tokenizer, first: int, chunk: int, progress: Advance) -> Iterator[Ids]:
+def _tokenised(texts: Texts, tokenizer: Tokenizer, first: int, progress: Advance) -> Iterator[Ids]:
     """Chunk by chunk from the text `first` on; progress hears of a chunk once the caller is done with it."""
     ends = np.cumsum(texts.byte_lengths())
     start = first
@@ -226,7 +218,7 @@ def _tokenised(texts: Texts, tokenizer: Tokenizer, first: int, chunk: int, progr
         progress(start, len(texts))
         bytes_before = ends[start - 1] if start else 0
         within_bytes = int(np.searchsorted(ends, bytes_before + CHUNK_BYTES, side="right"))
-        end = min(max(within_bytes, start + 1), start + chunk, len(texts))
+        end = min(max(within_bytes, start + 1), start + CHUNK, len(texts))
         yield tokenizer([texts[row] for row in range(start, end)])
         start = end
     progress(len(texts), len(texts))

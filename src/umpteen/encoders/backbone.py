@@ -23,7 +23,7 @@ from transformers.utils import logging
 
 from umpteen.encoders.encoder import drop
 from umpteen.encoders.folder import WEIGHTS_FILE
-from umpteen.errors import BadConfig, BadFile, BadInput, known
+from umpteen.errors import BadConfig, BadFile, BadInput
 
 DTYPES: dict[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -42,15 +42,11 @@ assert torch.isfinite(rows.grad).all()
 PROBE_SECONDS = 120
 
 
-def dtype_of(precision: str) -> torch.dtype:
-    return known(DTYPES, precision, f"precision = {precision!r} is not known")
-
-
 # Some processors advertise bfloat16 units and are killed by the first matrix product that uses them, because the
 # virtual machine around them does not pass the units through. So a child process tries first.
 def require(precision: str, device: str) -> None:
     """Does nothing if `device` ("cpu", "cuda", …) computes in `precision`, else BadConfig says what happened."""
-    if dtype_of(precision) == torch.float32:
+    if precision == "float32":
         return
     outcome = probe(precision) if device == "cpu" else None
     if device == "cuda" and precision == "bfloat16" and not torch.cuda.is_bf16_supported():

@@ -39,13 +39,6 @@ def drop(vectors: Tensor, rate: float, training: bool) -> Tensor:
     return vectors * kept.to(vectors.dtype).mul_(LEVELS / (LEVELS - dropped))
 
 
-def checked_dropout(rate: float) -> float:
-    """The rate, if it is one."""
-    if not 0.0 <= rate < 1.0:
-        raise BadConfig(f"dropout = {rate}: it must be at least 0 and below 1")
-    return rate
-
-
 NEW = -1  # in place of the row of a label that the tower was not trained with
 Read = Callable[["Encoder"], TokenTable]  # the texts at hand, as an encoder that reads texts takes them
 Change = Callable[[Any], Any]  # of a transformer
@@ -74,7 +67,9 @@ class Encoder(nn.Module):
 
     def __init__(self, *, normalise: bool = True, dropout: float = 0.0) -> None:
         super().__init__()
-        self.normalise, self.dropout = normalise, checked_dropout(dropout)
+        if not 0.0 <= dropout < 1.0:  # a saved folder may say anything
+            raise ValueError(f"dropout = {dropout}: it must be at least 0 and below 1")
+        self.normalise, self.dropout = normalise, dropout
         self.ends_in_one = False  # a query tower's vectors, beside labels whose vectors end in a bias
 
     @classmethod
@@ -115,7 +110,7 @@ class Encoder(nn.Module):
 
     def tokenise(self, texts: Texts, progress: Advance = silent) -> TokenTable:
         """Texts of a dataset, whose tokens are made once and kept in the cache."""
-        return tokenise(texts, self.tokenizer, progress=progress)
+        return tokenise(texts, self.tokenizer, progress)
 
     def leaves(self, tokens: TokenTable) -> "list[Leaf]":
         """The encoders that read the texts behind what `takes` gave, each with its own tokens of them."""

@@ -220,8 +220,6 @@ class TextTokenizer:
     def __init__(
         self, tokenizer: Tokenizer, max_length: int, special_tokens: bool, roles: dict[str, str], window: int = 0
     ) -> None:
-        if max_length < 1:
-            raise BadConfig(f"max_length = {max_length}: a text needs room for at least one token")
         self._added = tokenizer.num_special_tokens_to_add(is_pair=False) if special_tokens else 0
         self.window = min(window or max_length, max_length)
         if self.window <= self._added:
@@ -244,17 +242,10 @@ class TextTokenizer:
 
     @classmethod
     def load(cls, source: Path | str, max_length: int, special_tokens: bool) -> TextTokenizer:
-        """The tokenizer of a model folder, of a hub name, or of a tokenizer.json."""
-        file = Path(source)
-        folder = file.parent if file.is_file() else locate(source, weights=False)
-        file = file if file.is_file() else folder / TOKENIZER_FILE
-        if not file.is_file():
-            return cls._convert(folder, max_length, special_tokens)
-        try:
-            tokenizer = Tokenizer.from_file(str(file))
-        except Exception as problem:  # the Rust library raises a bare Exception
-            raise BadFile(file, f"is not a tokenizer the tokenizers library can read ({problem})") from problem
-        return cls(tokenizer, max_length, special_tokens, _roles(folder))
+        """The tokenizer of a model folder or of a hub name."""
+        folder = locate(source, weights=False)
+        make = cls.read if (folder / TOKENIZER_FILE).is_file() else cls._convert
+        return make(folder, max_length, special_tokens)
 
     @classmethod
     def read(cls, folder: Path, max_length: int, special_tokens: bool) -> TextTokenizer:
@@ -262,7 +253,11 @@ class TextTokenizer:
         file = folder / TOKENIZER_FILE
         if not file.is_file():
             raise BadFile(file, "is missing")
-        return cls.load(file, max_length, special_tokens)
+        try:
+            tokenizer = Tokenizer.from_file(str(file))
+        except Exception as problem:  # the Rust library raises a bare Exception
+            raise BadFile(file, f"is not a tokenizer the tokenizers library can read ({problem})") from problem
+        return cls(tokenizer, max_length, special_tokens, _roles(folder))
 
     @classmethod
     def _convert(cls, folder: Path, max_length: int, special_tokens: bool) -> TextTokenizer:
@@ -311,14 +306,6 @@ class TextTokenizer:
             return lengths
         room, added = self.window - self._added, self._added  # each piece has special tokens of its own
         return [length + added * max(0, -(-(length - added) // room) - 1) for length in lengths]
-
-    def batch(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """What an encoder takes: ids int64 [T] of all texts in a row, and offsets int64 [n+1]."""
-        import torch
-
-        lists = self(texts)
-        lengths = torch.tensor([0, *map(len, lists)])
-        return torch.tensor([token for tokens in lists for token in tokens], dtype=torch.int64), lengths.cumsum(0)
 
     @property
     def pad_id(self) -> int:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from umpteen.config.settings import PARTS, PartsTower, TowerConfig
 from umpteen.data.tokens import JoinedTokens, TokenTable, segments
 from umpteen.encoders import folder as layout
-from umpteen.encoders.encoder import Change, Encoder, Leaf, Place, Read, Share, checked_dropout, class_of, read_encoder
+from umpteen.encoders.encoder import Change, Encoder, Leaf, Place, Read, Share, class_of, read_encoder
 from umpteen.encoders.rows import RowTable
 from umpteen.errors import BadConfig, DamagedModel
 from umpteen.parallel.world import Shard
@@ -41,7 +41,7 @@ class PartsEncoder(Encoder):
             raise BadConfig(f"the parts of a sum have vectors of different sizes ({sizes}); give them one dimension")
         self.parts = nn.ModuleDict(parts)
         self.how = how
-        self.skip = {name: checked_dropout((skip or {}).get(name, 0.0)) for name in parts}
+        self.skip = {name: (skip or {}).get(name, 0.0) for name in parts}
         self.dimension = next(iter(sizes.values())) if how == "sum" else sum(sizes.values())
         start = torch.tensor([(weights or {}).get(name, 1.0) for name in parts])
         self.weights = nn.Parameter(start, requires_grad=how == "sum")
@@ -155,8 +155,8 @@ class PartsEncoder(Encoder):
     @classmethod
     def read(cls, folder: Path, settings: dict[str, Any], beside: Encoder | None) -> "PartsEncoder":
         skip = {str(name): float(rate) for name, rate in settings["skip"].items()}
-        if not skip or set(skip) - set(PARTS):
-            raise DamagedModel(f"{folder}: has the parts {sorted(skip)}; there is {', '.join(PARTS)}")
+        if not skip or set(skip) - set(PARTS) or not all(0 <= rate < 1 for rate in skip.values()):
+            raise DamagedModel(f"{folder}: skips the parts {skip}; there is {', '.join(PARTS)}, each from 0 to below 1")
         parts = {name: read_encoder(folder / name, beside) for name in skip}
         known = {name: settings[name] for name in ("normalise", "dropout")}
         encoder = cls(parts, settings["kind"], skip=skip, **known)

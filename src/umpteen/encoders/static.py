@@ -106,8 +106,6 @@ class StaticEncoder(Encoder):
                 f"the token table has {len(table):,} rows but the tokenizer {tokenizer.vocabulary_size:,} tokens; "
                 "take both from the same model"
             )
-        if bigrams < 0:
-            raise BadConfig(f"bigrams = {bigrams}: it is a number of hash buckets, 0 for none")
         self.tokenizer, self.dimension = tokenizer, table.shape[1]
         # Rows beyond the vocabulary fill up a transformer's table; no text can reach them.
         self.table = nn.Parameter(table[: tokenizer.vocabulary_size].clone())  # [V, d]
@@ -132,8 +130,6 @@ class StaticEncoder(Encoder):
         cls, source: str | Path, dimension: int, seed: int, *, max_length: int = 128, **own: Any
     ) -> "StaticEncoder":
         """Starts from Gaussian rows of about unit length, with the tokenizer of `source`."""
-        if dimension < 1:
-            raise BadConfig(f"dimension = {dimension}: a vector needs at least one number")
         tokenizer = TextTokenizer.load(source, max_length, special_tokens=False)
         numbers = torch.Generator().manual_seed(seed)
         table = torch.randn(tokenizer.vocabulary_size, dimension, generator=numbers) / dimension**0.5
@@ -150,18 +146,14 @@ class StaticEncoder(Encoder):
         """Each word piece at its inverse document frequency over training queries and labels."""
         if settings.idf:
             alike = [table for leaf, table in leaves if leaf.tokenizer.fingerprint == self.tokenizer.fingerprint]
-            self.set_token_weights(inverse_document_frequencies(alike, self.tokenizer.vocabulary_size))
+            with torch.no_grad():
+                self.token_weights.copy_(inverse_document_frequencies(alike, self.tokenizer.vocabulary_size))
 
     def forward(self, ids: Tensor, offsets: Tensor) -> Tensor:
         vectors = weighted_mean(self.table, self.token_weights, ids, offsets)
         if self.bigrams is not None:
             vectors = vectors + weighted_mean(self.bigrams, None, *bigram_buckets(ids, offsets, len(self.bigrams)))
         return self.finished(vectors)
-
-    def set_token_weights(self, weights: Tensor) -> None:
-        """Starts the tokens' weights at given values, such as idf [V]."""
-        with torch.no_grad():
-            self.token_weights.copy_(weights)
 
     def settle(self) -> None:
         with torch.no_grad():

@@ -79,17 +79,11 @@ class Towers(nn.Module):
         super().__init__()
         if isinstance(label, LabelTable) and label.bias is not None:
             query.end_in_one()
-        if label is not None and label.dimension != query.dimension:
-            raise BadConfig(
-                f"the towers cannot be compared: query vectors have {query.dimension} numbers ({query.describe()}), "
-                f"label vectors {label.dimension} ({label.describe()}); "
-                f"give the transformer tower projection = {min(query.dimension, label.dimension)}, or the static one "
-                "the other's dimension"
-            )
         if label is not None and label.shares != query.shares:
             raise BadConfig(
-                "the towers' parts cannot be compared: give them the same dimensions and weights, query "
-                f"{query.describe()}, label {label.describe()}"
+                f"the towers cannot be compared: query vectors have {query.dimension} numbers ({query.describe()}), "
+                f"label vectors {label.dimension} ({label.describe()}); give them, part by part, the same "
+                "dimensions and weights (a transformer's dimension is its projection)"
             )
         self.query = query
         self.label_tower = None if label is query else label

@@ -13,9 +13,9 @@ from umpteen.data.tokens import places
 from umpteen.encoders import backbone as precisions
 from umpteen.encoders import folder as layout
 from umpteen.encoders.backbone import load_backbone, positions, quiet, train_last_layers
-from umpteen.encoders.encoder import Change, Encoder, Place, checked_dropout, micro_batches
+from umpteen.encoders.encoder import Change, Encoder, Place, micro_batches
 from umpteen.encoders.folder import TextTokenizer, locate
-from umpteen.errors import BadConfig, BadInput
+from umpteen.errors import BadInput
 
 PADDED_TOGETHER = 1_024  # tokens of texts of similar length: enough to fill a core, and little is padding
 
@@ -35,10 +35,11 @@ class TransformerEncoder(Encoder):
         **how: Any,
     ) -> None:
         super().__init__(**how)
-        if pooling not in ("mean", "first"):
-            raise BadConfig(f"pooling = {pooling!r}: known are 'mean' and 'first'")
-        if projection is not None and projection < 1:
-            raise BadConfig(f"projection = {projection}: a vector needs at least one number")
+        if pooling not in ("mean", "first") or precision not in precisions.DTYPES:  # a saved folder may say anything
+            raise ValueError(
+                f"pooling = {pooling!r}, precision = {precision!r}: known are mean and first, "
+                f"{', '.join(precisions.DTYPES)}"
+            )
         if tokenizer.vocabulary_size > model.config.vocab_size:
             raise BadInput(
                 f"the tokenizer has {tokenizer.vocabulary_size:,} tokens but the model {model.config.vocab_size:,}; "
@@ -50,7 +51,7 @@ class TransformerEncoder(Encoder):
         self.runtime: Any = None  # what computes the last states [n, longest, h] in the place of torch
         self.projection = None if projection is None else nn.Linear(size, projection)
         self.dimension = size if projection is None else projection
-        self.precision, self._dtype = precision, precisions.dtype_of(precision)
+        self.precision, self._dtype = precision, precisions.DTYPES[precision]
         if trained_layers is not None:
             train_last_layers(model, trained_layers)
         # Some models (RoBERTa) count positions from the padding's id, so it has to be the model's.
@@ -73,8 +74,6 @@ class TransformerEncoder(Encoder):
         `hidden_dropout` overrides the rates inside its layers, attention included; `trained_layers` trains the last so
         many and nothing below them. Of a text of more tokens than it has positions, pieces are read one by one.
         """
-        if hidden_dropout is not None:
-            checked_dropout(hidden_dropout)
         folder = locate(source, weights=not random_weights)
         tokenizer = TextTokenizer.load(folder, max_length, special_tokens=True)
         model = load_backbone(folder, random_weights=random_weights, hidden_dropout=hidden_dropout, layers=layers)

@@ -245,7 +245,7 @@ def _leaves(encoder: Encoder, text: str, direction: Tensor, name: str) -> Iterat
 
 def _token_vectors(encoder: StaticEncoder, text: str) -> Tensor:
     """One vector for each token of the text; they add up to its own. A bigram's is shared by its two tokens."""
-    ids, offsets = (tensor.to(encoder.table.device) for tensor in encoder.tokenizer.batch([text]))
+    ids, offsets = (tensor.to(encoder.table.device) for tensor in encoder.read_now([text]))
     with torch.no_grad():
         vectors = encoder.table[ids].double() * encoder.token_weights[ids, None] / max(1, len(ids))
         if encoder.bigrams is not None and len(ids) > 1:
