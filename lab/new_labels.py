@@ -29,7 +29,7 @@ from umpteen.encoders.transformer import TransformerEncoder
 from umpteen.errors import BadInput
 from umpteen.model.live import TEMPERATURES
 from umpteen.search.exact import top_k
-from umpteen.search.ranking import SPARE, HeadStart, Ranking, contains
+from umpteen.search.ranking import SPARE, Ranking, contains
 
 SHARE = 0.1  # of the labels that have a query in test
 AT = 10
@@ -185,7 +185,7 @@ def _search(
     vectors = encode_texts(towers.label, labels)  # held-out ones among them
 
     def lift(found: Ranking, multiple: float) -> Ranking:
-        return HeadStart(np.float32(multiple) * later).lift(found, AT)
+        return found.lifted(np.float32(multiple) * later, AT)
 
     return lambda s: top_k(encode_texts(towers.query, s.texts), vectors, wide, excluding=s.filtered.matrix), lift
 

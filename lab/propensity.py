@@ -17,7 +17,7 @@ from umpteen.data.dataset import Split
 from umpteen.encoders.encoder import encode_tokens, tokens_for
 from umpteen.evaluation.report import Evaluator, inverse_propensities
 from umpteen.search.exact import top_k
-from umpteen.search.ranking import HeadStart, Ranking
+from umpteen.search.ranking import Ranking
 from umpteen.training.build import build_evaluator
 
 DIALS = (-0.5, -0.25, 0.0, 0.25, 0.5, 1.0, 2.0, 4.0)  # temperatures a unit of −log(propensity)
@@ -63,7 +63,7 @@ def _turn(trained: Trained, found: Ranking, dial: float) -> Ranking:
     queries = len(trained.dataset.with_validation_in_train().train)
     rare = np.log(inverse_propensities(counts, queries, settings.propensity_a, settings.propensity_b))
     bonus = (dial * trained.config.objective.temperature * rare).astype(np.float32)
-    return HeadStart(bonus).lift(found, min(100, found.width))
+    return found.lifted(bonus, min(100, found.width))
 
 
 def conclude(outcomes: Outcomes) -> Conclusion:

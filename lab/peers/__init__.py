@@ -10,7 +10,8 @@ from umpteen.compare.methods import Baseline
 def _apart(name: str, choices: tuple[str, ...], release: str, **more: Any) -> Baseline:
     """A peer whose requirements never meet ours."""
     install = apart.ENVIRONMENTS[name].make
-    return Baseline(name, choices, partial(apart.fit, name), install=install, release=release, **more)
+    particulars = {"release": release}
+    return Baseline(name, choices, partial(apart.fit, name), install=install, particulars=particulars, **more)
 
 
 _RATES = "learning_rate=0.0001,0.00005,0.0002"

@@ -28,10 +28,9 @@ def linear_svm(train: Split, asked: Split, settings: dict[str, Any], k: int) -> 
     """One-vs-rest linear support vector machines on tf-idf of words and word pairs (liblinear)."""
     began = time.monotonic()
     jobs = torch.get_num_threads()
-    how = {"cost": settings["cost"], "ngrams": settings["ngrams"]}
-    known = LinearOneVsRest(list(train.texts), _positives(train), **how, jobs=jobs)
+    known = LinearOneVsRest(train, cost=settings["cost"], ngrams=settings["ngrams"], jobs=jobs)
     fitted = time.monotonic()
-    ranking = known.rank(asked.texts, k, excluding=asked.filtered.matrix)
+    ranking = known.rank(asked, k)
     return Outcome(ranking, fitted - began, time.monotonic() - fitted, known.parameters)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -90,22 +91,8 @@ def test_the_best_promise_that_is_named_can_be_asked_for(calibration: Calibratio
         calibration.line(precision=0.9999)
     named = re.search(r"; ([\d.]+) can", str(refusal.value))
     assert named is not None and calibration.line(precision=float(named[1])).least == calibration.steps[-1].threshold
-
-
-def test_a_calibration_of_the_first_format_promises_nothing_and_says_so(
-    calibration: Calibration, tmp_path: Path
-) -> None:
-    calibration.save(tmp_path)
-    content = json.loads((tmp_path / FILE).read_text())
-    old = [
-        {name: step[name] for name in ("precision", "threshold", "given", "recall")} for step in content["precision"]
-    ]
-    content.pop("confidence")
-    (tmp_path / FILE).write_text(json.dumps({**content, "format_version": 1, "precision": old}))
-    read = Calibration.load(tmp_path)
-    assert read.steps == [] and read.rules == calibration.rules
     with pytest.raises(BadInput, match="no other can, either"):
-        read.line(precision=0.5)
+        replace(calibration, steps=[]).line(precision=0.5)
 
 
 def test_a_calibration_survives_its_folder(calibration: Calibration, tmp_path: Path) -> None:
@@ -122,7 +109,7 @@ def test_a_calibration_survives_its_folder(calibration: Calibration, tmp_path: P
     )
 
 
-@pytest.mark.parametrize("content", ["", "{}", "[]", '{"format_version": 2}', '{"format_version": 3}'])
+@pytest.mark.parametrize("content", ["", "{}", "[]", *(f'{{"format_version": {n}}}' for n in (1, 2, 3))])
 def test_a_file_that_makes_no_sense_is_refused_by_name(content: str, tmp_path: Path) -> None:
     (tmp_path / FILE).write_text(content)
     with pytest.raises(DamagedModel, match=r"calibration\.json: cannot be read"):

@@ -11,7 +11,7 @@ from umpteen.encoders.encoder import encode_texts
 from umpteen.model.classifier import Classifier
 from umpteen.model.evaluate import evaluate_model
 from umpteen.model.live import TEMPERATURES
-from umpteen.search.ranking import HeadStart, Ranking
+from umpteen.search.ranking import Ranking
 
 TEXTS = ["fish of tax and the trade", "law of dog", "network of trees in the library"]
 
@@ -22,7 +22,7 @@ def test_the_best_k_are_those_of_all_scores_with_the_bonus() -> None:
     bonus = np.where(np.arange(40) % 7 == 0, np.float32(0.8), np.float32(0))
     order = np.argsort(-scores, axis=1)
     dense = Ranking(order.astype(np.int32), np.take_along_axis(scores, order, 1), 40)
-    lifted = HeadStart(bonus).lift(dense, 6)
+    lifted = dense.lifted(bonus, 6)
     right = np.argsort(-(scores + bonus), axis=1)[:, :6]
     assert (lifted.rows == right).all()
     assert np.allclose(lifted.scores, np.take_along_axis(scores + bonus, right, 1))

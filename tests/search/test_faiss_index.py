@@ -20,8 +20,8 @@ from search.index_cases import (
     scores_are_inner_products,
     with_twins,
 )
-from umpteen.errors import BadInput, DamagedModel, NotSaved
-from umpteen.search.faiss import FLAT, HNSW, IVFPQ, KINDS, SQ, STRUCTURE, FaissIndex
+from umpteen.errors import DamagedModel, NotSaved
+from umpteen.search.faiss import FLAT, HNSW, IVFPQ, SQ, STRUCTURE, FaissIndex
 from umpteen.search.index import Effort, LiveVectors
 from umpteen.search.ranking import NO_LABEL, Ranking
 
@@ -44,7 +44,7 @@ def reopened(folder: Path, labels: LiveVectors, settings: dict[str, Any]) -> Fai
     return FaissIndex.open(folder, settings, over(labels), np.flatnonzero(labels.active), np.arange(0))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", EFFORTS)
 @pytest.mark.parametrize("lengths", [0.0, 0.8], ids=["unit", "stretched"])
 def test_it_finds_what_a_full_sort_finds_before_and_after_changes(kind: str, lengths: float, tmp_path: Path) -> None:
     base = with_twins(clustered(COUNT, 1, lengths=lengths))
@@ -83,7 +83,7 @@ def test_labels_that_a_graph_of_inner_products_cannot_reach_are_reached() -> Non
     assert recall(ours, queries, truth) >= 0.99
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", EFFORTS)
 def test_rows_that_were_removed_before_it_was_built_are_not_in_it(kind: str, tmp_path: Path) -> None:
     base = clustered(500, 3)
     active = np.ones(500, dtype=np.bool_)
@@ -98,7 +98,7 @@ def test_rows_that_were_removed_before_it_was_built_are_not_in_it(kind: str, tmp
         assert one.search(base[:1], 1).rows.tolist() == [[0]]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", EFFORTS)
 def test_an_index_built_after_changes_holds_them(kind: str, tmp_path: Path) -> None:
     base = clustered(400, 4)
     labels = changed(LiveVectors(base), np.array([7, 400, 402]), 9 * torch.eye(3, base.shape[1]))
@@ -108,7 +108,7 @@ def test_an_index_built_after_changes_holds_them(kind: str, tmp_path: Path) -> N
     assert opened.search(torch.eye(3, base.shape[1]), 1).rows.tolist() == [[7], [400], [402]]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", EFFORTS)
 def test_few_labels_are_all_found_however_many_are_asked_for(kind: str) -> None:
     base = clustered(5, 6)
     index, truth = built(kind, base), Truth(base)
@@ -178,12 +178,7 @@ def test_an_index_of_more_labels_than_there_were_is_refused(tmp_path: Path) -> N
         reopened(tmp_path, LiveVectors(base, np.arange(300) != 7), settings)
 
 
-def test_unknown_kinds_are_refused_by_name() -> None:
-    with pytest.raises(BadInput, match="faiss-hnsw"):
-        FaissIndex.over("faiss-lsh", LiveVectors(clustered(9, 1)), Effort(1, 1, 1))
-
-
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", EFFORTS)
 def test_a_full_disk_is_told_by_the_path(kind: str, tmp_path: Path) -> None:
     vectors = np.random.default_rng(0).random((2_000, 16), dtype=np.float32)
     index = built(kind, torch.from_numpy(vectors))

@@ -148,8 +148,6 @@ class Calibration:
         path = folder / FILE
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-            if content["format_version"] == 1:  # whose thresholds promise nothing
-                content |= {"format_version": FORMAT_VERSION, "confidence": CONFIDENCE, "precision": []}
             if content["format_version"] != FORMAT_VERSION:
                 raise BadInput(f"format version {content['format_version']!r} found, {FORMAT_VERSION} expected")
             return cls(

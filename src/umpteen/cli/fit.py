@@ -94,12 +94,10 @@ def demo(output: Path) -> None:
         classifier = Classifier.load(output)
         watch.notice("evaluating on test, beside popularity and tf-idf nearest neighbours …")
         evaluator = Evaluator(dataset, dataset.test)
-        width, filtered = max(evaluator.at), dataset.test.filtered.matrix
-        right = dataset.train.relevance.matrix
-        known = TfidfNeighbours(dataset.train.texts, right)
+        width = max(evaluator.at)
         reports = {
-            "popularity": evaluator.report(popularity(right, len(dataset.test), width, excluding=filtered)),
-            "tf-idf neighbours": evaluator.report(known.rank(dataset.test.texts, width, excluding=filtered)),
+            "popularity": evaluator.report(popularity(dataset.train, dataset.test, width)),
+            "tf-idf neighbours": evaluator.report(TfidfNeighbours(dataset.train).rank(dataset.test, width)),
             "umpteen, dual encoder": evaluate_model(encoder, dataset)[0],
             "umpteen, with memory": evaluate_model(classifier, dataset)[0],
         }

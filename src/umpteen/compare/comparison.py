@@ -149,7 +149,7 @@ COSTS = {"train_seconds": "training time, seconds", "parameters": "parameters"}
 def write_page(path: Path, outcome: dict[str, Any]) -> None:
     """Writes the page; it shows what is in `outcome` and computes nothing."""
     metrics = shown_metrics(outcome)
-    template = page_template(Path(__file__).with_name("page.html.jinja"), short_number, _signed, _seconds)
+    template = page_template(Path(__file__).with_name("page.html.jinja"), short_number)
     page = template.render(
         outcome,
         metrics=metrics,
@@ -203,11 +203,3 @@ def short_number(value: float) -> str:
 def shown_metrics(outcome: dict[str, Any]) -> list[str]:
     """Those of the usual metrics that the dataset is large enough for."""
     return [metric for metric in METRICS if all(metric in result["metrics"] for result in outcome["results"])]
-
-
-def _signed(value: float, digits: int = 2) -> str:
-    return f"{value:+.{digits}f}".replace("-", "−")
-
-
-def _seconds(value: float) -> str:
-    return f"{value:,.1f}" if value >= 1 else f"{value:.2g}"

@@ -2,11 +2,10 @@
 
 import hashlib
 import json
-import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +18,7 @@ from umpteen.errors import BadInput, known
 from umpteen.evaluation.baselines import TfidfNeighbours, popularity
 from umpteen.evaluation.report import Evaluator
 from umpteen.files.progress import Notice, silent
-from umpteen.files.storage import atomic_folder, write_atomically
+from umpteen.files.storage import write_atomically
 from umpteen.model.classifier import Classifier
 from umpteen.model.rerank import fit_ranker
 from umpteen.model.train import train
@@ -90,14 +89,10 @@ class Baseline:
     knobs: tuple[str, ...]  # key=v1,v2,…; the first value of each is its own default
     fit: Fit
     install: Callable[[Notice], None] = silent  # raises Unavailable where it cannot be had
-    release: str | None = None
+    # What its result follows from besides the trial's settings; a result of others is not taken for its own.
+    particulars: dict[str, Any] = field(default_factory=dict)
     reads_labels: bool = False  # `fit` takes the labels' texts, too
     is_ours = False
-
-    @property
-    def particulars(self) -> dict[str, Any]:
-        """What its result follows from besides the trial's settings; a result of others is not taken for its own."""
-        return {"release": self.release} if self.release else {}
 
     def choices(self, task: Task) -> Sequence[str]:
         """What may be tried on validation as key=v1,v2,…; the first values are its own."""
@@ -123,17 +118,15 @@ class Baseline:
 
 def _popularity(train: Split, asked: Split, settings: dict[str, Any], k: int) -> Outcome:
     began = time.monotonic()
-    relevance = train.relevance.without(train.filtered)
-    ranking = popularity(relevance.matrix, len(asked), k, excluding=asked.filtered.matrix)
-    return Outcome(ranking, time.monotonic() - began, 0.0, relevance.labels)
+    ranking = popularity(train, asked, k)
+    return Outcome(ranking, time.monotonic() - began, 0.0, ranking.labels)
 
 
 def _neighbours(train: Split, asked: Split, settings: dict[str, Any], k: int) -> Outcome:
     began = time.monotonic()
-    relevance = train.relevance.without(train.filtered).matrix
-    known = TfidfNeighbours(train.texts, relevance, ngrams=settings["ngrams"], neighbours=settings["neighbours"])
+    known = TfidfNeighbours(train, ngrams=settings["ngrams"], neighbours=settings["neighbours"])
     fitted = time.monotonic()
-    ranking = known.rank(asked.texts, k, excluding=asked.filtered.matrix)
+    ranking = known.rank(asked, k)
     return Outcome(ranking, fitted - began, time.monotonic() - fitted, known.parameters)
 
 
@@ -204,29 +197,24 @@ class Ours:
     ) -> tuple[Classifier, float]:
         """The model with these settings, trained now or found as it was trained, and the seconds that took.
 
-        Its folder is named after everything it follows from; with a ranker it has another one beside that.
+        Its folder is named after everything it follows from but for a ranker, which may be in it for another method.
         """
         config = self._config(task, settings, fit_on)
         identity = identify(config, task.dataset.fingerprint)
-        plain = folder / f"{self.name.removeprefix(OURS).removesuffix(RANKED)}-{identity}"
+        place = folder / f"{self.name.removeprefix(OURS).removesuffix(RANKED)}-{identity}"
         began = time.monotonic()
-        model = train(config, output=plain, resume=True, observers=[self.observer])
+        model = train(config, output=place, resume=True, observers=[self.observer])
         # An interrupted run has trained for longer than this call took.
         seconds = max(time.monotonic() - began, float(model.training["seconds"]))
         if not self.is_ranked:
-            return model, seconds
-        ranked = plain.with_name(plain.name + RANKED)
-        clock = ranked.with_name(f"{ranked.name}.seconds")  # written last: it says that the ranker is there
-        if not ranked.exists():
-            clock.unlink(missing_ok=True)
-            with atomic_folder(ranked) as copy:
-                shutil.copytree(plain, copy, dirs_exist_ok=True)
-        if not clock.exists():
+            return Classifier.load(place, ranker=False), seconds
+        clock = place.with_name(f"{place.name}{RANKED}.seconds")
+        if model.ranker is None or not clock.exists():
             chosen, found = (RankerSettings(), {}) if weighed is None else (weighed.settings, weighed.chosen())
             began = time.monotonic()
-            fit_ranker(ranked, task.dataset, chosen, **found, jobs=cores(), progress=self.observer)
+            fit_ranker(place, task.dataset, chosen, **found, jobs=cores(), progress=self.observer)
             write_atomically(clock, f"{time.monotonic() - began:.3f}")
-        return Classifier.load(ranked), seconds + float(clock.read_text())
+        return Classifier.load(place), seconds + float(clock.read_text())
 
     def _config(self, task: Task, settings: Point = (), fit_on: str = "train") -> RunConfig:
         a, b = task.propensity

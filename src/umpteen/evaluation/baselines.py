@@ -1,7 +1,7 @@
 """What users would otherwise run: the most frequent labels, those of similar training texts, linear weights a label."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, vstack
 from sklearn.feature_extraction.text import TfidfVectorizer
 
+from umpteen.data.labels import Split
 from umpteen.errors import BadInput
 from umpteen.search.index import best_of_each
 from umpteen.search.ranking import Ranking
@@ -21,15 +22,12 @@ _POWER = 2
 _QUERIES_AT_A_TIME = 256
 
 
-def popularity(train: csr_array, queries: int, k: int, *, excluding: csr_array | None = None) -> Ranking:
-    """Every query gets the labels that are most frequent in training, but for those excluded for it."""
-    labels = train.shape[1]
-    _check_k(k, labels)
-    counts = np.bincount(train.indices, minlength=labels)
-    excluding = csr_array((queries, labels)) if excluding is None else excluding
-    best = np.argsort(-counts, kind="stable")[: k + _most(excluding)].astype(np.int32)
-    every = Ranking(np.tile(best, (queries, 1)), np.tile(counts[best].astype(np.float32), (queries, 1)), labels)
-    return every.without(excluding).head(k)
+def popularity(train: Split, asked: Split, k: int) -> Ranking:
+    """Every query gets the labels that are most frequent in training, but for those filtered for it."""
+    counts, excluded = train.relevance.without(train.filtered).label_counts(), asked.filtered.matrix
+    best = np.argsort(-counts, kind="stable")[: k + _most(excluded)].astype(np.int32)
+    rows, scores = (np.tile(one, (len(asked), 1)) for one in (best, counts[best].astype(np.float32)))
+    return Ranking(rows, scores, len(counts)).without(excluded).head(k)
 
 
 class _Baseline(ABC):
@@ -37,19 +35,17 @@ class _Baseline(ABC):
 
     labels: int
 
-    def rank(self, texts: Sequence[str], k: int, *, excluding: csr_array | None = None) -> Ranking:
-        """The k best labels of each text, but for those excluded for it."""
-        _check_k(k, self.labels)
-        parts = [] if len(texts) else [Ranking(np.empty((0, k), np.int32), np.empty((0, k), np.float32), self.labels)]
-        for start in range(0, len(texts), _QUERIES_AT_A_TIME):
-            some = [texts[row] for row in range(start, min(start + _QUERIES_AT_A_TIME, len(texts)))]
-            none = csr_array((len(some), self.labels))
-            parts.append(self._rank(some, k, none if excluding is None else excluding[start : start + len(some)]))
+    def rank(self, asked: Split, k: int) -> Ranking:
+        """The k best labels of each text, but for those filtered for it."""
+        parts = [Ranking(np.empty((0, k), np.int32), np.empty((0, k), np.float32), self.labels)]
+        for start in range(0, len(asked), _QUERIES_AT_A_TIME):
+            some = slice(start, start + _QUERIES_AT_A_TIME)
+            parts.append(self._rank(asked.texts[some], k, asked.filtered.matrix[some]))
         rows, scores = (np.concatenate([getattr(part, name) for part in parts]) for name in ("rows", "scores"))
         return Ranking(rows, scores, self.labels)
 
     @abstractmethod
-    def _rank(self, texts: list[str], k: int, excluded: csr_array) -> Ranking: ...
+    def _rank(self, texts: Iterable[str], k: int, excluded: csr_array) -> Ranking: ...
 
 
 class TfidfNeighbours(_Baseline):
@@ -58,15 +54,14 @@ class TfidfNeighbours(_Baseline):
     Texts are tf-idf vectors of words and, with `ngrams` 2, word pairs, with logarithmic term frequency.
     """
 
-    def __init__(
-        self, texts: Iterable[str], relevance: csr_array, *, ngrams: int = 2, neighbours: int = NEIGHBOURS
-    ) -> None:
-        self.labels, self._neighbours = relevance.shape[1], neighbours
+    def __init__(self, train: Split, *, ngrams: int = 2, neighbours: int = NEIGHBOURS) -> None:
+        self.labels, self._neighbours = train.relevance.labels, neighbours
         self._vectorizer = TfidfVectorizer(ngram_range=(1, ngrams), sublinear_tf=True, dtype=np.float32)
         try:
-            self._known = csr_array(self._vectorizer.fit_transform(texts).T)  # [words, training texts]
+            self._known = csr_array(self._vectorizer.fit_transform(train.texts).T)  # [words, training texts]
         except ValueError as error:
             raise BadInput(f"the training texts hold no word of two characters to compare by: {error}") from error
+        relevance = train.relevance.without(train.filtered).matrix
         ones = np.ones(relevance.nnz, dtype=np.float32)
         self._relevant = csr_array((ones, relevance.indices, relevance.indptr), shape=relevance.shape)
 
@@ -75,7 +70,7 @@ class TfidfNeighbours(_Baseline):
         """Numbers it keeps: the tf-idf weights of all training texts, and their labels."""
         return int(self._known.nnz + self._relevant.nnz)
 
-    def _rank(self, texts: list[str], k: int, excluded: csr_array) -> Ranking:
+    def _rank(self, texts: Iterable[str], k: int, excluded: csr_array) -> Ranking:
         cosines = csr_array(self._vectorizer.transform(texts) @ self._known)
         nearest = Ranking.from_csr(cosines, self._neighbours).to_csr()
         nearest.data **= _POWER
@@ -88,15 +83,13 @@ class LinearOneVsRest(_Baseline):
     Texts are tf-idf vectors of words and, with `ngrams` 2, word pairs that occur more than once.
     """
 
-    def __init__(
-        self, texts: Sequence[str], relevance: csr_array, *, cost: float = 1.0, ngrams: int = 2, jobs: int = 1
-    ) -> None:
+    def __init__(self, train: Split, *, cost: float = 1.0, ngrams: int = 2, jobs: int = 1) -> None:
         from joblib import Parallel, delayed
 
-        self.labels, least = relevance.shape[1], 2 if len(texts) > 1000 else 1
+        self.labels, least = train.relevance.labels, 2 if len(train) > 1000 else 1
         self._vectorizer = TfidfVectorizer(ngram_range=(1, ngrams), sublinear_tf=True, min_df=least)
-        features = self._vectorizer.fit_transform(texts)
-        texts_of = csr_array(relevance.T.tocsr())
+        features = self._vectorizer.fit_transform(train.texts)
+        texts_of = csr_array(train.relevance.without(train.filtered).matrix.T.tocsr())
         found = Parallel(n_jobs=jobs)(
             delayed(_one_label)(features, some, cost) for some in np.split(texts_of.indices, texts_of.indptr[1:-1])
         )
@@ -108,9 +101,9 @@ class LinearOneVsRest(_Baseline):
         """Weights that pruning left."""
         return int(self._weights.nnz)
 
-    def _rank(self, texts: list[str], k: int, excluded: csr_array) -> Ranking:
+    def _rank(self, texts: Iterable[str], k: int, excluded: csr_array) -> Ranking:
         scores = (self._vectorizer.transform(texts) @ self._weights).toarray().astype(np.float32) + self._intercepts
-        scores[np.repeat(np.arange(len(texts)), np.diff(excluded.indptr)), excluded.indices] = -np.inf
+        scores[np.repeat(np.arange(len(scores)), np.diff(excluded.indptr)), excluded.indices] = -np.inf
         rows, found = best_of_each(scores, k)
         return Ranking(rows.astype(np.int32), found, self.labels)
 
@@ -129,8 +122,3 @@ def _one_label(features: Any, positives: NDArray[np.int32], cost: float) -> tupl
 
 def _most(excluding: csr_array) -> int:
     return int(np.diff(excluding.indptr).max(initial=0))
-
-
-def _check_k(k: int, labels: int) -> None:
-    if not 1 <= k <= labels:
-        raise BadInput(f"k is {k:,}; ask for 1 to {labels:,}, as many labels as there are")

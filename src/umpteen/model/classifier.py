@@ -372,7 +372,7 @@ class Classifier:
             dense = replace(self.index.search(vectors, wider), labels=len(self.labels))
         else:
             dense = search_many(vectors, self.vectors, wider, excluding=excluding, hidden=self.hidden)
-        dense = dense if head_start is None else head_start.lift(dense, width)
+        dense = dense if head_start is None else dense.lifted(head_start, width)
         answered = dense if ranker is None else ranker.rerank(texts, vectors, dense, trained=trained)
         if votes is not None:
             from umpteen.rerank.memory import corrected
@@ -383,7 +383,7 @@ class Classifier:
     def _scores(self, vectors: Vectors, rows: NDArray[np.int32]) -> NDArray[np.float32]:
         """What labels outside the ranker's candidates have: the dual encoder's scores, for rows of each text."""
         scores = exact_scores(vectors, rows.astype(np.int64), self._live.catalogue.vectors)
-        scores += 0 if self.head_start is None else self.head_start.bonus[rows]
+        scores += 0 if self.head_start is None else self.head_start[rows]
         return scores if self.ranker is None else np.float32(1 - self.ranker.weight) * scores
 
     def explain(self, text: str, key: str) -> Explanation:

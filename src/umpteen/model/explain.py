@@ -104,7 +104,7 @@ class Explainer:
         vector = model.catalogue.vectors.of(np.array([row]))[0]
         weight = 0.0 if ranker is None else ranker.weight
         terms, words, method = self._of_encoder((1 - weight) * torch.from_numpy(vector).double())
-        bonus = 0.0 if model.head_start is None else float(model.head_start.bonus[row])
+        bonus = 0.0 if model.head_start is None else float(model.head_start[row])
         if bonus:
             terms.append(Term(HEAD_START, (1 - weight) * bonus))
         dense, is_candidate = self._dense, True

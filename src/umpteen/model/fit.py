@@ -269,22 +269,20 @@ class _Search:
         of, settings = self.held_out if split == "validation" else self.dataset, self.config(()).evaluation
         asked, known = of.splits()[split], of.train if split == "validation" else of.with_validation_in_train().train
         evaluator = Evaluator(of, asked, a=settings.propensity_a, b=settings.propensity_b)
-        width, ignored = max(evaluator.at), asked.filtered.matrix
-        relevance = known.relevance.without(known.filtered).matrix
-        pairs = len(of.labels) * len(known)
+        width, pairs = max(evaluator.at), len(of.labels) * len(known)
         jobs = cores() if pairs > FEW_PAIRS_OF_LINEAR else 1
         others: dict[str, Callable[[], TfidfNeighbours | LinearOneVsRest]] = {
-            "tf-idf neighbours": lambda: TfidfNeighbours(known.texts, relevance)
+            "tf-idf neighbours": lambda: TfidfNeighbours(known)
         }
         if pairs <= MOST_PAIRS_OF_LINEAR:
-            others["linear one-vs-rest"] = lambda: LinearOneVsRest(list(known.texts), relevance, jobs=jobs)
-        found = {"popularity": popularity(relevance, len(asked), width, excluding=ignored)}
+            others["linear one-vs-rest"] = lambda: LinearOneVsRest(known, jobs=jobs)
+        found = {"popularity": popularity(known, asked, width)}
         for name, fitted in others.items():
             try:
-                found[name] = fitted().rank(asked.texts, width, excluding=ignored)
+                found[name] = fitted().rank(asked, width)
             except (BadInput, ValueError) as problem:
                 self._observer.notice(f"{name} is left out: {problem}")
-        found["umpteen"] = model.rank(asked.texts, width, ignored)
+        found["umpteen"] = model.rank(asked.texts, width, asked.filtered.matrix)
         return {name: evaluator.report(ranking) for name, ranking in found.items()}
 
     def run(self, trials: int) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 
 from umpteen.calibration.calibration import Calibration
@@ -36,7 +37,6 @@ from umpteen.model.folder import (
 )
 from umpteen.model.labels import ADDED, LiveLabels
 from umpteen.search.index import ExactIndex, LabelIndex, class_of, try_out
-from umpteen.search.ranking import HeadStart
 
 if TYPE_CHECKING:
     from umpteen.encoders.encoder import Encoder
@@ -108,7 +108,7 @@ class LiveModel:
         self.follows = tuple(follows)  # the parts that it uses as soon as they are there and can be opened
         self.fitted_ranker = ranker
         self._current_ranker: tuple[int, Ranker] | None = None  # for which version
-        self._head_start: tuple[int, HeadStart | None] | None = None  # likewise
+        self._head_start: tuple[int, NDArray[np.float32] | None] | None = None  # likewise
         # By part that could not be used: its place, why, and until when it is not tried again.
         self.troubles: dict[str, tuple[str, Exception, float]] = {}
 
@@ -188,12 +188,13 @@ class LiveModel:
         return self.fitted_ranker if current is None else current[1]
 
     @property
-    def head_start(self) -> HeadStart | None:
-        """For labels that were added since training, if there are any; renamed ones had queries pulled towards them."""
+    def head_start(self) -> NDArray[np.float32] | None:
+        """What labels that were added since training, if there are any, get on top of their scores, 0 for others: no
+        query was ever pulled towards them, as some were towards renamed ones."""
         if self._head_start is None or self._head_start[0] != self.version:
             later = (self.labels.origins == ADDED) & self.labels.active
             bonus = later.astype(np.float32) * np.float32(TEMPERATURES * self.told.temperature)
-            self._head_start = self.version, HeadStart(bonus) if bonus.any() else None
+            self._head_start = self.version, bonus if bonus.any() else None
         return self._head_start[1]
 
     def look(self) -> bool:

@@ -19,7 +19,6 @@ from umpteen.search.index import Built, Effort, Indexed, LabelIndex, LiveVectors
 from umpteen.search.ranking import NO_LABEL, Ranking, Vectors, as_floats
 
 FLAT, HNSW, IVFPQ, SQ = "faiss-flat", "faiss-hnsw", "faiss-ivfpq", "faiss-sq"
-KINDS = (FLAT, HNSW, IVFPQ, SQ)
 
 _NEIGHBOURS = 32  # M of HNSW
 _CARE = 200  # efConstruction of HNSW
@@ -59,15 +58,13 @@ def _empty(faiss: Any, kind: str, count: int, dimension: int) -> Any:
         index = faiss.IndexHNSWSQ(wide, faiss.ScalarQuantizer.QT_fp16, _NEIGHBOURS, product)
         index.hnsw.efConstruction = _CARE
         return index
-    if kind == IVFPQ:
-        # Lists share directions, whatever the lengths: FAISS keeps the centres of inner-product lists at length 1.
-        bits = max(1, min(_BITS, count.bit_length() - 1))
-        largest = max(1, dimension // _NUMBERS_A_CODE)
-        codes = max(size for size in range(1, largest + 1) if dimension % size == 0)
-        index = faiss.IndexIVFPQ(faiss.IndexFlatIP(dimension), dimension, Effort.lists_of(count), codes, bits, product)
-        index.cp.min_points_per_centroid = index.pq.cp.min_points_per_centroid = 1
-        return index
-    raise BadInput(f"{kind!r} is no kind of FAISS index; there are {', '.join(KINDS)}")
+    # Lists share directions, whatever the lengths: FAISS keeps the centres of inner-product lists at length 1.
+    bits = max(1, min(_BITS, count.bit_length() - 1))
+    largest = max(1, dimension // _NUMBERS_A_CODE)
+    codes = max(size for size in range(1, largest + 1) if dimension % size == 0)
+    index = faiss.IndexIVFPQ(faiss.IndexFlatIP(dimension), dimension, Effort.lists_of(count), codes, bits, product)
+    index.cp.min_points_per_centroid = index.pq.cp.min_points_per_centroid = 1
+    return index
 
 
 class FaissIndex(LabelIndex):

@@ -196,7 +196,7 @@ class MilvusIndex(LabelIndex):
         where = INSIDE if uri is None else str(Path(uri).resolve()) if is_embedded(uri) else uri
         (folder / LIVING).mkdir()  # before the engine that may lie in it
         address = str((folder / INSIDE).resolve()) if where == INSIDE else where
-        name = _collection(now.model, secrets.token_hex(4))
+        name = f"umpteen_{now.model}_{secrets.token_hex(4)}"
         with closing(MilvusConnection(address)) as connection:
             connection.call(lambda client: client.list_collections())
             try:
@@ -279,13 +279,8 @@ def _connection(folder: Path, about: dict[str, Any]) -> MilvusConnection:
     return MilvusConnection(uri, refused=refused)
 
 
-def _collection(model: str, name: str) -> str:
-    """What the labels of a model are called in Milvus."""
-    return f"umpteen_{model}_{name}"
-
-
 def _is_ours(name: str) -> bool:
-    return re.fullmatch(_collection("[0-9a-f]{8}", "[0-9a-f]{8}"), name) is not None
+    return re.fullmatch("umpteen_[0-9a-f]{8}_[0-9a-f]{8}", name) is not None
 
 
 def _until_back(held: "ref[MilvusIndex]", ending: Event) -> None:

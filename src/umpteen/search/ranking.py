@@ -59,6 +59,11 @@ class Ranking:
         rows, scores = np.where(keep, self.rows, np.int32(NO_LABEL)), np.where(keep, self.scores, np.float32(-np.inf))
         return Ranking(rows, scores, self.labels).in_order(np.argsort(~keep, axis=1, kind="stable"))
 
+    def lifted(self, bonus: NDArray[np.float32], k: int) -> Ranking:
+        """The best k with each label's bonus; it should be wider by SPARE, so that one can come to the front."""
+        lifted = Ranking(self.rows, self.scores + bonus[self.rows], self.labels)
+        return lifted.in_order(np.argsort(-lifted.scores, axis=1, kind="stable")).head(k)
+
     def with_answers(self, queries: NDArray[np.int64], other: Ranking) -> Ranking:
         """The same ranking, but for these queries, which another one answers."""
         rows, scores, own = self.rows.copy(), self.scores.copy(), other.head(self.width)
@@ -103,18 +108,6 @@ class Ranking:
         except Exception as error:
             raise BadFile(path, f"not a scipy sparse matrix ({error}); save one with scipy.sparse.save_npz") from error
         return cls.from_csr(scipy.sparse.csr_array(matrix), k)
-
-
-@dataclass(frozen=True)
-class HeadStart:
-    """What labels that came after training get on top of their scores: no query was ever pulled towards them."""
-
-    bonus: NDArray[np.float32]  # [labels], 0 for those that were trained
-
-    def lift(self, dense: Ranking, k: int) -> Ranking:
-        """The best k with it; `dense` should be wider by SPARE, so that a later label can come to the front."""
-        lifted = Ranking(dense.rows, dense.scores + self.bonus[dense.rows], dense.labels)
-        return lifted.in_order(np.argsort(-lifted.scores, axis=1, kind="stable")).head(k)
 
 
 def _without_hopeless(matrix: csr_array, k: int) -> csr_array:
