@@ -417,7 +417,7 @@ def test_an_index_that_cannot_be_dropped_keeps_its_labels_in_milvus(
         raise NotSaved("database or disk is full; nothing was changed")
 
     with monkeypatch.context() as patch:
-        patch.setattr("umpteen.model.folder.drop_part", full)
+        patch.setattr("umpteen.model.folder.drop_parts", full)
         with pytest.raises(NotSaved, match="nothing was changed"):
             remove_index(model)
     assert len(collections(engine)) == 1 and index_part(model) == part and answers(model)

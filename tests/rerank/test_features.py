@@ -1,5 +1,6 @@
 """Features are learned from training texts alone and survive their folder to the bit."""
 
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -75,4 +76,4 @@ def test_an_unknown_or_impossible_setting_is_named() -> None:
             RankerSettings.of(given)
     settings = RankerSettings.of({"words": [1, 3], "characters": [3, 5], "cost": 2})
     assert settings == RankerSettings(words=(1, 3), characters=(3, 5), cost=2.0)
-    assert RankerSettings.of(settings.to_dict()) == settings
+    assert RankerSettings.of(asdict(settings)) == settings

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -90,9 +91,7 @@ def test_labels_without_training_texts_or_without_negatives_have_an_answer(toy: 
 
 def test_small_weights_are_dropped_and_nothing_else_changes(toy: Toy, tmp_path: Path) -> None:
     whole, _ = fit_weights(toy.samples, LABELS, SETTINGS)
-    pruned, _ = fit_weights(
-        Toy(tmp_path / "other").samples, LABELS, RankerSettings.of(SETTINGS.to_dict() | {"threshold": 0.3})
-    )
+    pruned, _ = fit_weights(Toy(tmp_path / "other").samples, LABELS, replace(SETTINGS, threshold=0.3))
     expected = np.where(np.abs(whole.toarray()) >= 0.3, whole.toarray(), 0)
     np.testing.assert_array_equal(pruned.toarray(), expected)
     assert 0 < pruned.nnz < whole.nnz

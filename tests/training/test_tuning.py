@@ -10,22 +10,22 @@ from miniature import command, refused, write_recipe
 from umpteen.config.recipes import resolve
 from umpteen.errors import BadConfig
 from umpteen.training import tune
-from umpteen.training.tune import Candidate, Trials, climb, usual_choices
+from umpteen.training.tune import Candidate, Trials, choices_of, climb
 
 
 def test_the_usual_choices_lie_around_the_recipe_s_own() -> None:
-    assert usual_choices(resolve("wordnet-nouns")) == [
+    assert choices_of(resolve("wordnet-nouns")) == [
         "data.label_queries=0.0,0.1",
         "training.epochs=7.0,14",
         "objective.temperature=0.03,0.018,0.048",
         "optimizer.learning_rate=0.003,0.00099,0.009",
     ]
     own = resolve("wordnet-nouns", ("encoder.query.learning_rate=0.02",))
-    assert usual_choices(own)[-1].startswith("encoder.query.learning_rate=0.02,")
+    assert choices_of(own)[-1].startswith("encoder.query.learning_rate=0.02,")
 
 
 def test_of_towers_with_several_parts_other_mixes_and_a_vector_a_label_are_tried() -> None:
-    found = usual_choices(resolve("mixed"))
+    found = choices_of(resolve("mixed"))
     assert found[1:3] == ["encoder.query.kind=sum,concat,frozen", "encoder.label.table=none,{}"]
     for choice in found:
         key, _, values = choice.partition("=")

@@ -6,20 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from umpteen.cli.main import (
-    DATA,
-    MODEL,
-    NO_RANKER,
-    PATH,
-    Watch,
-    cli,
-    columns_of_a_file,
-    option,
-    say,
-    say_json,
-    tell,
-    verb,
-)
+from umpteen.cli.main import DATA, MODEL, NO_RANKER, PATH, Watch, cli, file_columns, option, say, say_json, tell, verb
 from umpteen.cli.tables import SHOWN, figures, show_differences, show_metrics, show_table
 from umpteen.errors import BadInput, DamagedModel
 
@@ -28,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @verb(cli, click.Argument(["models"], type=PATH, nargs=-1, required=True, metavar="MODEL..."), DATA)
-@columns_of_a_file
+@file_columns
 @click.option("--split", type=click.Choice(["test", "validation", "train"]), help="[default: test; all of a file]")
 @click.option("--at", multiple=True, type=int, help="A k for P@k and the others; repeat.  [default: 1 3 5 10 100]")
 @click.option("--propensity", nargs=2, type=float, help="A and B of PSP and PSnDCG.  [default: the recipe's, 0.55 1.5]")

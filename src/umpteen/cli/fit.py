@@ -7,14 +7,14 @@ from typing import Any
 
 import click
 
-from umpteen.cli.main import DATA, PATH, Watch, cli, columns_of_a_file, option, say, say_json, verb
+from umpteen.cli.main import DATA, PATH, Watch, cli, file_columns, option, say, say_json, verb
 from umpteen.cli.tables import show_metrics
 
 
 @verb(cli, DATA)
 @option("--minutes", type=click.FloatRange(0, min_open=True), default=10.0, help="About how long it may take.")
 @option("--trials", type=click.IntRange(1), default=20, help="At most so many settings are tried.")
-@columns_of_a_file
+@file_columns
 @option("--seed", type=click.IntRange(0), default=0, help="Of the split and of training.")
 @click.option("--from", "teacher", type=PATH, help="A model whose examples (umpteen learn) are trained on, too.")
 @click.option("--output", type=PATH, help="Model folder to make.  [default: runs/NAME, after the data]")

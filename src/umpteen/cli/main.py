@@ -101,7 +101,7 @@ def verb(
     return add
 
 
-def columns_of_a_file(command: F) -> F:
+def file_columns(command: F) -> F:
     """--text, --labels and --separator."""
     for name, help_ in (
         ("--separator", "What stands between several labels in one cell."),

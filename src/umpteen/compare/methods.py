@@ -5,7 +5,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,7 +27,7 @@ from umpteen.rerank.features import RankerSettings
 from umpteen.rerank.ranker import Ranker
 from umpteen.search.ranking import Ranking
 from umpteen.training.observer import Observer
-from umpteen.training.tune import Candidate, Point, candidate, identify, usual_choices
+from umpteen.training.tune import Candidate, Point, candidate, choices_of, identify
 
 OURS, RANKED = "umpteen ", "+ranker"  # begin the names of ours, and end those of recipes that get a ranker on top
 
@@ -164,10 +164,10 @@ class Ours:
 
     @property
     def particulars(self) -> dict[str, Any]:
-        return RankerSettings().to_dict() if self.is_ranked else {}
+        return asdict(RankerSettings()) if self.is_ranked else {}
 
     def choices(self, task: Task) -> Sequence[str]:
-        return usual_choices(self._config(task))
+        return choices_of(self._config(task))
 
     def candidate(self, task: Task, point: Point) -> Candidate:
         return candidate(point, self._config(task, point), self.observer)

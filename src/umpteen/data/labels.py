@@ -171,6 +171,13 @@ class Relevance:
         """These queries in this order."""
         return Relevance(self.matrix[np.asarray(rows)])
 
+    def moved(self, rows: Rows, labels: int) -> Relevance:
+        """The same pairs with label j in row rows[j] of so many; those in row -1 are left out."""
+        moved = rows[self.matrix.indices]
+        kept = moved >= 0
+        starts = np.concatenate([[0], np.cumsum(kept)])[self.matrix.indptr]
+        return Relevance(csr_array((self.matrix.data[kept], moved[kept], starts), shape=(len(self), labels)))
+
     def without(self, other: Relevance) -> Relevance:
         """The pairs that are not stored in the other, whatever their weights."""
         if self.matrix.shape != other.matrix.shape:
@@ -234,6 +241,10 @@ class Split:
     def take(self, rows: ArrayLike) -> Split:
         """These queries in this order."""
         return Split(self.texts.take(rows), self.relevance.take(rows), self.filtered.take(rows))
+
+    def moved(self, rows: Rows, labels: int) -> Split:
+        """The same queries, label j in row rows[j] of so many; labels in row -1 are left out."""
+        return Split(self.texts, self.relevance.moved(rows, labels), self.filtered.moved(rows, labels))
 
     def join(self, other: Split) -> Split:
         """Both splits' queries: in file order when they were read together, else one after the other."""

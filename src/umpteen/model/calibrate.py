@@ -42,14 +42,9 @@ _OTHERWISE = (
 
 
 def out_of_fold(classifier: Classifier, dataset: Dataset, folds: int, workspace: Path, observer: Observer) -> HeldOut:
-    """The best labels of texts of each fold by a model whose training left the fold out; MOST_TEXTS in all.
-
-    The models are trained by the classifier's recipe, and get a ranker of the same weight if it has one. Folds are
-    small: a model of much less data has lower scores than the one to calibrate, and what is learnt from them would not
-    hold for it. What is done lies in the workspace, so that a killed call goes on.
-    """
+    """The best labels of each fold's texts by a model of the same recipe, trained without them; MOST_TEXTS in all."""
     recipe, whole = _whole(classifier, dataset, folds)
-    size = fold_size(len(whole.train), folds, MOST_TEXTS)
+    size = fold_size(len(whole.train), folds, MOST_TEXTS)  # small: a model of much less data has lower scores
     drawn = np.random.default_rng(recipe.seed).permutation(len(whole.train))
     parts = []
     for fold in range(folds):

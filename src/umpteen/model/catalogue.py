@@ -235,13 +235,10 @@ def open_labels(path: Path) -> LiveCatalogue:
 
 
 def encode_new(tower: Encoder, texts: Sequence[str], progress: Advance = silent) -> Tensor:
-    """The vectors of texts that the tower was not trained with; a few need no table of tokens and no threads.
-
-    Texts of a dataset are tokenised once, into the cache.
-    """
+    """The vectors of texts that the tower was not trained with; a few need no table of tokens and no threads."""
     from umpteen.encoders.encoder import encode_texts, encode_tokens, tokens_for
 
-    if isinstance(texts, Texts):
+    if isinstance(texts, Texts):  # of a dataset: they are tokenised once, into the cache
         return encode_tokens(tower, tokens_for(tower, texts), progress=progress)
     few = 1 if tower.pads else _FEW
     if len(texts) <= few and tower.rows is None and not tower.training:

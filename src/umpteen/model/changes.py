@@ -12,7 +12,7 @@ import re
 import sqlite3
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -397,20 +397,14 @@ def has_version(connection: Connection, version: int) -> bool:
 
 def vectors_at(connection: Connection, version: int) -> dict[str, bytes | None]:
     """The vectors (None: the first one) of all labels that had changed by this version, by key."""
-    return dict(
-        connection.execute(
-            # Of the row that has the maximum, SQLite gives the other columns, too; a join would look up every key.
-            "SELECT key, vector FROM (SELECT key, vector, max(version) FROM changes WHERE version <= ? GROUP BY key)",
-            (version,),
-        ).fetchall()
-    )
+    # Of the row that has the maximum, SQLite gives the other columns, too; a join would look up every key.
+    newest = "SELECT key, vector FROM (SELECT key, vector, max(version) FROM changes WHERE version <= ? GROUP BY key)"
+    return dict(connection.execute(newest, (version,)).fetchall())
 
 
 def read_parts(connection: Connection) -> dict[str, Part]:
     parts: dict[str, Part] = {}
-    for name, folder, version, *described in connection.execute(
-        "SELECT name, folder, labels_version, about, files FROM parts"
-    ):
+    for name, folder, version, *described in connection.execute("SELECT * FROM parts"):
         try:
             about, files = map(json.loads, described)
         except (ValueError, RecursionError):
@@ -428,8 +422,8 @@ def write_part(connection: Connection, part: Part) -> None:
     )
 
 
-def drop_part(connection: Connection, name: str) -> None:
-    connection.execute("DELETE FROM parts WHERE name = ?", (name,))
+def drop_parts(connection: Connection, names: Iterable[str]) -> None:
+    connection.executemany("DELETE FROM parts WHERE name = ?", ((name,) for name in names))
 
 
 @contextmanager

@@ -319,8 +319,7 @@ class Classifier:
         """The k best labels of each text as rows and scores; pairs stored in `excluding` are never returned.
 
         Where there is a ranker, it puts the dual encoder's first labels in order; texts that it may have been `trained`
-        on have no vote for themselves. Examples have the last word, if they have any. Texts of a dataset are tokenised
-        once, into the cache.
+        on have no vote for themselves. Examples have the last word, if they have any.
         """
         count = self.labels.count()
         if not 1 <= k <= count:
@@ -423,10 +422,7 @@ class Classifier:
         return calibration
 
     def held_out(self, split: Split) -> HeldOut:
-        """Its best labels of a split's texts, pairs to ignore left out, and which of them are right.
-
-        Examples have no say: the texts may be among them.
-        """
+        """Its best labels of a split's texts, pairs to ignore left out, and which are right; examples have no say."""
         ranking = self.rank(split.texts, min(DEPTH, self.labels.count()), split.filtered.matrix, examples=False)
         return HeldOut.of(ranking, split.relevance.without(split.filtered).matrix)
 

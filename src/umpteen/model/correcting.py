@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
 from umpteen.calibration.calibration import Calibration
 from umpteen.data.dataset import Dataset, write_native
@@ -105,15 +104,8 @@ def with_examples(dataset: Dataset, model: Path, output: Path) -> tuple[str, int
         return str(folder), count
     meaning |= later
     catalogue = LabelCatalogue(meaning, meaning.values())
-
-    def wider(pairs: Relevance) -> Relevance:
-        known = pairs.matrix
-        return Relevance(csr_array((known.data, known.indices, known.indptr), shape=(len(pairs), len(catalogue))))
-
-    splits = {
-        name: Split(split.texts, wider(split.relevance), wider(split.filtered))
-        for name, split in dataset.splits().items()
-    }
+    same = np.arange(len(dataset.labels))
+    splits = {name: split.moved(same, len(catalogue)) for name, split in dataset.splits().items()}
     splits["train"] = _taught(splits["train"], lines, catalogue)
     write_native(Dataset.of(dataset.name, catalogue, **splits), folder)
     return str(folder), count

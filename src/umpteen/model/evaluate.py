@@ -12,8 +12,7 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from umpteen.calibration.calibration import Calibration, evaluate_calibration
-from umpteen.data.dataset import Dataset, Split
-from umpteen.data.labels import Relevance
+from umpteen.data.dataset import Dataset
 from umpteen.encoders.encoder import Encoder, encode_texts
 from umpteen.errors import BadInput
 from umpteen.evaluation.report import USUAL, USUAL_KS, Difference, Evaluator, Report, paired_differences
@@ -138,7 +137,7 @@ def evaluator_of(
     chosen = splits[split]
     if counting is not None:
         rows = np.where(counting, np.arange(len(counting)), -1)
-        chosen = replace(chosen, relevance=_moved(chosen.relevance, rows, len(counting)))
+        chosen = replace(chosen, relevance=chosen.relevance.moved(rows, len(counting)))
     a, b = propensity or propensity_of_recipe(classifier)
     at = tuple(k for k in at if k <= classifier.labels.count())
     return Evaluator(dataset, chosen, at=at, a=a, b=b, as_published=as_published)
@@ -187,10 +186,7 @@ def in_rows_of(classifier: Judged, dataset: Dataset) -> Dataset:
             "by their texts, `umpteen train --from` trains them"
         )
     rows[(rows >= 0) & ~labels.active[rows]] = -1
-    moved: dict[str, Any] = {
-        name: Split(split.texts, *(_moved(pairs, rows, len(labels)) for pairs in (split.relevance, split.filtered)))
-        for name, split in dataset.splits().items()
-    }
+    moved: dict[str, Any] = {name: split.moved(rows, len(labels)) for name, split in dataset.splits().items()}
     return replace(dataset, labels=labels.catalogue(), **moved)
 
 
@@ -221,12 +217,3 @@ def require_own_data(classifier: Judged, dataset: Dataset, otherwise: str) -> No
             f"{dataset.name} is not what the model was trained on ({classifier.data.get('name')}), so it is unknown "
             f"which of its texts the model has not seen; give that dataset, or {otherwise}"
         )
-
-
-def _moved(relevance: Relevance, rows: NDArray[np.int64], labels: int) -> Relevance:
-    """The same pairs with label j in row rows[j] of so many; those in row -1 are left out."""
-    matrix = relevance.matrix
-    moved = rows[matrix.indices]
-    kept = moved >= 0
-    starts = np.concatenate([[0], np.cumsum(kept)])[matrix.indptr]
-    return Relevance(csr_array((matrix.data[kept], moved[kept], starts), shape=(matrix.shape[0], labels)))

@@ -38,16 +38,7 @@ from umpteen.parallel.world import cores
 from umpteen.rerank.features import RankerSettings
 from umpteen.training.build import build_run
 from umpteen.training.observer import Observer
-from umpteen.training.tune import (
-    Candidate,
-    Point,
-    Trials,
-    as_settings,
-    climb,
-    identify,
-    usual_choices,
-    with_transformer,
-)
+from umpteen.training.tune import Candidate, Point, Trials, as_settings, choices_of, climb, identify, with_transformer
 
 WORK = "umpteen fit"  # the kind of its workspace
 RECIPE, QUICK = "mixed", "static"  # the most accurate for any data, and what is taken where time does not allow it
@@ -296,7 +287,7 @@ class _Search:
         if trials > 1:
             self._reserve_for_transformer()
         try:
-            climb(usual_choices(self.config(())), trials, self._attempt)
+            climb(choices_of(self.config(())), trials, self._attempt)
         except _Over:
             self._observer.notice(f"{len(self._tried)} settings were tried in the time there is")
         if self._reserved:

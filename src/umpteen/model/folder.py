@@ -24,7 +24,7 @@ from safetensors import SafetensorError, safe_open
 from umpteen.errors import BadFile, BadInput, DamagedModel, NotSaved, UmpteenError
 from umpteen.files.progress import Advance, silent
 from umpteen.files.storage import atomic_folder, is_taken, unfinished_target, write_atomically
-from umpteen.model.changes import Part, Replaced, Store, drop_part, has_version, is_database, read_parts, write_part
+from umpteen.model.changes import Part, Replaced, Store, drop_parts, has_version, is_database, read_parts, write_part
 from umpteen.version import __version__
 
 FORMAT = 3
@@ -113,8 +113,7 @@ class ModelFolder:
                 raise NotSaved(f"{self.path}: its labels were put back meanwhile; make the {name} again")
             new.replaced = there.get(name)
             write_part(connection, Part(name, target.name, new.labels_version, new.about, files))
-            for other in new.replaces:
-                drop_part(connection, other)
+            drop_parts(connection, new.replaces)
         self._clean_up_after(name)
 
     def drop(self, name: str, *others: str) -> Part:
@@ -124,8 +123,7 @@ class ModelFolder:
             part = read_parts(connection).get(name)
             if part is None:
                 raise BadInput(f"{self.path} has no {name} to remove")
-            for one in (name, *others):
-                drop_part(connection, one)
+            drop_parts(connection, (name, *others))
         self._clean_up_after(name)
         return part
 

@@ -109,10 +109,7 @@ def fetch(name: str, folder: Path, revision: str | None = None, token: str | boo
 
 
 def _complete(card: Path, live: LiveModel, name: str, written: Path | str, told: Mapping[str, str | None]) -> None:
-    """The card says how to load this model, and in its front matter what the hub can read.
-
-    Figures are new, and what is told now; all else that it says already stays.
-    """
+    """The card says how to load it, in front matter what the hub can read; all but figures and what is `told` stays."""
     from huggingface_hub import EvalResult, ModelCard
 
     given = {key: value for key, value in told.items() if value}

@@ -159,10 +159,7 @@ class LabelEntry(NamedTuple):
 
 
 class LiveLabels:
-    """An immutable snapshot that shares the first labels and adds what has changed; retired rows are in it.
-
-    Versions count up from 0, the labels as trained.
-    """
+    """An immutable snapshot that shares the first labels and adds what has changed; retired rows are in it."""
 
     def __init__(
         self,
@@ -325,10 +322,7 @@ class LiveLabels:
         return LabelEntry(self.keys[row], self.texts[row], row, ORIGINS[self.origins[row]], not self.active[row])
 
     def find_rows(self, search: str = "", *, retired: bool = False, stop: Stop = None) -> Iterator[int]:
-        """Rows, ascending, whose key or text holds `search`, whatever the case; with retired ones if asked for.
-
-        They end early once `stop` says so, which is looked at even while no row is found.
-        """
+        """Rows, ascending, whose key or text holds `search`, whatever the case; no more of them once `stop` says so."""
         rows: Iterable[int] = range(len(self))
         if search:
             wanted, keys, texts = search.casefold(), self.keys, self.texts

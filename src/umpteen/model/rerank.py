@@ -5,7 +5,7 @@ While it is fitted, MODEL.ranker holds what is done; the ranker becomes a part o
 
 import itertools
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -77,7 +77,7 @@ def fit_ranker(
     dataset = as_trained(classifier, dataset, otherwise=_GIVE_WEIGHT if weight is None else None)
     # What was begun with other settings, data or model is discarded.
     stands = (standing_in(model) or ())[:2]  # whatever it learns meanwhile
-    identity = [stands, dataset.fingerprint, len(dataset.train), settings.to_dict(), __version__]
+    identity = [stands, dataset.fingerprint, len(dataset.train), asdict(settings), __version__]
     with open_workspace(Path(f"{model.resolve()}.ranker"), "umpteen rerank fit", identity) as workspace:
         ranker = _fit(classifier, dataset.train, Samples(workspace.folder), settings, jobs, progress)
         trials: list[Trial] = []

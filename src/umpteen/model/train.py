@@ -44,8 +44,6 @@ def train(
     the end. `resume` goes on with what is there; `overwrite` discards it. `start_from` is a trained model's folder.
     Each of the `observers` hears of it all.
 
-    Takes a recipe, by name, as a file or as a configuration; gives the trained classifier.
-
     >>> from umpteen import RunConfig, train
     >>> tiny = {"name": "tiny", "training": {"steps": 1, "batch_size": 8}, "evaluation": {"every_epochs": 0}}
     >>> classifier = train(RunConfig.model_validate(tiny), output="runs/tiny")

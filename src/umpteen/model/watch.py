@@ -22,10 +22,7 @@ _SECONDS_BETWEEN_LINES = 10.0
 
 
 class Watch(Observer):
-    """Draws every long piece of work of one call; a context manager, and a training observer.
-
-    It does so on stderr, so that stdout can be piped.
-    """
+    """Draws every long piece of work of one call on stderr; a context manager, and a training observer."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         from rich.console import Console

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 from torch.nn.functional import normalize
 
 from umpteen.config.settings import BankPool, RunConfig
@@ -137,9 +136,7 @@ def _part(run: Run, config: RunConfig, batches: Batches, share: float, meter: Me
     few = np.split(np.arange(len(rows)), np.cumsum([len(batch[:size]) for batch in batches])[:-1])
     chosen = np.sort(np.random.default_rng(0).choice(labels, math.ceil(labels * share), replace=False))
     # Folded onto fewer labels, not cut: a query has about as many to pull, which a bank encodes, as in the run.
-    pulled, folded = data.relevance.matrix[rows], np.arange(labels) * len(chosen) // labels
-    shape = len(rows), len(chosen)
-    relevance = Relevance(csr_array((pulled.data, folded[pulled.indices], pulled.indptr), shape=shape))
+    relevance = data.relevance.take(rows).moved(np.arange(labels) * len(chosen) // labels, len(chosen))
     filtered = Relevance(data.filtered.matrix[rows][:, chosen]).without(relevance)
     part = TrainingData(data.queries.take(rows), data.labels.take(chosen), relevance, filtered)
     objective = build_objective(config.objective, labels)

@@ -9,7 +9,7 @@ import re
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -72,10 +72,6 @@ class RankerSettings:
             known(cls.__dataclass_fields__, name, f"a ranker has no setting {name}")
         values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in given.items()}
         return cls(**values)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
-        return asdict(self)
 
 
 def _is_count(value: Any) -> bool:

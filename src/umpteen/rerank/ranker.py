@@ -6,7 +6,7 @@ memory.safetensors, its index and texts.*. What a ranker does without is not the
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import reduce
 from operator import add
 from pathlib import Path
@@ -158,10 +158,7 @@ class Ranker:
         return replace(self, weights=weights, memory=memory, intercepts=np.pad(self.intercepts, (0, more)), texts=texts)
 
     def rerank(self, texts: Sequence[str], vectors: Vectors, dense: Ranking, *, trained: bool = False) -> Ranking:
-        """The dense ranking with its first labels put in the order of all scores; `vectors` are the texts'.
-
-        Texts that it may have been `trained` on have no vote for themselves.
-        """
+        """The dense ranking, first labels in the order of all scores; `trained` texts have no vote for themselves."""
         if self.weight == 0:
             return dense
         head = dense.rows[:, : self.settings.candidates]
@@ -191,7 +188,7 @@ class Ranker:
     def save(self, folder: Path) -> None:
         """Writes the ranker's files into a new folder."""
         folder.mkdir(exist_ok=True)
-        about = {"origin": self.origin, "settings": self.settings.to_dict(), "report": self.report}
+        about = {"origin": self.origin, "settings": asdict(self.settings), "report": self.report}
         content = {**self.chosen(), **about}
         (folder / "ranker.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         self.features.save(folder)

@@ -82,7 +82,7 @@ def climb(choices: Iterable[str], trials: int, attempt: Callable[[Point], float]
                     best, highest = point, reached
 
 
-def usual_choices(config: RunConfig) -> list[str]:
+def choices_of(config: RunConfig) -> list[str]:
     """What is tried when nothing else is said, the likeliest gains first: labels' texts as queries, other mixes of the
     parts, a vector for each label, longer training, and values around the recipe's temperature and learning rate."""
     query, as_queries = config.encoder.query, config.data.label_queries
@@ -173,7 +173,7 @@ def tune(
         for point in itertools.product(*axes_of(choices)):
             attempt(point)
     else:
-        climb(choices or usual_choices(own), trials or USUAL_TRIALS, attempt)
+        climb(choices or choices_of(own), trials or USUAL_TRIALS, attempt)
     return found.best_first()
 
 
