@@ -26,7 +26,7 @@ def popularity(train: Split, asked: Split, k: int) -> Ranking:
     """Every query gets the labels that are most frequent in training, but for those filtered for it."""
     counts, excluded = train.relevance.without(train.filtered).label_counts(), asked.filtered.matrix
     best = np.argsort(-counts, kind="stable")[: k + _most(excluded)].astype(np.int32)
-    rows, scores = (np.tile(one, (len(asked), 1)) for one in (best, counts[best].astype(np.float32)))
+    rows, scores = np.tile(best, (len(asked), 1)), np.tile(counts[best].astype(np.float32), (len(asked), 1))
     return Ranking(rows, scores, len(counts)).without(excluded).head(k)
 
 
