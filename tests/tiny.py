@@ -41,12 +41,12 @@ def tiny_tokenizer(folder: Path) -> str:
 
 def tiny_transformer(
     folder: Path,
-    kind: Literal["bert", "distilbert"] = "bert",
+    kind: Literal["bert", "distilbert", "mpnet"] = "bert",
     hidden_size: int = HIDDEN_SIZE,
     positions: int = POSITIONS,
 ) -> str:
     """Writes a random transformer of two layers with the tiny tokenizer; returns the folder."""
-    from transformers import BertConfig, BertModel, DistilBertConfig, DistilBertModel
+    from transformers import BertConfig, BertModel, DistilBertConfig, DistilBertModel, MPNetConfig, MPNetModel
 
     tiny_tokenizer(folder)
     vocabulary_size = Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab_size()
@@ -54,9 +54,14 @@ def tiny_transformer(
     shared = {"vocab_size": vocabulary_size, "max_position_embeddings": positions, "initializer_range": 0.3}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        if kind == "bert":
+        if kind != "distilbert":
             sizes = {"hidden_size": hidden_size, "intermediate_size": 64}
-            model = BertModel(BertConfig(**shared, **sizes, num_hidden_layers=2, num_attention_heads=4))
+            sizes |= {"num_hidden_layers": 2, "num_attention_heads": 4}
+            model = (
+                BertModel(BertConfig(**shared, **sizes))
+                if kind == "bert"
+                else MPNetModel(MPNetConfig(**shared, **sizes))
+            )
         else:
             sizes = {"dim": hidden_size, "hidden_dim": 64}
             model = DistilBertModel(DistilBertConfig(**shared, **sizes, n_layers=2, n_heads=4))

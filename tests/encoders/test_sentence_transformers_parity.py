@@ -32,6 +32,7 @@ ENCODERS: dict[str, Callable[[Path], Encoder]] = {
     "mean, not normalised": lambda folder: _transformer(folder, normalise=False),
     "first": lambda folder: _transformer(folder, pooling="first"),
     "first of a DistilBERT": lambda folder: _transformer(folder, kind="distilbert", pooling="first", normalise=False),
+    "mean of an MPNet": lambda folder: _transformer(folder, kind="mpnet"),
     "mean, projected": lambda folder: _transformer(folder, projection=8),
     "first, projected, not normalised": lambda folder: _transformer(
         folder, pooling="first", projection=40, normalise=False

@@ -97,7 +97,7 @@ def test_random_weights_need_no_weights_file_and_follow_torch_s_seed(tmp_path: P
         TransformerEncoder.load(folder, max_length=9)
 
 
-@pytest.mark.parametrize("kind", ["bert", "distilbert"])
+@pytest.mark.parametrize("kind", ["bert", "distilbert", "mpnet"])
 def test_the_layers_keep_their_dropout_unless_told_otherwise(kind: str, tmp_path: Path) -> None:
     folder = tiny_transformer(tmp_path, kind)
     usual = TransformerEncoder.load(folder, max_length=9).train()

@@ -107,6 +107,13 @@ def test_a_model_answers_through_its_runtime_as_it_does_by_torch(model: Path, tm
     assert "onnx" in repr(by_onnx) and "onnx" not in repr(by_torch)
 
 
+def test_a_family_without_fused_attention_is_exported_too(tmp_path: Path) -> None:
+    tower = TransformerEncoder.load(tiny_transformer(tmp_path, "mpnet")).eval()
+    exported = runtime.export(tower, tmp_path)
+    assert exported is not tower
+    torch.testing.assert_close(exported.encode(TEXTS), tower.encode(TEXTS), rtol=1e-4, atol=1e-5)
+
+
 def test_the_certificate_says_what_was_measured(model: Path) -> None:
     about = Classifier.load(model).runtime
     assert about is not None

@@ -96,9 +96,10 @@ def quicken_dropout(model: PreTrainedModel) -> None:
         for name, child in module.named_children():
             if type(child) is nn.Dropout:
                 setattr(module, name, LayerDropout(child.p))
-    AttentionInterface.register(ATTENTION, attention)
-    AttentionMaskInterface.register(ATTENTION, sdpa_mask)
-    model.set_attn_implementation(ATTENTION)
+    if model.config._attn_implementation == "sdpa":  # what transformers chooses where the family has it; MPNet has not
+        AttentionInterface.register(ATTENTION, attention)
+        AttentionMaskInterface.register(ATTENTION, sdpa_mask)
+        model.set_attn_implementation(ATTENTION)
 
 
 def attention(
@@ -141,7 +142,7 @@ def load_backbone(
         config.num_hidden_layers = layers
     if hidden_dropout is not None:
         _override_dropout(config, hidden_dropout)
-    settings = {"attn_implementation": "sdpa", "dtype": torch.float32, "trust_remote_code": False}
+    settings = {"dtype": torch.float32, "trust_remote_code": False}
     gaps: list[str] = []
     try:
         with quiet():

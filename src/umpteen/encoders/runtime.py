@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from umpteen.encoders.backbone import quiet, trial
+from umpteen.encoders.backbone import ATTENTION, quiet, trial
 from umpteen.encoders.encoder import Encoder
 from umpteen.encoders.transformer import TransformerEncoder
 from umpteen.errors import BadInput, DamagedModel
@@ -110,7 +110,8 @@ class _Layers(nn.Module):
 
     def __init__(self, model: Any) -> None:
         super().__init__()
-        model.set_attn_implementation("sdpa")
+        if model.config._attn_implementation == ATTENTION:
+            model.set_attn_implementation("sdpa")
         self.model = model
 
     def forward(self, ids: Tensor, mask: Tensor) -> Any:
