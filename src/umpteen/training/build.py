@@ -178,10 +178,9 @@ def weigh_parts(run: Run, metric: str, world: World) -> dict[str, float]:
     One weight after the other is changed for as long as that helps. Every process must call it.
     """
     query, label, validate = run.towers.query, run.towers.label, run.loop.evaluate
-    if validate is None or not (isinstance(query, PartsEncoder) and isinstance(label, PartsEncoder)):
+    if validate is None or not isinstance(query, PartsEncoder) or query.how != "concat":
         return {}
-    if query.how != "concat":
-        return {}
+    assert isinstance(label, PartsEncoder)  # a recipe gives both towers the same parts
 
     def value(weights: dict[str, float]) -> float:
         query.weigh(weights)

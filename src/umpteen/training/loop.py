@@ -40,7 +40,6 @@ class Loop:
         self.evaluate_every = evaluation.every_steps or math.ceil(evaluation.every_epochs * epoch)  # 0: at the end only
         self._optimizer, self._world = self.checkpoints.optimizer, self.checkpoints.world
         self._state = TrainState()
-        self._last_save = time.monotonic()
 
     def run(self) -> TrainState:
         """Trains to the end, then puts the best weights on validation, if any were kept, into the model."""
@@ -49,7 +48,7 @@ class Loop:
         if resumed and self.step.pool is not None:
             self.step.pool.restore(self.checkpoints.shared(POOL))
         self._refuse_drift()
-        state, every = self._state, self.evaluate_every
+        state, every, saved = self._state, self.evaluate_every, time.monotonic()
         self.observer.started(self.config, state.step, self.steps)
         if resumed:
             self.observer.notice(f"resumed after step {state.step:,}")
@@ -58,11 +57,12 @@ class Loop:
                 self._train_one_step()
                 due = self._place() >= self.steps or (every > 0 and state.step % every == 0)
                 better = self.evaluate is not None and due and self._validate()
-                waited = time.monotonic() - self._last_save
-                waited, signal = self._world.largest(waited, stop.signal or 0)
+                waited, signal = self._world.largest(time.monotonic() - saved, stop.signal or 0)
                 stopped = signal and not self._finished()
                 if better or stopped or waited >= 60 * self.config.training.checkpoint_minutes:
-                    self._save()
+                    self._refuse_drift()
+                    self.checkpoints.save(state, None if self.step.pool is None else self.step.pool.state())
+                    saved = time.monotonic()
                 if stopped:
                     raise Stopped(f"stopped and saved after step {state.step:,}; --resume goes on", signal=int(signal))
         if state.best_step is not None:
@@ -122,11 +122,6 @@ class Loop:
             best = f"{settings.metric} was best at step {state.best_step:,} ({state.best_value:.2f})"
             self.observer.notice(f"stopped early: {best}")
         return better
-
-    def _save(self) -> None:
-        self._refuse_drift()
-        self.checkpoints.save(self._state, {} if self.step.pool is None else self.step.pool.state())
-        self._last_save = time.monotonic()
 
     def _refuse_drift(self) -> None:
         """Every process must hold the same weights, its own rows apart; machines of different arithmetic do not."""

@@ -86,8 +86,8 @@ def choices_of(config: RunConfig) -> list[str]:
     """What is tried when nothing else is said, the likeliest gains first: labels' texts as queries, other mixes of the
     parts, a vector for each label, longer training, and values around the recipe's temperature and learning rate."""
     query, as_queries = config.encoder.query, config.data.label_queries
-    mixes = ["encoder.query.kind=sum,concat,frozen"] if isinstance(query, SumTower) and query.frozen else []
-    table = ["encoder.label.table=none,{}"] if mixes else []
+    is_mixed = isinstance(query, SumTower) and query.frozen
+    mixes = ["encoder.query.kind=sum,concat,frozen", "encoder.label.table=none,{}"] if is_mixed else []
     own = query.learning_rate  # where a tower has its own rate, the optimizer's would change nothing
     rate = ("encoder.query.learning_rate", own) if own else ("optimizer.learning_rate", config.optimizer.learning_rate)
     around = [
@@ -98,7 +98,6 @@ def choices_of(config: RunConfig) -> list[str]:
     return [
         f"data.label_queries={as_queries!r},{0.0 if as_queries else 0.1!r}",
         *mixes,
-        *table,
         *(
             f"{key}={value!r}," + ",".join(f"{value * factor:.2g}" for factor in factors[1:])
             for key, value, factors in around
@@ -121,7 +120,7 @@ class Trials:
         self.tried: dict[str, dict[str, Any]] = {}  # in this search, by identity; the file may hold others
         self._lock = file.with_name(f".{file.name}.lock")  # another search may have the same file
         with locked_file(self._lock, wait=None):
-            self._done = {trial["identity"]: trial for trial in _read(file)}
+            self._done = _read(file)
             # Without a line cut short by a kill, to which the next trial would be glued.
             write_atomically(file, "".join(json.dumps(trial) + "\n" for trial in self._done.values()))
 
@@ -218,15 +217,14 @@ def identify(config: RunConfig, data: str) -> str:
     return hashlib.sha256(json.dumps([settings, data], sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _read(path: Path) -> list[dict[str, Any]]:
-    """The trials of an earlier search; its last line may have been cut short, and then that trial runs again."""
+def _read(path: Path) -> dict[str, dict[str, Any]]:
+    """An earlier search's trials by identity; its last line may be cut short, and then that trial runs again."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    trials: list[dict[str, Any]] = []
+    trials: dict[str, dict[str, Any]] = {}
     for number, line in enumerate(lines, 1):
         try:
             trial = json.loads(line)
-            _ = trial["identity"]
-            trials.append(trial)
+            trials[trial["identity"]] = trial
         except (ValueError, KeyError, TypeError):
             if number < len(lines) or not line.startswith('{"settings"'):
                 raise BadFile(path, "is not a trial of `umpteen tune`; give another --output", line=number) from None

@@ -47,8 +47,7 @@ def read(folder: Path, into: Builder) -> None:
     paper = _is_of_the_paper(folder)
     for split, part in PARTS.items():
         texts = _first(folder, *_texts(part)[-1 if paper else 0 :])
-        matrix = folder / f"Y.{part}.npz"
-        pairs = matrix if paper else folder / f"{part}_X_Y.txt"
+        pairs = folder / (f"Y.{part}.npz" if paper else f"{part}_X_Y.txt")
         if path := _json(folder, part):
             into.begin(split, path)
             for at, record in read_records(path, into.advance):
@@ -57,11 +56,11 @@ def read(folder: Path, into: Builder) -> None:
                 into.add_query(_text(record, at), labels, weights, at)
         elif split == "train" or texts or pairs.is_file():
             if texts is None:
-                raw = "raw/" if pairs == matrix else ""
+                raw = "raw/" if paper else ""
                 missing = f"is missing, and so is {part}.raw.txt; one must give the query texts"
                 raise BadFile(folder / f"{raw}{part}_X.txt", missing)
             into.begin(split, texts)
-            labelled = _matrix_rows(pairs, into) if pairs == matrix else _sparse_rows(pairs, into)
+            labelled = _matrix_rows(pairs, into) if paper else _sparse_rows(pairs, into)
             rows = _in_step(texts, read_lines(texts, into.advance), pairs, labelled, "queries")
             for (at_text, text), (at, own, weight) in rows:
                 into.add_query(text, own, weight, at if text.strip() else at_text)
