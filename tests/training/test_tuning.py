@@ -27,6 +27,8 @@ def test_the_usual_choices_lie_around_the_recipe_s_own() -> None:
 def test_of_towers_with_several_parts_other_mixes_and_a_vector_a_label_are_tried() -> None:
     found = choices_of(resolve("mixed"))
     assert found[1:3] == ["encoder.query.kind=sum,concat,frozen", "encoder.label.table=none,{}"]
+    beside = choices_of(resolve("mixed", ("encoder.query.kind=concat",)))
+    assert beside[1] == "encoder.query.kind=concat,sum,frozen"  # the recipe's own first
     for choice in found:
         key, _, values = choice.partition("=")
         for value in values.split(","):

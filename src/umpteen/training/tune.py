@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from umpteen.config.recipes import resolve
-from umpteen.config.settings import RunConfig, SumTower
+from umpteen.config.settings import PartsTower, RunConfig
 from umpteen.data.dataset import open_dataset
 from umpteen.errors import BadConfig, BadFile, Diverged, Stopped
 from umpteen.files.progress import Notice
@@ -86,8 +86,9 @@ def choices_of(config: RunConfig) -> list[str]:
     """What is tried when nothing else is said, the likeliest gains first: labels' texts as queries, other mixes of the
     parts, a vector for each label, longer training, and values around the recipe's temperature and learning rate."""
     query, as_queries = config.encoder.query, config.data.label_queries
-    is_mixed = isinstance(query, SumTower) and query.frozen
-    mixes = ["encoder.query.kind=sum,concat,frozen", "encoder.label.table=none,{}"] if is_mixed else []
+    kinds = ",".join(sorted(("sum", "concat", "frozen"), key=lambda kind: kind != query.kind))  # its own comes first
+    is_mixed = isinstance(query, PartsTower) and query.frozen
+    mixes = [f"encoder.query.kind={kinds}", "encoder.label.table=none,{}"] if is_mixed else []
     own = query.learning_rate  # where a tower has its own rate, the optimizer's would change nothing
     rate = ("encoder.query.learning_rate", own) if own else ("optimizer.learning_rate", config.optimizer.learning_rate)
     around = [
