@@ -14,7 +14,8 @@ from stub_peer import calls, make_stub
 from miniature import command, refused, write_miniature, write_recipe
 from umpteen.cli.evaluate import _usual_recipes
 from umpteen.config.recipes import names, resolve
-from umpteen.data.dataset import open_dataset
+from umpteen.data.dataset import Split, open_dataset
+from umpteen.evaluation.baselines import TfidfNeighbours
 from umpteen.evaluation.report import Evaluator, Report
 from umpteen.search.ranking import Ranking
 
@@ -209,6 +210,23 @@ def test_what_cannot_be_compared_is_refused(folder: Path, tmp_path: Path) -> Non
     (bare / "test.jsonl").unlink()
     refused(command("compare", bare, "--recipe", folder / "recipe.toml", "--output", tmp_path / "out"), "no test split")
     assert not (tmp_path / "out").exists()
+
+
+def test_with_one_trial_a_peer_has_nothing_to_choose_and_is_fitted_once(folder: Path, tmp_path: Path) -> None:
+    fitted: list[int] = []
+    original = TfidfNeighbours.__init__
+
+    def count(self: TfidfNeighbours, train: Split, **settings: int) -> None:
+        fitted.append(len(train))
+        original(self, train, **settings)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TfidfNeighbours, "__init__", count)
+        found = compare(folder, tmp_path / "out", "--trials", "1", "--peers", "tfidf-knn")
+    peer, ours = found["results"]
+    assert fitted == [found["train_queries"]]
+    assert peer["settings"] == ["neighbours=50", "ngrams=2"] and peer["validation"] is None and peer["trials"] == []
+    assert len(ours["trials"]) == 1 and ours["validation"]["nDCG@5"] >= 0
 
 
 def test_an_edited_recipe_is_fitted_anew_and_not_taken_for_what_it_was(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from umpteen.files.progress import Notice
 from umpteen.files.storage import atomic_file, write_atomically
 from umpteen.search.ranking import Ranking
 from umpteen.training.observer import Observer
-from umpteen.training.tune import Trials, climb
+from umpteen.training.tune import Trials, axes_of, climb
 
 
 def make_task(
@@ -68,13 +68,18 @@ def compare(task: Task, methods: Sequence[Method], *, trials: int, output: Path,
 
 def _finish(task: Task, method: Method, most: int, output: Path, notice: Notice) -> tuple[dict[str, Any], Ranking]:
     """What a method took, and its ranking of test, after so many trials at most and its final fit."""
-    notice(f"{method.name}: up to {most} {'trial' if most == 1 else 'trials'} on validation")
-    trials = Trials(output / "trials" / trials_file(method), task.metric, notice)
-    climb(method.choices(task), most, lambda point: trials.attempt(method.candidate(task, point)))
-    ranked = trials.best_first()
-    settings = (*ranked[0]["settings"], *ranked[0].get("then", ()))
+    ranked: list[dict[str, Any]] = []
+    if most == 1 and isinstance(method, Baseline):  # validation would choose nothing
+        settings = tuple(axis[0] for axis in axes_of(method.knobs))
+        tried = task.identify(method.name, settings)
+    else:
+        notice(f"{method.name}: up to {most} {'trial' if most == 1 else 'trials'} on validation")
+        trials = Trials(output / "trials" / trials_file(method), task.metric, notice)
+        climb(method.choices(task), most, lambda point: trials.attempt(method.candidate(task, point)))
+        ranked = trials.best_first()
+        settings, tried = (*ranked[0]["settings"], *ranked[0].get("then", ())), ranked[0]["identity"]
     place = output / "results" / f"{method.name.replace(' ', '-')}.npz"
-    identity = task.identify(method.name, settings, ranked[0]["identity"], method.particulars)
+    identity = task.identify(method.name, settings, tried, method.particulars)
     kept = _read(place, identity)
     if kept is None:
         notice(f"{method.name}: final fit on all of train {' '.join(settings)}".rstrip())
@@ -87,7 +92,7 @@ def _finish(task: Task, method: Method, most: int, output: Path, notice: Notice)
     row = {
         **about,
         "settings": list(settings),
-        "validation": about["validation"] or ranked[0]["metrics"],  # with the settings it was given for test
+        "validation": about["validation"] or (ranked[0]["metrics"] if ranked else None),  # with the settings it was given for test
         "trials": [{name: trial[name] for name in ("settings", "metrics", "seconds")} for trial in ranked],
     }
     return row, ranking.head(max(task.evaluator_of_test().at))
