@@ -1,13 +1,14 @@
 """Temperature, learning rate and length of training of each variant, found on validation: none runs with another's."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from lab.comparison import finish_runs
 from lab.training import Workbench
 from umpteen.errors import BadInput, Diverged
 
-FACTORS = {"objective.temperature": 1.6, "optimizer.learning_rate": 2.0, "training.epochs": 2.0}  # of one step each
+RATE = "optimizer.learning_rate"
+FACTORS = {"objective.temperature": 1.6, RATE: 2.0, "training.epochs": 2.0}  # of one step each
 MOST = 24  # trials of a variant; one that is not settled by then decides nothing
 
 Place = tuple[int, ...]  # steps of each knob from where it began
@@ -20,7 +21,7 @@ class Chosen(NamedTuple):
     settled: bool  # one step more or less of every knob was tried and is no better
 
 
-def chosen_settings(bench: Workbench, variant: str) -> Chosen:
+def chosen_settings(bench: Workbench, variant: str, factors: Mapping[str, float] = FACTORS) -> Chosen:
     """The best on validation with seed 0, by the variant's own metric; the recipe's own for the size tiny.
 
     Trials are kept like runs, in a folder of their own, and never look at test.
@@ -31,13 +32,17 @@ def chosen_settings(bench: Workbench, variant: str) -> Chosen:
     if own.training.steps is not None or own.training.minutes is not None:
         raise BadInput(
             f"{bench.recipe} ends after so many steps or minutes, so epochs cannot be chosen; train by epochs: "
-            "--encoder static, or a recipe with training.steps and training.minutes left out"
+            "--encoder static or minilm-short, or a recipe with training.steps and training.minutes left out"
         )
-    start = (own.objective.temperature, own.optimizer.learning_rate, own.training.epochs)
+    start = {
+        "objective.temperature": own.objective.temperature,
+        RATE: own.optimizer.learning_rate,
+        "training.epochs": own.training.epochs,
+    }
 
     def settings_at(place: Place) -> tuple[str, ...]:
-        knobs = zip(FACTORS.items(), start, place, strict=True)
-        return tuple(f"{name}={value * factor**steps:.6g}" for (name, factor), value, steps in knobs)
+        knobs = zip(factors.items(), place, strict=True)
+        return tuple(f"{name}={start[name] * factor**steps:.6g}" for (name, factor), steps in knobs)
 
     def value_at(place: Place) -> float:
         def make(trial: str, seed: int) -> dict[str, Any]:
@@ -51,7 +56,7 @@ def chosen_settings(bench: Workbench, variant: str) -> Chosen:
         [outcome] = finish_runs(bench.setup.output / "trials", [(trial, 0)], make, bench.setup.notice, what="trial")
         return float(outcome["validation"])
 
-    best, settled = climb(value_at, len(FACTORS), MOST)
+    best, settled = climb(value_at, len(factors), MOST)
     return Chosen(settings_at(best), settled)
 
 
