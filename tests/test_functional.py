@@ -112,6 +112,13 @@ def test_a_fixed_k_that_has_no_threshold_is_refused(k: int) -> None:
         functional.soft_top_k(vectors(QUERIES, 0), vectors(LABELS, 1), LISTS, k)
 
 
+@pytest.mark.parametrize("kind", [torch.int16, torch.uint8])
+def test_a_k_for_each_query_may_be_whole_numbers_of_any_kind(kind: torch.dtype) -> None:
+    k = torch.tensor([1, 2, 3, 4, 5])
+    given = vectors(QUERIES, 0), vectors(LABELS, 1), LISTS
+    assert torch.equal(functional.soft_top_k(*given, k.to(kind)), functional.soft_top_k(*given, k))
+
+
 @every_loss
 @pytest.mark.parametrize("precision", [torch.bfloat16, torch.float16])
 def test_inside_autocast_a_loss_and_its_gradients_are_what_they_are_outside(loss: str, precision: torch.dtype) -> None:

@@ -1,6 +1,7 @@
 """Towers of several parts in recipes: what is inherited, what another kind leaves behind, what is refused."""
 
 import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +19,17 @@ def test_another_kind_of_queries_is_another_kind_of_labels_unless_these_have_the
         assert (encoder.query.kind, encoder.label_tower.kind) == (kind, kind)
     kept = resolve("wordnet-nouns-mixed", ("encoder.label.kind=static", "encoder.query.kind=frozen")).encoder
     assert (kept.query.kind, kept.label_tower.kind) == ("frozen", "static")
+
+
+@pytest.mark.parametrize(("part", "setting"), [("frozen", "hidden=9"), ("static", "bigrams=7")])
+def test_a_part_alone_is_as_it_was_among_the_others(part: str, setting: str, tmp_path: Path) -> None:
+    own = tmp_path / "own.toml"
+    own.write_text(f'extends = "mixed"\n[encoder.query.{part}]\n{setting}\nmax_length = 77\n')
+    among = resolve(str(own)).encoder.query.parts[part]
+    alone = resolve(str(own), (f"encoder.query.kind={part}",)).encoder
+    known = type(alone.query).model_fields.keys() & type(among).model_fields.keys() - {"normalise", "learning_rate"}
+    assert len(known) > 4 and all(getattr(alone.query, name) == getattr(among, name) for name in known)
+    assert alone.label_tower.kind == part
 
 
 def test_labels_have_the_parts_of_queries_but_for_what_they_say() -> None:

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import PreTrainedModel
 
 from tiny import tiny_tokenizer, tiny_transformer
+from umpteen.encoders.backbone import ATTENTION
 from umpteen.encoders.folder import TextTokenizer
 from umpteen.encoders.parts import PartsEncoder
 from umpteen.encoders.rows import RowTable
@@ -51,6 +53,14 @@ def test_a_known_model_that_brings_code_is_loaded_as_the_plain_class(saved: Path
         edit(saved / file, auto_map=AUTO_MAP)
     assert torch.equal(Towers.load(saved).query.encode(["law of fish"]), expected)
     assert "evil" not in sys.modules
+
+
+@pytest.mark.parametrize("wish", ["kernels-community/flash-attn2", "flash_attention_2", "eager"])
+@pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation"])
+def test_a_configuration_does_not_choose_what_computes_its_attention(saved: Path, key: str, wish: str) -> None:
+    edit(saved / "config.json", **{key: wish})
+    model = next(module for module in Towers.load(saved).modules() if isinstance(module, PreTrainedModel))
+    assert model.config._attn_implementation == ATTENTION
 
 
 @pytest.mark.parametrize("auto_map", [AUTO_MAP, {"AutoConfig": "somebody/else--evil.Config"}])

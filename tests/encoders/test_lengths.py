@@ -55,6 +55,14 @@ def test_the_share_of_tokens_that_is_cut_is_counted(tmp_path: Path) -> None:
     assert len(in_pieces.leaves(tokens_now(in_pieces, [text]))[0][1].ids) == kept
 
 
+def test_tokens_that_one_of_several_parts_reads_are_not_cut(tmp_path: Path) -> None:
+    start = str(settings(tmp_path, "static", 20).query.reading()[0].start)
+    bag, transformer = {"start": start, "max_length": 20}, {"start": start, "max_length": 10}
+    config = EncoderConfig.model_validate({"query": {"kind": "sum", "static": bag, "transformer": transformer}})
+    tower = Towers.build(config, 0).query
+    assert share_cut(tower, Texts.of(["dog " * 20])) == 0 and share_cut(tower, Texts.of(["dog " * 40])) == 0.5
+
+
 def test_training_tells_of_cut_tokens_and_the_card_says_how_many(tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path, "encoder.query.max_length=2", "training.steps=1")
     outcome = command("train", recipe, "--output", tmp_path / "model")

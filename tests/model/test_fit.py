@@ -174,10 +174,12 @@ def test_settings_of_a_part_do_not_keep_the_other_part_from_being_tried_alone(tm
     assert "kind=frozen" in heard[-1]
 
 
-@pytest.mark.parametrize("minutes", [10.0, 1e-6])
+@pytest.mark.parametrize("share", [0.8, 1e-6])
 def test_a_transformer_is_trained_beside_the_best_of_the_others_where_time_allows(
-    minutes: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    allowed = share > 0.1
+    monkeypatch.setattr("umpteen.model.fit.TRANSFORMER_SHARE", share)  # of what is left, that it may take
     layers = ("encoder.query.transformer.layers=1", *(each for each in tune.TRANSFORMER if ".layers=" not in each))
     monkeypatch.setattr(tune, "TRANSFORMER", layers)
     heard: list[str] = []
@@ -187,11 +189,37 @@ def test_a_transformer_is_trained_beside_the_best_of_the_others_where_time_allow
             heard.append(message)
 
     table = write_table(tmp_path / "tickets.csv", 90)
-    found = fit_data(str(table), tmp_path / "model", minutes=minutes, trials=2, compare=False, observer=Listening())
+    found = fit_data(str(table), tmp_path / "model", minutes=100, trials=2, compare=False, observer=Listening())
     tried = [trial for trial in found.trials if "encoder.label.transformer=none" in trial["settings"]]
-    assert len(tried) == (minutes > 1)
-    assert any(message.startswith("--minutes") for message in heard) == (minutes < 1)
+    assert len(tried) == allowed and len(found.trials) == 2
+    advised = [float(message.split()[1]) for message in heard if message.startswith("--minutes")]
+    assert len(advised) == (not allowed) and all(minutes > 100 for minutes in advised)
     assert ("transformer" in found.recipe.encoder.query.parts) == (found.trials[0] in tried)  # validation decides
+
+
+def test_what_a_transformer_takes_is_measured_once_and_a_recipe_that_has_one_gets_no_other(tmp_path: Path) -> None:
+    table = write_table(tmp_path / "tickets.csv", 90)
+    recipe = tmp_path / "own.toml"
+    recipe.write_text(
+        'extends = "mixed"\n[encoder.query.transformer]\nlayers = 1\n[encoder.label]\ntransformer = "none"\n'
+    )
+
+    class StoppedAtSecond(Observer):
+        tried = 0
+
+        def notice(self, message: str) -> None:
+            self.tried += message.startswith("trying")
+            if self.tried == 2:
+                raise KeyboardInterrupt
+
+    def decided(model: Path, **more: Any) -> Any:
+        with pytest.raises(Stopped):
+            fit_data(str(table), model, minutes=100, trials=5, observer=StoppedAtSecond(), **more)
+        return json.loads(model.with_name(f"{model.name}.fit").joinpath("decided.json").read_text())
+
+    first = decided(tmp_path / "model")
+    assert first[2] > 0 and decided(tmp_path / "model") == first
+    assert decided(tmp_path / "other", recipe=str(recipe))[2] is None
 
 
 def test_a_transformer_takes_the_place_of_a_bag_that_was_left_out() -> None:
@@ -215,13 +243,13 @@ def test_a_language_that_the_encoder_cuts_to_pieces_is_told(tmp_path: Path) -> N
         def started(self, *begun: Any) -> None:
             raise Enough
 
-    for number, words in enumerate(("dog and fish", "Xylqx zzwvk qqjxz")):
+    for number, words in enumerate(("dog and fish", "Xylqx zzwvk qqjxz", "Xylqx zzwvk qqjxz " * 400)):
         table = tmp_path / f"{number}.csv"
         table.write_text("text,labels\n" + "".join(f"{words} {row},label {row % 7}\n" for row in range(30)))
         with pytest.raises(Enough):
             fit_data(str(table), tmp_path / f"model{number}", trials=1, observer=Listening())
-    (told,) = (message for message in heard if "word pieces a word" in message)
-    assert "may not know this language" in told
+    told = [message for message in heard if "word pieces a word" in message]
+    assert len(told) == 2 and all("may not know this language" in message for message in told)
 
 
 def test_few_texts_are_trained_in_small_batches(tmp_path: Path) -> None:

@@ -193,6 +193,8 @@ def merged(under: dict[str, Any], over: dict[str, Any], *path: str) -> dict[str,
     key, kinds = KINDS.get(".".join(path), ("", {}))
     chosen = over.get(key)
     known = kinds.get(chosen) if isinstance(chosen, str) else None
+    if chosen in PARTS and isinstance(under.get(chosen), dict):  # the part alone is as it was among the others
+        under = {**under, **under[chosen]}
     both = {name: value for name, value in under.items() if known is None or name in known.model_fields}
     query = over.get("query")
     if path == ("encoder",) and isinstance(under.get("label"), dict) and isinstance(query, dict) and "kind" in query:

@@ -33,7 +33,7 @@ from umpteen.encoders.folder import DEFAULT_MODEL, locate
 from umpteen.encoders.rows import row_tables
 from umpteen.encoders.static import StaticEncoder
 from umpteen.encoders.towers import Towers, with_lengths
-from umpteen.errors import BadConfig, BadInput, UmpteenError
+from umpteen.errors import BadConfig, BadInput, UmpteenError, known
 from umpteen.files.progress import Progress, silent
 from umpteen.objectives.losses import build_objective
 from umpteen.objectives.reference import REFERENCE
@@ -225,7 +225,9 @@ def by_formula(config: RunConfig, towers: Towers, sample: Sample) -> Outcome:
     loss = queries.new_zeros(())
     for columns, of_score in towers.query.shares:
         scores = queries[:, columns] @ labels[:, columns].T / (objective.temperature * of_score)
-        loss = loss + REFERENCE[objective.name](scores, targets, filtered, **objective.arguments())
+        loss = loss + known(REFERENCE, objective.name, f"no formula for {objective.name}")(
+            scores, targets, filtered, **objective.arguments()
+        )
     loss.backward()  # type: ignore[no-untyped-call]
     return Outcome(float(loss.detach()), _taken_gradients(towers))
 

@@ -135,6 +135,7 @@ def load_backbone(
 ) -> PreTrainedModel:
     """A float32 model from its folder, or of its shape with weights from torch's generator; its first layers or all."""
     config = _config(folder)
+    config._attn_implementation = None  # a folder's own wish may be code of a hub: transformers chooses
     if layers is not None:
         there = getattr(config, "num_hidden_layers", 0)
         if layers > there:

@@ -46,11 +46,10 @@ def with_lengths(config: EncoderConfig, dataset: Dataset) -> EncoderConfig:
 
 
 def share_cut(tower: Encoder, texts: Texts) -> float:
-    """The share of the texts' tokens that lie beyond the max_length of whatever reads them; of several, the most."""
-    some, shares = sample_of(texts), [0.0]
-    for leaf, _ in tower.leaves(tokens_now(tower, some[:1])):
-        shares.append(_beyond(leaf.tokenizer.uncut_lengths(some), leaf.tokenizer.max_length))
-    return max(shares)
+    """The share of the texts' tokens that lie beyond the max_length of every part that reads them."""
+    some = sample_of(texts)
+    readers = [leaf.tokenizer for leaf, _ in tower.leaves(tokens_now(tower, some[:1]))]
+    return min((_beyond(reader.uncut_lengths(some), reader.max_length) for reader in readers), default=0.0)
 
 
 def tokens_beyond(texts: Texts) -> dict[str, Any]:

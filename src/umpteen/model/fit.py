@@ -12,7 +12,7 @@ import tempfile
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from umpteen.config.settings import RunConfig, SumTower
 from umpteen.data.dataset import Dataset, given_dataset, open_dataset, write_native
 from umpteen.data.prepared import own_cache
 from umpteen.encoders.folder import TextTokenizer
-from umpteen.errors import BadConfig, BadInput, Diverged, Stopped
+from umpteen.errors import BadInput, Diverged, Stopped
 from umpteen.evaluation.baselines import LinearOneVsRest, TfidfNeighbours, popularity
 from umpteen.evaluation.report import Evaluator, Report
 from umpteen.files.storage import open_workspace, write_atomically
@@ -34,7 +34,7 @@ from umpteen.model.rerank import fit_ranker, remove_ranker
 from umpteen.model.train import is_complete, train
 from umpteen.model.watch import Watch
 from umpteen.model.writing import Standing, standing_in, stood_in
-from umpteen.parallel.world import cores
+from umpteen.parallel.world import TooLittleMemory, cores
 from umpteen.rerank.features import RankerSettings
 from umpteen.training.build import build_run
 from umpteen.training.observer import Observer
@@ -103,9 +103,8 @@ def fit_data(
         observer.notice(told)
     pairs = len(dataset.labels) * len(dataset.train)
     linear = pairs / (PAIRS_A_SECOND * cores()) if compare and pairs <= MOST_PAIRS_OF_LINEAR else 0.0
-    seconds = max(30 * minutes, 60 * minutes - linear)
     with open_workspace(Path(f"{output.resolve()}.fit"), WORK, [dataset.fingerprint, seed, recipe]) as workspace:
-        search = _Search(source, dataset, workspace.folder, seconds, recipe, seed, observer)
+        search = _Search(source, dataset, workspace.folder, minutes, linear, recipe, seed, observer)
         try:
             found = search.fit(output, stood_in(workspace, stands), trials, compare)
         except (Stopped, KeyboardInterrupt) as stopped:
@@ -133,7 +132,7 @@ def _foreign(dataset: Dataset, recipe: str) -> str | None:
     words = sum(len(re.findall(r"\w+", text)) for text in texts)
     if start is None or words == 0:
         return None
-    pieces = sum(map(len, TextTokenizer.load(start.start, LONGEST, special_tokens=False)(texts))) / words
+    pieces = sum(TextTokenizer.load(start.start, LONGEST, special_tokens=False).uncut_lengths(texts)) / words
     if pieces < FOREIGN:
         return None
     advice = "`umpteen train` can start from another"
@@ -193,17 +192,28 @@ class _Search:
     """Trials, each a model in the workspace; only the best one's stays."""
 
     def __init__(
-        self, source: str, dataset: Dataset, folder: Path, seconds: float, recipe: str, seed: int, observer: Observer
+        self,
+        source: str,
+        dataset: Dataset,
+        folder: Path,
+        minutes: float,
+        linear: float,
+        recipe: str,
+        seed: int,
+        observer: Observer,
     ) -> None:
         self._source, self.dataset, self._folder, self._seed = source, dataset, folder, seed
-        self._observer, self._began, self._seconds = observer, time.monotonic(), seconds
+        self._observer, self._began, self._minutes, self._linear = observer, time.monotonic(), minutes, linear
+        self._seconds = max(30 * minutes, 60 * minutes - linear)
         self._decided = folder / "decided.json"  # what the time allows was measured once
-        self._recipe, self._sized, self._limit = recipe, sized(dataset, recipe), FIRST_SHARE * seconds
-        self._decided_for, self._reserved = seconds, 0.0  # seconds that other trials leave for a transformer
+        self._recipe, self._sized, self._limit = recipe, sized(dataset, recipe), FIRST_SHARE * self._seconds
+        self._decided_for, self._reserved = self._seconds, 0.0  # seconds that other trials leave for a transformer
+        self._transformer: float | None = None  # seconds that one takes to train with the recipe's own settings
         if self._decided.exists():
-            recipe, settings, allowed = json.loads(self._decided.read_bytes())
-            if seconds <= allowed:  # with more, it may allow more
+            recipe, settings, transformer, allowed = json.loads(self._decided.read_bytes())
+            if self._seconds <= allowed:  # with more, it may allow more
                 self._recipe, self._sized, self._limit, self._decided_for = recipe, tuple(settings), math.inf, allowed
+                self._transformer = transformer
         own = self.config(())
         self.held_out = dataset.with_validation(own.data.validation_fraction, seed)
         self._found = Trials(folder / "trials.jsonl", own.evaluation.metric, observer.notice)
@@ -283,39 +293,72 @@ class _Search:
                 self._attempt(())
             except _TooSlow as found:
                 self._make_quicker(*found.args)
-        write_atomically(self._decided, json.dumps([self._recipe, self._sized, self._decided_for]))
+        self._limit = math.inf
         if trials > 1:
             self._reserve_for_transformer()
+        write_atomically(self._decided, json.dumps([self._recipe, self._sized, self._transformer, self._decided_for]))
         try:
-            climb(choices_of(self.config(())), trials, self._attempt)
+            climb(choices_of(self.config(())), trials - bool(self._reserved), self._attempt)
         except _Over:
             self._observer.notice(f"{len(self._tried)} settings were tried in the time there is")
         if self._reserved:
-            self._observer.notice("the best of them with a transformer that is trained, too …")
             self._reserved = 0.0
-            with suppress(_Over):
-                self._attempt(with_transformer(tuple(self._found.best_first()[0]["settings"])))
+            self._try_transformer(tuple(self._found.best_first()[0]["settings"]))
         return self._found.best_first()[0]
 
+    def _left(self) -> float:
+        return self._seconds - (time.monotonic() - self._began)
+
     def _reserve_for_transformer(self) -> None:
-        """Keeps the time for a transformer's trial and final fit, if there is enough: a few of its steps tell."""
-        if not isinstance(self.config(()).encoder.query, SumTower):
+        """Keeps the time for a transformer's trial and final fit, if there is enough."""
+        query, first = self.config(()).encoder.query, self._found.best_first()[0]["again"]
+        if not isinstance(query, SumTower) or query.transformer is not None or 2 * first > self._left():
             return
+        if self._transformer is None:
+            self._transformer = self._seconds_of_transformer()
+        needed, left = 2 * self._transformer, self._left()
+        if needed <= TRANSFORMER_SHARE * left:
+            self._reserved = needed
+        elif needed < math.inf:
+            seconds = needed / TRANSFORMER_SHARE + self._seconds - left
+            minutes = math.ceil(min(2 * seconds, seconds + self._linear) / 60)
+            more = max(minutes, math.floor(self._minutes) + 1)
+            self._observer.notice(f"--minutes {more} would also try a transformer that is trained")
+
+    def _seconds_of_transformer(self) -> float:
+        """How long one takes to train with the recipe's own settings, by a few of its steps."""
         began = time.monotonic()
         try:
             build_run(self.config(with_transformer(())), workspace=None, observer=_Pace(0, reading=math.inf)).loop.run()
-            seconds = time.monotonic() - began
         except _TooSlow as found:
-            seconds, _ = found.args
-        except BadConfig as problem:
+            return float(found.args[0])
+        except (BadInput, Diverged, TooLittleMemory) as problem:
             self._observer.notice(f"no transformer is trained: {problem}")
-            return
-        left = self._seconds - (time.monotonic() - self._began)
-        if 2 * seconds <= TRANSFORMER_SHARE * left:
-            self._reserved = 2 * seconds
+            return math.inf
+        return time.monotonic() - began
+
+    def _try_transformer(self, best: Point) -> None:
+        """A trial of these settings with a transformer, or of fewer passes over fewer queries where time is short."""
+        longer = ("training.epochs=", "data.label_queries=")
+        for point in (best, tuple(setting for setting in best if not setting.startswith(longer))):
+            assert self._transformer is not None
+            seconds, self._limit = self._transformer * self._passes(point) / self._passes(()), self._left() / 2
+            if seconds <= self._limit:
+                break
         else:
-            needed = (2 * seconds / TRANSFORMER_SHARE + self._seconds - left) / 60
-            self._observer.notice(f"--minutes {needed:.0f} would also try a transformer that is trained")
+            self._observer.notice("no time is left for a transformer that is trained")
+            return
+        self._observer.notice("the best of them with a transformer that is trained, too …")
+        try:
+            self._attempt(with_transformer(point))
+        except (_Over, _TooSlow):
+            self._observer.notice("it would take too long; without it")
+
+    def _passes(self, point: Point) -> float:
+        """How many texts a training with these settings reads as queries."""
+        config, dataset = self.config(point), self.dataset
+        as_queries = len(dataset.labels) if config.data.label_queries else 0
+        return config.training.epochs * (len(dataset.train) + as_queries)
 
     def _make_quicker(self, seconds: float, reading: bool) -> None:
         """Without a frozen transformer where its reading, or an epoch, takes too long; else with fewer epochs, once."""
@@ -337,7 +380,7 @@ class _Search:
             if self._tried:
                 longest = max(trial["again"] for trial in self._tried.values())
                 kept = FINAL_FITS * self._found.best_first()[0]["again"] + self._reserved
-                if time.monotonic() - self._began + longest + kept > self._seconds:
+                if longest + kept > self._left():
                     raise _Over
             self._found.attempt(Candidate(point, identity, lambda: self._train(config, identity)))
             best, *others = self._found.best_first()
@@ -348,7 +391,7 @@ class _Search:
         return self._found.metric_of(self._tried[identity])
 
     def _train(self, config: RunConfig, identity: str) -> dict[str, Any]:
-        pace = _Pace(math.inf if self._tried else self._limit)
+        pace = _Pace(self._limit)
         began = time.monotonic()
         try:
             model = train(config, output=self._folder / identity, resume=True, observers=[self._observer, pace])

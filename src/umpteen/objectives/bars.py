@@ -315,9 +315,10 @@ class SoftThreshold:
         self._threshold = like.new_full((len(like),), -torch.inf)  # [B] of alpha · score
         self._log_slope = torch.zeros_like(self._threshold)  # [B] log Σ_j σ'
         self._groups: list[tuple[Tensor, BestAndTail]] = []  # queries that keep the same number of scores
-        k = torch.full_like(in_play, k) if isinstance(k, int) else k.to(in_play.device)
+        k = torch.full_like(in_play, k) if isinstance(k, int) else torch.as_tensor(k, device=in_play.device)
         if k.shape != in_play.shape or k.is_floating_point() or bool((k < 0).any()):
             raise BadInput(f"k must be {len(in_play):,} whole numbers, one per query, none of them negative")
+        k = k.to(in_play.dtype)
         # One large k must not make every query keep many scores: those between the same powers of 2 form a group.
         power = torch.where((k > 0) & (k < in_play), k.double().log2().ceil(), -1)
         for each in torch.unique(power):
