@@ -257,7 +257,7 @@ class Classifier:
 
     def history(self) -> list[VersionSummary]:
         """What happened to the labels since the model was written, oldest first."""
-        return self._live.catalogue.history()
+        return [VersionSummary.of(version) for version in self._live.catalogue.versions]
 
     def predict(
         self,
