@@ -184,5 +184,5 @@ def _forget(folder: ModelFolder, part: Part) -> str | None:
 
 
 def save_certificate(certificate: Certificate, folder: Path) -> None:
-    text = json.dumps(certificate.to_dict(), indent=2, ensure_ascii=False) + "\n"
+    text = json.dumps(vars(certificate), indent=2, ensure_ascii=False) + "\n"
     (folder / CERTIFICATE).write_text(text, encoding="utf-8")

@@ -2,9 +2,9 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import accumulate, count, groupby, takewhile
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -41,9 +41,6 @@ class Certificate:
     bytes: dict[str, int | None]  # index and exact; None: nobody here knows
     build_seconds: float
     attempts: int = 1  # efforts held against the certifying queries; more than one if chance misled the tuning
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def recalls(found: Ranking, exact: Ranking) -> NDArray[np.float64]:
