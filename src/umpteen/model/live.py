@@ -78,8 +78,8 @@ class LiveModel:
                 f"{count:,} labels in {towers.dimension} dimensions need as many label vectors, "
                 f"but these have the shape {shape}"
             )
-        if ranker is not None and ranker.labels != count:
-            raise BadInput(f"the ranker knows {ranker.labels:,} labels, the model {count:,}; fit it again")
+        if ranker is not None and len(ranker.texts) != count:
+            raise BadInput(f"the ranker knows {len(ranker.texts):,} labels, the model {count:,}; fit it again")
         self.catalogue = catalogue
         self.examples = LiveExamples(catalogue.store, towers.dimension)
         self.dimension = towers.dimension
@@ -233,7 +233,7 @@ class LiveModel:
 
     def _use(self, name: str, part: Part | None, *, try_it: bool) -> None:
         """The part counts from now on; an index that is to be tried has answered a query by then."""
-        where = None if part is None else self.home.part_path(part)
+        where = None if part is None else self.home.path / part.folder
         if name == RANKER:
             ranker = None
             if where is not None:
@@ -257,7 +257,7 @@ class LiveModel:
         """None where onnxruntime is not installed: the answers are the same, and only take longer."""
         from umpteen.encoders.runtime import on_graphs
 
-        where = self.home.part_path(part)
+        where = self.home.path / part.folder
         if part.about.get("weights") != layout.weights_of(self.home.manifest["files"]):
             again = f"`umpteen export {self.home.path} --to onnx` makes it again, `--to torch` removes it"
             raise DamagedModel(f"{where}: was exported of other weights; {again}")
@@ -272,7 +272,7 @@ class LiveModel:
         old = self.index
         new: LabelIndex = ExactIndex(self.catalogue.vectors)
         if part is not None:
-            where = self.home.part_path(part)
+            where = self.home.path / part.folder
             kind = class_of(str(part.about.get("kind")))
             held = np.flatnonzero(self.catalogue.at(part.labels_version).active)
             changed = self.catalogue.since(part.labels_version)

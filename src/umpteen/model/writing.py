@@ -246,7 +246,7 @@ class _New:
             if part.about.get("weights", weights) != weights:  # a runtime of what the encoder was
                 continue
             if old.path.resolve() != path.resolve():
-                source, part = old.part_path(part), part._replace(folder=f"{part.name}-{secrets.token_hex(4)}")
+                source, part = old.path / part.folder, part._replace(folder=f"{part.name}-{secrets.token_hex(4)}")
                 with atomic_folder(path / part.folder) as folder:
                     shutil.copytree(source, folder, dirs_exist_ok=True)
             parts.append(part._replace(labels_version=version))

@@ -187,7 +187,7 @@ class MilvusIndex(LabelIndex):
         self.name, self.effort = name, effort
         self.structure = structure  # the kind of index that Milvus keeps over the vectors
         self.labels, self._keys = now.vectors, now.keys
-        self._overlay = Overlay.of(now.vectors, changed)  # what one search sees, whatever is told meanwhile
+        self._overlay = Overlay(now.vectors, changed)  # what one search sees, whatever is told meanwhile
         self._loaded: Any = None  # the client that knows that the collection is in Milvus' memory
         self._leaving = Lock()  # around going away and coming back
         self._keeper: Thread | None = None  # while it is away
@@ -220,7 +220,6 @@ class MilvusIndex(LabelIndex):
                 self._keeper.start()
 
     def candidates(self, queries: Vectors, effort: Effort, labels: LiveVectors | None = None) -> Rows:
-        """The rows that Milvus finds for each query with this effort, best first; −1 where none is left."""
         labels = self.labels if labels is None else labels
         count = min(effort.rescored, _MOST_RESULTS)
         graph = {"ef": min(max(effort.breadth, count), _WIDEST)}
@@ -249,7 +248,7 @@ class MilvusIndex(LabelIndex):
 
     def tell(self, now: Indexed, changed: Rows) -> None:
         self.labels = now.vectors
-        self._overlay = Overlay.of(now.vectors, np.union1d(self._overlay.changed, changed))
+        self._overlay = Overlay(now.vectors, np.union1d(self._overlay.changed, changed))
 
     def write(self, rows: Rows, now: Indexed, progress: Advance = silent) -> None:
         """These rows as they are now; those that are there already are replaced."""
