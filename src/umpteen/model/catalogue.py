@@ -69,7 +69,6 @@ class LiveCatalogue:
 
     @classmethod
     def read(cls, folder: ModelFolder, connection: Connection) -> LiveCatalogue:
-        """The labels of a model folder as they are now."""
         vectors = read_vectors(folder.trained)
         labels = read_labels(folder.trained, int(folder.manifest["settings"]["labels_version"]), len(vectors))
         catalogue = cls(labels, vectors, folder.store)

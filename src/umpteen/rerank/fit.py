@@ -44,7 +44,6 @@ class Samples:
         _write(self.folder / f"{name}.shape.npy", np.array(matrix.shape))
 
     def matrix(self, name: str) -> csr_array:
-        """The matrix of that name, mapped."""
         arrays = tuple(np.load(self.folder / f"{name}.{array}.npy", mmap_mode="r") for array in _ARRAYS)
         return csr_array(arrays, shape=tuple(np.load(self.folder / f"{name}.shape.npy").tolist()))
 

@@ -182,7 +182,6 @@ class Ranker:
         }
 
     def save(self, folder: Path) -> None:
-        """Writes the ranker's files into a new folder."""
         folder.mkdir(exist_ok=True)
         about = {"origin": self.origin, "settings": asdict(self.settings), "report": self.report}
         content = {**self.chosen(), **about}

@@ -366,7 +366,6 @@ class MilvusIndex(LabelIndex):
 
 
 def _create(client: Any, name: str, labels: LiveVectors, structure: str) -> None:
-    """A new, empty collection."""
     from pymilvus import DataType
 
     schema = client.create_schema(auto_id=False, enable_dynamic_field=False)
