@@ -144,7 +144,7 @@ def part_of(model: Path, name: str) -> Path:
     """Where a model folder has its current ranker, index or calibration."""
     from umpteen.model.folder import at_one_moment, checked_parts
 
-    return at_one_moment(model, lambda folder, connection: folder.part_path(checked_parts(connection)[name]))
+    return at_one_moment(model, lambda folder, connection: folder.path / checked_parts(connection)[name].folder)
 
 
 def checkpoint_of(workspace: Path) -> Path:

@@ -42,8 +42,7 @@ from umpteen.model.writing import compact
 from umpteen.search import KINDS
 from umpteen.search.certificate import queries_per_second
 from umpteen.search.faiss import FaissIndex
-from umpteen.search.milvus import MilvusConnection
-from umpteen.search.milvus_index import MilvusIndex
+from umpteen.search.milvus import MilvusConnection, MilvusIndex
 
 COUNT = 300
 

@@ -143,7 +143,7 @@ def test_verify_names_each_file_with_a_flipped_byte(model: Path) -> None:
     folder, part = ModelFolder(model), Classifier.load(model).parts[INDEX]
     assert verify(model) == []
     listed = [folder.trained / name for name in folder.manifest["files"]]
-    listed += [folder.part_path(part) / name for name in part.files]
+    listed += [folder.path / part.folder / name for name in part.files]
     assert {"part.json", "labels.db", VECTORS, "recipe.toml", STRUCTURE} <= {path.name for path in listed}
     for path in listed:
         content = path.read_bytes()

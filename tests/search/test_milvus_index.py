@@ -29,8 +29,7 @@ from umpteen.parallel.world import World
 from umpteen.search import milvus as milvus_connection
 from umpteen.search.certificate import tune
 from umpteen.search.index import Effort, LiveVectors
-from umpteen.search.milvus import MilvusAway, MilvusConnection
-from umpteen.search.milvus_index import HNSW, IVF_FLAT, MilvusIndex
+from umpteen.search.milvus import HNSW, IVF_FLAT, MilvusAway, MilvusConnection, MilvusIndex
 from worlds import run_world
 
 COUNT = 600
@@ -115,7 +114,7 @@ def test_what_a_crash_left_unwritten_is_written_with_the_rest(
 ) -> None:
     index, rows, new = built(connection, clustered(40, 5)), np.array([0, 1, 40]), clustered(3, 6).numpy()
     add(index, rows, new, Keys(4))
-    monkeypatch.setattr("umpteen.search.milvus_index._NUMBERS_AT_A_TIME", 1)  # one row at a time
+    monkeypatch.setattr("umpteen.search.milvus._NUMBERS_AT_A_TIME", 1)  # one row at a time
     real, written = MilvusIndex._upsert, iter(range(1))
 
     def crashing(own: MilvusIndex, entities: Any) -> None:
@@ -223,7 +222,7 @@ def test_exact_search_answers_while_milvus_is_away_and_milvus_when_it_is_back(
     settings = made.save(tmp_path)
     assert "secret" not in str(settings)
 
-    monkeypatch.setattr("umpteen.search.milvus_index._FIRST_WAIT", 0.05)
+    monkeypatch.setattr("umpteen.search.milvus._FIRST_WAIT", 0.05)
     index = opened(connection, base, settings)
     truth = Truth(base)
     assert recall(index.search(queries, 10), queries, truth) >= 0.95 and index.away is None
@@ -241,7 +240,7 @@ def test_exact_search_answers_while_milvus_is_away_and_milvus_when_it_is_back(
     assert eventually(lambda: index.away is None) and index._keeper is None
     seen: list[object] = []
     with monkeypatch.context() as patch:
-        patch.setattr("umpteen.search.milvus_index.exact_search", lambda *asked: seen.append(asked))
+        patch.setattr("umpteen.search.milvus.exact_search", lambda *asked: seen.append(asked))
         assert recall(index.search(queries, 10), queries, truth) >= 0.95 and seen == []
     index.close()
 
@@ -266,7 +265,7 @@ def test_an_index_can_be_closed_while_its_thread_starts(tmp_path: Path, monkeypa
             time.sleep(0.1)
             super().start()
 
-    monkeypatch.setattr("umpteen.search.milvus_index.Thread", Slow)
+    monkeypatch.setattr("umpteen.search.milvus.Thread", Slow)
     settings = {"collection": "labels", "structure": HNSW, "effort": Effort(1, 16, 10)._asdict()}
     index = opened(MilvusConnection(NOBODY, timeout=1), clustered(40, 1), settings)
     with ThreadPoolExecutor(1) as thread:

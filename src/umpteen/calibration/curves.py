@@ -217,7 +217,6 @@ class TextCurves:
 
     @classmethod
     def fit(cls, held_out: HeldOut, choice: Choice) -> TextCurves:
-        """The chosen curves on these texts."""
         first = KINDS[choice.first].fit(*_pairs(held_out, None))
         scores, right = _pairs(held_out, choice.of_best)
         return cls(first, KINDS[choice.others].fit(scores, right) if len(scores) else first, choice.of_best)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from umpteen.cli.main import JSON, MODEL, PATH, Watch, cli, option, say, say_json, tell, verb
+from umpteen.model.changes import Step, VersionSummary
 
 if TYPE_CHECKING:
     from umpteen.model.catalogue import LiveCatalogue
-    from umpteen.model.changes import Step
     from umpteen.model.labels import LiveLabels
 
 FILE = click.Argument(["file"], type=PATH)
@@ -72,11 +72,11 @@ def diff(model: Path, first: int | None, last: int | None, as_json: bool) -> Non
     _show(catalogue.at(first), steps, {"from_version": first, "to_version": last}, as_json)
 
 
-def _show(before: "LiveLabels", steps: "Sequence[Step]", about: dict[str, Any], as_json: bool) -> None:
-    found = [{**step._asdict(), "before": before.text_of(step.key)} for step in steps]
-    changes = [{name: value for name, value in change.items() if value} for change in found]
-    lines = []
-    for step, old in zip(steps, (change["before"] for change in found), strict=True):
+def _show(before: "LiveLabels", steps: Sequence[Step], about: dict[str, Any], as_json: bool) -> None:
+    changes, lines = [], []
+    for step in steps:
+        old = before.text_of(step.key)
+        changes.append({name: value for name, value in {**step._asdict(), "before": old}.items() if value})
         text = f"{old} → {step.text}" if step.do == "rename" else step.text or old
         lines.append(f"{_SIGNS[step.do]} {step.key}  {text}")
     tell(as_json, {**about, "changes": changes}, *(lines or ["no difference"]))
@@ -89,7 +89,7 @@ def history(model: Path, count: int, as_json: bool) -> None:
     from umpteen.model.catalogue import open_labels
 
     catalogue = open_labels(model)
-    shown = catalogue.history()[::-1][:count]
+    shown = [VersionSummary.of(version) for version in catalogue.versions[::-1][:count]]
     answer = {"model": str(model), "version": catalogue.labels.version, "versions": [vars(one) for one in shown]}
     notes = [f"  ({line.note})" if line.note else "" for line in shown]
     lines = [f"{one.version:>5}  {one.time}  {_counted(one)}{note}" for one, note in zip(shown, notes, strict=True)]
@@ -182,7 +182,8 @@ def compact(model: Path, drop_index: bool, as_json: bool) -> None:
 
 def _tell_change(model: Path, catalogue: "LiveCatalogue", as_json: bool, *, steps: bool = False) -> None:
     """What the command did, label by label if asked for."""
-    done, version, count = catalogue.last_change, catalogue.labels.version, catalogue.labels.count()
+    change, version, count = catalogue.last_change, catalogue.labels.version, catalogue.labels.count()
+    done = None if change is None else VersionSummary.of(change)
     counts = {name: getattr(done, name) if done else 0 for name in _COUNTED}
     lines = [f"nothing to change; {count:,} labels, version {version}"]
     if done is not None:

@@ -138,7 +138,7 @@ def build(model: Path, kind: str, recall: float, k: int | None, uri: str | None,
     with Watch(quiet=as_json) as watch:
         texts = _sample(watch, **typical)
         certificate = build_index(model, kind, recall=recall, k=k, uri=uri, sample=texts, progress=watch)
-    _tell_certificate(model, certificate.to_dict(), as_json)
+    _tell_certificate(model, vars(certificate), as_json)
 
 
 @verb(index, MODEL)
@@ -148,7 +148,7 @@ def show(model: Path, as_json: bool) -> None:
 
     certificate = certificate_of(model)
     if certificate is not None:
-        _tell_certificate(model, certificate.to_dict(), as_json)
+        _tell_certificate(model, vars(certificate), as_json)
     else:
         tell(as_json, {"model": str(model), "kind": "exact"}, f"{model} has no index: it searches exactly")
 

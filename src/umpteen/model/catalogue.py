@@ -17,18 +17,7 @@ from umpteen.data.texts import Texts
 from umpteen.encoders.folder import map_arrays
 from umpteen.errors import BadInput, DamagedModel
 from umpteen.files.progress import Advance, silent
-from umpteen.model.changes import (
-    PATIENCE,
-    Change,
-    Replaced,
-    Step,
-    Store,
-    Version,
-    VersionSummary,
-    has_version,
-    vectors_at,
-    versions_of,
-)
+from umpteen.model.changes import PATIENCE, Change, Replaced, Step, Store, Version, has_version, vectors_at, versions_of
 from umpteen.model.folder import ModelFolder, at_one_moment
 from umpteen.model.labels import LABELS, LiveLabels, read_labels
 from umpteen.search.index import Indexed, LiveVectors, Rows
@@ -74,13 +63,12 @@ class LiveCatalogue:
         self.base = base  # [L, d], the vectors that the model was written with
         self.store = Store.create(None, "", labels.version) if store is None else store
         self.versions = versions_of(self.store, labels.version)
-        self.last_change: VersionSummary | None = None  # of those made here, not by other processes
+        self.last_change: Version | None = None  # of those made here, not by other processes
         self._changed: dict[int, NDArray[np.float32]] = {}  # the vectors of rows that have another one than at first
         self._vectors: tuple[LiveLabels, LiveVectors] | None = None  # of these labels
 
     @classmethod
     def read(cls, folder: ModelFolder, connection: Connection) -> LiveCatalogue:
-        """The labels of a model folder as they are now."""
         vectors = read_vectors(folder.trained)
         labels = read_labels(folder.trained, int(folder.manifest["settings"]["labels_version"]), len(vectors))
         catalogue = cls(labels, vectors, folder.store)
@@ -164,10 +152,6 @@ class LiveCatalogue:
         rows = sorted(row for key in self._touched(version) if (row := then.find(key)) is not None)
         return np.array([row for row in rows if self.labels.texts[row] != then.texts[row]], dtype=np.int64)
 
-    def history(self) -> list[VersionSummary]:
-        """What happened since the model was written, oldest first."""
-        return [VersionSummary.of(version) for version in self.versions]
-
     def _touched(self, version: int) -> dict[str, None]:
         later = self.versions[max(0, version - self.start.version) :]
         return dict.fromkeys(step.key for version in later for step in version.items)
@@ -189,7 +173,7 @@ class LiveCatalogue:
     def _count(self, made: list[Version]) -> None:
         """A change that is on disk by now, if there was anything to change."""
         self._follow(made)
-        self.last_change = VersionSummary.of(made[0]) if made else None
+        self.last_change = self.versions[-1] if made else None
 
     def _follow(self, read: Sequence[Version]) -> None:
         """The versions are part of the labels from here on; nothing is changed if they do not fit."""

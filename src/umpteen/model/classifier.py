@@ -252,12 +252,12 @@ class Classifier:
         part, folder = self.parts.get(name), self.folder
         if part is not None and folder is not None and file in part.files:
             with suppress(OSError):
-                return read_plainly(folder.part_path(part) / file)
+                return read_plainly(folder.path / part.folder / file)
         return None
 
     def history(self) -> list[VersionSummary]:
         """What happened to the labels since the model was written, oldest first."""
-        return self._live.catalogue.history()
+        return [VersionSummary.of(version) for version in self._live.catalogue.versions]
 
     def predict(
         self,

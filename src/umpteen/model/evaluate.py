@@ -53,7 +53,9 @@ def evaluate_model(
     evaluator, calibration = evaluator_of(classifier, dataset, split, **how), classifier.calibration
     asked, most = evaluator.split, max(evaluator.at)
     depth = most if calibration is None else min(calibration.depth, classifier.labels.count())
-    trained = _was_trained_on(classifier, dataset, split)
+    # Whether these may be its training texts; one file is all train, and new unless it is the very same.
+    is_fitted = split == "train" or (split == "validation" and classifier.data.get("trained_on") != "train")
+    trained = is_fitted and (not dataset.is_one_file or dataset.fingerprint == classifier.data.get("fingerprint"))
     wide = classifier.rank(asked.texts, max(most, depth), asked.filtered.matrix, trained=trained)
     report = evaluator.report(wide.head(most))
     if calibration is not None:
@@ -141,12 +143,6 @@ def evaluator_of(
     a, b = propensity or propensity_of_recipe(classifier)
     at = tuple(k for k in at if k <= classifier.labels.count())
     return Evaluator(dataset, chosen, at=at, a=a, b=b, as_published=as_published)
-
-
-def _was_trained_on(classifier: Judged, dataset: Dataset, split: str) -> bool:
-    """Whether these may be the model's training texts; one file is all train, and new unless it is the very same."""
-    is_fitted = split == "train" or (split == "validation" and classifier.data.get("trained_on") != "train")
-    return is_fitted and (not dataset.is_one_file or dataset.fingerprint == classifier.data.get("fingerprint"))
 
 
 def _rows_as_in(first: Judged, other: Judged) -> Tensor:

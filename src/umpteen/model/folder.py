@@ -89,9 +89,6 @@ class ModelFolder:
         files = (self.path / MANIFEST, f"{self.store.path}", f"{self.store.path}-wal")
         return tuple(stamp_of(file) for file in files)
 
-    def part_path(self, part: Part) -> Path:
-        return self.path / part.folder
-
     @contextmanager
     def adding(self, name: str) -> Iterator["NewPart"]:
         """A part to write and to describe, current when the body ends well; nothing is changed if it does not."""
@@ -359,7 +356,7 @@ def verify(path: Path | str, progress: Advance = silent) -> list[str]:
         parts = checked_parts(connection).values()
         found = list(folder.problems(connection, parts, every_byte=True, progress=progress))
         for part in parts:
-            mark_of_it, digest = folder.part_path(part) / MARK, _digest_of(part.about)
+            mark_of_it, digest = folder.path / part.folder / MARK, _digest_of(part.about)
             is_whole = not any(problem.startswith(f"{mark_of_it}:") for problem in found)
             if is_whole and _read_mark(mark_of_it.parent).get("about", digest) != digest:
                 said = f"what it says of the {part.name} was altered; make the {part.name} again"

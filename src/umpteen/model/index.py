@@ -139,7 +139,7 @@ def sync_index(model: Path | str, *, sample: Sample | int = USUAL, progress: Pro
     chosen = class_of(str(part.about.get("kind")))
     if chosen.updates:
         folder = ModelFolder(model)
-        chosen.update(folder.part_path(part), part.about, catalogue.indexed(), changed)
+        chosen.update(folder.path / part.folder, part.about, catalogue.indexed(), changed)
         with folder.changing() as connection:
             current = read_parts(connection).get(INDEX)
             if current is None or current.folder != part.folder:
@@ -160,7 +160,7 @@ def index_of(model: Path) -> tuple[Part, Certificate] | None:
         if part is None:
             return None
         folder.require_whole(connection, [part], (part.folder,))
-        return part, Certificate(**json.loads((folder.part_path(part) / CERTIFICATE).read_text(encoding="utf-8")))
+        return part, Certificate(**json.loads((folder.path / part.folder / CERTIFICATE).read_text(encoding="utf-8")))
 
     return at_one_moment(model, read)
 
@@ -180,9 +180,9 @@ def remove_index(model: Path) -> str | None:
 def _forget(folder: ModelFolder, part: Part) -> str | None:
     """Removes what lies elsewhere of an index that is gone; of a kind that nobody knows here, nothing does."""
     kind = str(part.about.get("kind"))
-    return class_of(kind).forget(folder.part_path(part), part.about) if kind in KINDS else None
+    return class_of(kind).forget(folder.path / part.folder, part.about) if kind in KINDS else None
 
 
 def save_certificate(certificate: Certificate, folder: Path) -> None:
-    text = json.dumps(certificate.to_dict(), indent=2, ensure_ascii=False) + "\n"
+    text = json.dumps(vars(certificate), indent=2, ensure_ascii=False) + "\n"
     (folder / CERTIFICATE).write_text(text, encoding="utf-8")

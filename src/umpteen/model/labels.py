@@ -104,7 +104,6 @@ class StoredLabels:
         return next((int(row) for (row,) in self.rows("SELECT row FROM labels WHERE key = ?", key)), None)
 
     def matching(self, search: str, stop: Stop = None) -> Iterator[int]:
-        """Rows, ascending, whose key or text holds this, whatever the case; no more of them once `stop` says so."""
         wanted = search.casefold()
         query = "SELECT row FROM labels WHERE holds(key, ?1) OR holds(text, ?1)"
         if len(wanted) >= _LETTERS_INDEXED and not {"\0", _NO_LETTER} & set(wanted):
@@ -343,9 +342,6 @@ class LiveLabels:
         if isinstance(self.first, LabelCatalogue) and not self._texts:
             return self.first
         return LabelCatalogue(self.keys, self.texts)
-
-    def __repr__(self) -> str:
-        return f"<{self.count():,} labels, version {self.version}>"
 
 
 def read_labels(folder: Path, version: int, rows: int) -> LiveLabels:

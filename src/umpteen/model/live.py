@@ -20,21 +20,11 @@ from safetensors import SafetensorError
 from umpteen.calibration.calibration import Calibration
 from umpteen.encoders.light import LightEncoder
 from umpteen.errors import BadInput, DamagedModel
+from umpteen.model import folder as layout
 from umpteen.model.catalogue import LiveCatalogue
 from umpteen.model.changes import Part, Replaced
 from umpteen.model.examples import LiveExamples
-from umpteen.model.folder import (
-    CALIBRATION,
-    RANKER,
-    RECIPE,
-    REPORT,
-    RUNTIME,
-    ModelFolder,
-    at_one_moment,
-    checked_parts,
-    refuse_links,
-    weights_of,
-)
+from umpteen.model.folder import CALIBRATION, RANKER, RUNTIME, ModelFolder, at_one_moment, checked_parts
 from umpteen.model.labels import ADDED, LiveLabels
 from umpteen.search.index import ExactIndex, LabelIndex, class_of, try_out
 
@@ -64,7 +54,7 @@ class Told:
             settings.get("data", {}).get("validation_fraction")  # as who trains from it does
             temperature = float(settings.get("objective", {}).get("temperature", 0.0))
         except (ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as problem:
-            raise BadInput(f"what is to be the model's {RECIPE} cannot be read as one: {problem}") from problem
+            raise BadInput(f"what is to be the model's {layout.RECIPE} cannot be read as one: {problem}") from problem
         object.__setattr__(self, "temperature", temperature)
 
 
@@ -88,8 +78,8 @@ class LiveModel:
                 f"{count:,} labels in {towers.dimension} dimensions need as many label vectors, "
                 f"but these have the shape {shape}"
             )
-        if ranker is not None and ranker.labels != count:
-            raise BadInput(f"the ranker knows {ranker.labels:,} labels, the model {count:,}; fit it again")
+        if ranker is not None and len(ranker.texts) != count:
+            raise BadInput(f"the ranker knows {len(ranker.texts):,} labels, the model {count:,}; fit it again")
         self.catalogue = catalogue
         self.examples = LiveExamples(catalogue.store, towers.dimension)
         self.dimension = towers.dimension
@@ -119,7 +109,8 @@ class LiveModel:
         def read(folder: ModelFolder, connection: Connection) -> tuple[LiveModel, ModelFolder]:
             parts = {name: part for name, part in checked_parts(connection).items() if name in (*follows, RANKER)}
             folder.require_whole(connection, parts.values())
-            report, recipe, settings = folder.trained / REPORT, folder.trained / RECIPE, folder.manifest["settings"]
+            report, recipe = folder.trained / layout.REPORT, folder.trained / layout.RECIPE
+            settings = folder.manifest["settings"]
             told = Told(
                 json.loads(report.read_text(encoding="utf-8")) if report.exists() else None,
                 recipe.read_text(encoding="utf-8") if recipe.exists() else None,
@@ -199,7 +190,7 @@ class LiveModel:
 
     def look(self) -> bool:
         """Takes in what others have done to the folder; raises Replaced if another model has its place by now."""
-        refuse_links(self.home.path)
+        layout.refuse_links(self.home.path)
         if not self.home.is_current():
             raise Replaced
         with self.home.store.reading() as connection:
@@ -242,7 +233,7 @@ class LiveModel:
 
     def _use(self, name: str, part: Part | None, *, try_it: bool) -> None:
         """The part counts from now on; an index that is to be tried has answered a query by then."""
-        where = None if part is None else self.home.part_path(part)
+        where = None if part is None else self.home.path / part.folder
         if name == RANKER:
             ranker = None
             if where is not None:
@@ -266,8 +257,8 @@ class LiveModel:
         """None where onnxruntime is not installed: the answers are the same, and only take longer."""
         from umpteen.encoders.runtime import on_graphs
 
-        where = self.home.part_path(part)
-        if part.about.get("weights") != weights_of(self.home.manifest["files"]):
+        where = self.home.path / part.folder
+        if part.about.get("weights") != layout.weights_of(self.home.manifest["files"]):
             again = f"`umpteen export {self.home.path} --to onnx` makes it again, `--to torch` removes it"
             raise DamagedModel(f"{where}: was exported of other weights; {again}")
         try:
@@ -281,7 +272,7 @@ class LiveModel:
         old = self.index
         new: LabelIndex = ExactIndex(self.catalogue.vectors)
         if part is not None:
-            where = self.home.part_path(part)
+            where = self.home.path / part.folder
             kind = class_of(str(part.about.get("kind")))
             held = np.flatnonzero(self.catalogue.at(part.labels_version).active)
             changed = self.catalogue.since(part.labels_version)

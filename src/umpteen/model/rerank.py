@@ -165,7 +165,6 @@ def try_on_validation(
 
     def tried(neighbours: int, similarity: float, ways: Iterable[tuple[float, float, float]]) -> list[Trial]:
         """Each (weight, votes, rare) with so many neighbours."""
-        one = Trial(0, 0, 0, neighbours, similarity, {})
         votes = None
         if memory is not None and nearest is not None:
             votes = memory.votes(nearest.head(min(neighbours, nearest.width)), head, similarity)
@@ -174,7 +173,7 @@ def try_on_validation(
             second = replace(ranker, votes=share, rare=rare).scores(margins, votes, head)
             metrics = evaluator.report(fuse(dense, second, weight).head(max(evaluator.at)), bootstrap=0).metrics
             figures = {name: metrics[name] for name in RULE if name in metrics}
-            found.append(one._replace(weight=weight, votes=share, rare=rare, metrics=figures))
+            found.append(Trial(weight, share, rare, neighbours, similarity, figures))
         return found
 
     usual = ranker.settings.neighbours, ranker.settings.similarity

@@ -19,31 +19,10 @@ from umpteen.encoders.folder import MODULES_FILE, write_tensors
 from umpteen.errors import BadInput, DamagedModel, NotSaved, UmpteenError
 from umpteen.evaluation.report import Report
 from umpteen.files.storage import Workspace, atomic_folder, can_hold, flush_to_disk, hidden_sibling, write_atomically
+from umpteen.model import folder as layout
 from umpteen.model.catalogue import VECTORS
 from umpteen.model.changes import Part, Replaced, Store, read_parts, write_part
-from umpteen.model.folder import (
-    CALIBRATION,
-    CARD,
-    INDEX,
-    MANIFEST,
-    MARK,
-    RANKER,
-    RECIPE,
-    REPORT,
-    RUNTIME,
-    Files,
-    ModelFolder,
-    at_one_moment,
-    card_with,
-    checked_parts,
-    keep_hashes_of,
-    listed,
-    mark,
-    refuse_links,
-    remove_if_ours,
-    weights_of,
-    write_manifest,
-)
+from umpteen.model.folder import CALIBRATION, INDEX, RANKER, RUNTIME, ModelFolder, at_one_moment
 from umpteen.model.labels import LABELS, write_labels
 from umpteen.model.live import LiveModel, Told
 from umpteen.search.index import BOUND
@@ -81,18 +60,18 @@ def save_model(
     if live.folder is not None and path.resolve() == live.folder.path.resolve():
         _rewrite(live, told)
         return None
-    if not can_hold(path, MANIFEST):
+    if not can_hold(path, layout.MANIFEST):
         raise BadInput(f"{path} exists and is not a model folder; nothing was written, choose another path")
     parts: Mapping[str, Part] = {}
     if live.folder is not None:
         with suppress(Replaced), live.folder.store.reading() as connection:  # else its parts are replaced, too
             live.catalogue.versions.unread(connection)  # or its labels were put back, and its parts with them
-            parts = checked_parts(connection)
+            parts = layout.checked_parts(connection)
     new = _New(live, told, tuple(extra_files), _carried(live, parts, path))
     kept, aside = None, path.with_name(f"{path.name}.kept-{new.identity}")
-    if (path / MANIFEST).exists() and standing_in(path) is None:  # damaged, but who knows what it holds
+    if (path / layout.MANIFEST).exists() and standing_in(path) is None:  # damaged, but who knows what it holds
         kept = path.rename(aside)
-    if (path / MANIFEST).exists():
+    if (path / layout.MANIFEST).exists():
         kept = new.replace(path, hold=_last_change(path, unless_changed, aside))
         ModelFolder(path).sweep()
         return kept
@@ -109,7 +88,7 @@ def save_model(
 
 def compact(path: Path, *, drop_index: bool = False) -> Compacted:
     """The versions of a model's labels become its own files, whole or not at all: rows stay, the history ends."""
-    card = path / CARD
+    card = path / layout.CARD
     written = card.read_text("utf-8", errors="replace") if card.is_file() else None
     return _rewrite(LiveModel.load(path, (RANKER, CALIBRATION)), drop_index=drop_index, card=written)
 
@@ -118,11 +97,11 @@ def _rewrite(
     live: LiveModel, told: Told | None = None, *, drop_index: bool = False, card: str | None = None
 ) -> Compacted:
     """The model takes its own place: with all that others have changed, its parts, labels as they are, no history."""
-    folder, made = live.home, {LABELS, VECTORS, REPORT, RECIPE, MARK}
+    folder, made = live.home, {LABELS, VECTORS, layout.REPORT, layout.RECIPE, layout.MARK}
     path, extra = folder.path, [folder.trained / name for name in folder.manifest["files"] if "/" not in name]
     with folder.changing() as connection:
         live.take_in(connection)
-        parts, versions = checked_parts(connection), len(live.catalogue.versions)
+        parts, versions = layout.checked_parts(connection), len(live.catalogue.versions)
         is_old = INDEX in parts and parts[INDEX].labels_version != live.version
         if versions or told is not None:
             carried = _carried(live, parts, path, drop_index=drop_index)
@@ -221,14 +200,14 @@ class _New:
 
     def replace(self, path: Path, card: str | None = None, hold: Hold = _UNHELD) -> Path | None:
         """Takes the place of the model there, which the caller is changing, or this from `hold` on; what that gives."""
-        refuse_links(path)
+        layout.refuse_links(path)
         try:
             kept = self.write(path, hold)
         except BaseException:
             with suppress(UmpteenError, OSError):  # what went wrong first is what is told
                 if ModelFolder(path).model != self.identity:  # else it counts already, only the folder is not flushed
                     for leftover in (path / self.name, path / f"{self.name}.db"):
-                        remove_if_ours(leftover)
+                        layout.remove_if_ours(leftover)
             raise
         try:
             self.write_card(path, card)
@@ -246,18 +225,18 @@ class _New:
                 write_labels(folder, live.labels)
                 write_tensors(folder / VECTORS, {"vectors": vectors.float().cpu()})
                 if told.report is not None:
-                    (folder / REPORT).write_text(json.dumps(told.report, indent=2) + "\n", encoding="utf-8")
+                    (folder / layout.REPORT).write_text(json.dumps(told.report, indent=2) + "\n", encoding="utf-8")
                 if told.recipe is not None:
-                    (folder / RECIPE).write_text(told.recipe, encoding="utf-8")
+                    (folder / layout.RECIPE).write_text(told.recipe, encoding="utf-8")
                 for file in self.extra_files:
                     shutil.copyfile(file, folder / file.name)
-                mark(folder, "model")
-                files = listed(folder)
+                layout.mark(folder, "model")
+                files = layout.listed(folder)
                 # From here on there are folders with the names of models and parts, which nobody else may sweep.
                 kept = held.enter_context(hold)
-            self.parts = self._write_parts(path, weights_of(files))
+            self.parts = self._write_parts(path, layout.weights_of(files))
             self._write_database(path, files)
-            write_manifest(path, self.identity, self.settings, files)
+            layout.write_manifest(path, self.identity, self.settings, files)
         return kept
 
     def _write_parts(self, path: Path, weights: str) -> list[Part]:
@@ -267,7 +246,7 @@ class _New:
             if part.about.get("weights", weights) != weights:  # a runtime of what the encoder was
                 continue
             if old.path.resolve() != path.resolve():
-                source, part = old.part_path(part), part._replace(folder=f"{part.name}-{secrets.token_hex(4)}")
+                source, part = old.path / part.folder, part._replace(folder=f"{part.name}-{secrets.token_hex(4)}")
                 with atomic_folder(path / part.folder) as folder:
                     shutil.copytree(source, folder, dirs_exist_ok=True)
             parts.append(part._replace(labels_version=version))
@@ -275,11 +254,11 @@ class _New:
             about, target = ranker.describe(), f"{RANKER}-{secrets.token_hex(4)}"
             with atomic_folder(path / target) as folder:
                 ranker.save(folder)
-                mark(folder, RANKER, about)
-                parts.append(Part(RANKER, target, version, about, listed(folder)))
+                layout.mark(folder, RANKER, about)
+                parts.append(Part(RANKER, target, version, about, layout.listed(folder)))
         return parts
 
-    def _write_database(self, path: Path, files: Files) -> None:
+    def _write_database(self, path: Path, files: layout.Files) -> None:
         made = hidden_sibling(path / f"{self.name}.db")  # what a kill leaves of it is told by its name
         try:
             store = Store.create(made, self.identity, self.live.version)
@@ -287,7 +266,7 @@ class _New:
                 self.live.examples.copy(connection, store)
                 for part in self.parts:
                     write_part(connection, part)
-                keep_hashes_of(connection, path / self.name, files)
+                layout.keep_hashes_of(connection, path / self.name, files)
             flush_to_disk(made)
             made.replace(path / f"{self.name}.db")
         except BaseException:
@@ -318,4 +297,4 @@ class _New:
                 new = "".join(re.findall(line, card, re.M)[:1])
                 old = re.sub(line, new, old, count=1, flags=re.M)
             card = re.sub(r"\bmodel-[0-9a-f]{8}\b", self.name, old)
-        write_atomically(path / CARD, card_with(card, self.parts))
+        write_atomically(path / layout.CARD, layout.card_with(card, self.parts))

@@ -44,7 +44,6 @@ class Samples:
         _write(self.folder / f"{name}.shape.npy", np.array(matrix.shape))
 
     def matrix(self, name: str) -> csr_array:
-        """The matrix of that name, mapped."""
         arrays = tuple(np.load(self.folder / f"{name}.{array}.npy", mmap_mode="r") for array in _ARRAYS)
         return csr_array(arrays, shape=tuple(np.load(self.folder / f"{name}.shape.npy").tolist()))
 
@@ -64,16 +63,15 @@ class Samples:
         chosen = np.flatnonzero((relevant.indices >= start) & (relevant.indices < stop))
         query = np.searchsorted(relevant.indptr, chosen, side="right") - 1
         known = np.stack([query, relevant.indices[chosen] - start], 1).astype(np.int64)
-        retrieved = np.concatenate([*self._retrieved(start, stop), np.empty((0, 2), dtype=np.int64)])
+        blocks: list[NDArray[np.int64]] = [np.empty((0, 2), dtype=np.int64)]
+        for path in sorted(self.folder.glob("candidates-*.npy")):
+            rows = np.load(path, mmap_mode="r")
+            text, place = np.nonzero((rows >= start) & (rows < stop))
+            blocks.append(np.stack([text + int(path.stem.rpartition("-")[2]), rows[text, place] - start], 1))
+        retrieved = np.concatenate(blocks)
         wrong = ~np.isin(retrieved @ [count, 1], known @ [count, 1])
         positives, negatives = known[relevant.data[chosen] > 0], retrieved[wrong]
         return zip(_by_label(positives, count), _by_label(negatives, count), strict=True)
-
-    def _retrieved(self, start: int, stop: int) -> Iterator[NDArray[np.int64]]:
-        for path in sorted(self.folder.glob("candidates-*.npy")):
-            rows = np.load(path, mmap_mode="r")
-            query, place = np.nonzero((rows >= start) & (rows < stop))
-            yield np.stack([query + int(path.stem.rpartition("-")[2]), rows[query, place] - start], 1)
 
     def _path(self, start: int) -> Path:
         return self.folder / f"candidates-{start:012}.npy"

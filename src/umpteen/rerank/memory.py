@@ -52,7 +52,6 @@ class Memory:
 
     @classmethod
     def of(cls, vectors: Vectors, relevant: csr_array, texts: Texts | None = None) -> "Memory":
-        """The memory of these texts."""
         stored = relevant.copy()  # the dataset's own is not ours to change
         stored.data = (stored.data > 0).astype(np.float32)
         stored.eliminate_zeros()

@@ -119,10 +119,6 @@ class Ranker:
             if not 0 <= getattr(self, name) <= 1:
                 raise BadInput(f"the ranker's {name} is {getattr(self, name)}; it must lie between 0 and 1")
 
-    @property
-    def labels(self) -> int:
-        return len(self.intercepts)
-
     def margins(self, texts: Sequence[str], rows: NDArray[np.int32]) -> Floats:
         """w·x + b for the labels rows[i] of each text i."""
         margins = self.intercepts[rows]
@@ -147,7 +143,7 @@ class Ranker:
 
     def with_later(self, count: int, changed: NDArray[np.int64]) -> "Ranker":
         """The ranker for so many labels, of which it knows nothing of those beyond its own and of the changed ones."""
-        more = count - self.labels
+        more = count - len(self.intercepts)
         if more == 0 and len(changed) == 0:
             return self
         texts = np.pad(self.texts, (0, more), constant_values=LATER)
@@ -186,7 +182,6 @@ class Ranker:
         }
 
     def save(self, folder: Path) -> None:
-        """Writes the ranker's files into a new folder."""
         folder.mkdir(exist_ok=True)
         about = {"origin": self.origin, "settings": asdict(self.settings), "report": self.report}
         content = {**self.chosen(), **about}

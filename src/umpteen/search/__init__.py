@@ -4,5 +4,5 @@
 KINDS = {
     "exact": "umpteen.search.index.ExactIndex",
     **dict.fromkeys(("faiss-flat", "faiss-hnsw", "faiss-ivfpq", "faiss-sq"), "umpteen.search.faiss.FaissIndex"),
-    "milvus": "umpteen.search.milvus_index.MilvusIndex",
+    "milvus": "umpteen.search.milvus.MilvusIndex",
 }

@@ -1,10 +1,10 @@
 """The recall certificate of an index, and the least effort with which it still finds what exact search finds."""
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from itertools import groupby
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import accumulate, count, groupby, takewhile
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -41,9 +41,6 @@ class Certificate:
     bytes: dict[str, int | None]  # index and exact; None: nobody here knows
     build_seconds: float
     attempts: int = 1  # efforts held against the certifying queries; more than one if chance misled the tuning
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def recalls(found: Ranking, exact: Ranking) -> NDArray[np.float64]:
@@ -114,7 +111,9 @@ def tune(index: LabelIndex, queries: Tensor, k: int, target: float, *, seed: int
     chosen = 0 if half == 0 else _first_good(index, choosing, exact_search(choosing, index.labels, k), efforts, target)
     exact = exact_search(certifying, index.labels, k)
     best = 0.0
-    for attempt, place in enumerate(_from(chosen, len(efforts)), 1):
+    # In growing steps, to the last: many small ones would end where chance is kind.
+    places = takewhile(lambda place: place < len(efforts) - 1, accumulate(count(1), initial=chosen))
+    for attempt, place in enumerate((*places, len(efforts) - 1), 1):
         index.effort = efforts[place]
         found = recalls(index.search(certifying, k), exact)
         if found.mean() >= target:
@@ -122,15 +121,6 @@ def tune(index: LabelIndex, queries: Tensor, k: int, target: float, *, seed: int
         best = max(best, float(found.mean()))
     advice = "nothing was changed: ask for less, or take another kind (exact never misses)"
     raise BadInput(f"a {index.kind} index reaches a recall@{k} of {best:.4f} at most here, not {target:g}; {advice}")
-
-
-def _from(first: int, count: int) -> Iterator[int]:
-    """Places from this one to the last in growing steps: many small ones would end where chance is kind."""
-    step = 1
-    while first < count - 1:
-        yield first
-        first, step = first + step, step + 1
-    yield count - 1
 
 
 def _first_good(index: LabelIndex, queries: Tensor, exact: Ranking, efforts: list[Effort], target: float) -> int:

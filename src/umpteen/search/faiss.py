@@ -118,7 +118,6 @@ class FaissIndex(LabelIndex):
         return overlay.best(queries, self.candidates(queries, self.effort.for_k(k), visible), k)
 
     def candidates(self, queries: Vectors, effort: Effort, visible: NDArray[np.uint8] | None = None) -> Rows:
-        """The rows that FAISS finds for each query with this effort, best first; −1 where none is left."""
         faiss = self._faiss
         self._threads(len(queries))
         asked: dict[str, Any] = {} if visible is None else {"sel": faiss.IDSelectorBitmap(visible)}
@@ -150,7 +149,7 @@ class FaissIndex(LabelIndex):
     def _seen(self, labels: LiveVectors, changed: Rows) -> tuple[Overlay, NDArray[np.uint8] | None]:
         """What one search sees, whatever is told meanwhile: also a bit for each position that counts; None: all do."""
         gone = np.isin(self._rows, changed)
-        return Overlay.of(labels, changed), np.packbits(~gone, bitorder="little") if gone.any() else None
+        return Overlay(labels, changed), np.packbits(~gone, bitorder="little") if gone.any() else None
 
     def save(self, folder: Path) -> dict[str, Any]:
         path = folder / STRUCTURE

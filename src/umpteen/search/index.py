@@ -335,18 +335,13 @@ def best_of_both(candidates: Scored, fresh: Rows, among: Scored, k: int, labels:
     return Ranking(rows, scores, labels).in_order(np.lexsort((rows, -scores))[:, :k])
 
 
-class Overlay(NamedTuple):
+class Overlay:
     """All there is to find, and of it what an index does not hold as it is now: that is searched exactly beside it."""
 
-    labels: LiveVectors
-    changed: Rows  # since the index was made, removed ones included
-    fresh: Rows  # those of them that are there
-    vectors: NDArray[np.float32]  # of these
-
-    @classmethod
-    def of(cls, labels: LiveVectors, changed: Rows) -> Overlay:
-        fresh = changed[labels.active[changed]]
-        return cls(labels, changed, fresh, labels.of(fresh))
+    def __init__(self, labels: LiveVectors, changed: Rows) -> None:
+        self.labels, self.changed = labels, changed  # the latter since the index was made, removed ones included
+        self.fresh = changed[labels.active[changed]]  # those of them that are there
+        self.vectors = labels.of(self.fresh)
 
     def best(self, queries: NDArray[np.float32], candidates: Rows, k: int) -> Ranking:
         """The k best of an index's candidates and of the fresh rows, by exact scores; exact if they are too few."""

@@ -257,23 +257,21 @@ class Batcher:
     def _search(self, batch: list[_Asked]) -> list[Found | Exception]:
         """What each request is answered; one that fails does not take the others with it."""
         try:
-            found = self._find([text for asked in batch for text in asked.texts], max(asked.k for asked in batch))
+            labels, calibration = self._classifier.labels, self._classifier.calibration
+            texts, k = [text for asked in batch for text in asked.texts], max(asked.k for asked in batch)
+            ranking = self._classifier.rank(texts, min(k, labels.count()))
+            rows, scores = ranking.rows, ranking.scores
+            given = calibration.probabilities(scores).tolist() if calibration is not None else repeat(repeat(None))
+            columns = zip(rows.tolist(), scores.tolist(), given, strict=False)
+            found = Found(labels, [list(zip(*text, strict=False)) for text in columns])
             each = iter(found.texts)
-            return [Found(found.labels, [one[: asked.k] for one in islice(each, len(asked.texts))]) for asked in batch]
+            return [Found(labels, [one[: asked.k] for one in islice(each, len(asked.texts))]) for asked in batch]
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as problem:  # even a library's panic belongs to whoever asked
             if len(batch) > 1:
                 return [self._search([asked])[0] for asked in batch]
             return [problem if isinstance(problem, Exception) else RuntimeError(f"the search ended with {problem!r}")]
-
-    def _find(self, texts: list[str], k: int) -> Found:
-        """The k best labels of each text, or all if there are fewer."""
-        labels, calibration = self._classifier.labels, self._classifier.calibration
-        ranking = self._classifier.rank(texts, min(k, labels.count()))
-        given = calibration.probabilities(ranking.scores).tolist() if calibration is not None else repeat(repeat(None))
-        columns = zip(ranking.rows.tolist(), ranking.scores.tolist(), given, strict=False)
-        return Found(labels, [list(zip(*text, strict=False)) for text in columns])
 
     def _answered(self, batch: list[_Asked], began: float, answers: list[Found | Exception]) -> None:
         self._busy = False

@@ -10,7 +10,6 @@ from starlette.types import Receive, Scope, Send
 
 from umpteen.errors import BadInput
 from umpteen.model.explain import Explanation
-from umpteen.model.labels import LiveLabels
 from umpteen.search.ranking import NO_LABEL
 from umpteen.service.batching import Found
 from umpteen.service.schemas import SENT, ExplainRequest, PredictRequest, PredictResponse, Refusal, at_most, errors
@@ -24,7 +23,30 @@ _MOST_KEPT = 50_000  # labels, some 10 MB
 
 def add_predict(app: FastAPI, service: Service) -> Route:
     limits, log_texts = service.settings.limits, service.settings.log_texts
-    writer = _AnswerWriter(service.classifier.labels)
+    labels = service.classifier.labels
+
+    @lru_cache(_MOST_KEPT)
+    def label(row: int) -> dict[str, str]:
+        """Kept: reading keys and texts of labels would take longer than all else."""
+        return {"key": labels.keys[row], "text": labels.texts[row]}
+
+    def written(found: Found, least: float) -> bytes:
+        """The body of an answer, without labels that are less probable than this."""
+        nonlocal labels
+        if found.labels is not labels:
+            labels = found.labels
+            label.cache_clear()
+        results = [
+            {
+                "labels": [
+                    {**label(row), "score": score, "probability": probability}
+                    for row, score, probability in text
+                    if row != NO_LABEL and (probability is None or probability >= least)
+                ]
+            }
+            for text in found.texts
+        ]
+        return orjson.dumps({"version": labels.version, "results": results})
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         message = PredictRequest.model_validate_json((await receive())["body"])
@@ -36,7 +58,7 @@ def add_predict(app: FastAPI, service: Service) -> Route:
         if len(texts) > 1:
             at_most(len(texts) * k, limits.answers, "texts", "labels in an answer (texts × k)")
         found = await service.batcher.predict(texts, k, receive)
-        body = writer.write(found, least)
+        body = written(found, least)
         headers = [JSON, (b"content-length", b"%d" % len(body))]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
@@ -105,31 +127,3 @@ def _wanted(message: PredictRequest, service: Service) -> tuple[int, float]:
     most = line.at_most or message.k
     k = min(most, message.k if "k" in message.model_fields_set else service.settings.limits.k)
     return k, float(np.float32(line.least))
-
-
-class _AnswerWriter:
-    """Writes answers as JSON; keys and texts of labels are kept: reading them would take longer than all else."""
-
-    def __init__(self, labels: LiveLabels) -> None:
-        self._labels = labels
-        self._label = lru_cache(_MOST_KEPT)(self._read)
-
-    def write(self, found: Found, least: float) -> bytes:
-        """The body of an answer, without labels that are less probable than this."""
-        if found.labels is not self._labels:
-            self._labels = found.labels
-            self._label.cache_clear()
-        results = [
-            {
-                "labels": [
-                    {**self._label(row), "score": score, "probability": probability}
-                    for row, score, probability in text
-                    if row != NO_LABEL and (probability is None or probability >= least)
-                ]
-            }
-            for text in found.texts
-        ]
-        return orjson.dumps({"version": found.labels.version, "results": results})
-
-    def _read(self, row: int) -> dict[str, str]:
-        return {"key": self._labels.keys[row], "text": self._labels.texts[row]}
