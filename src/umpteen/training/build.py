@@ -1,7 +1,5 @@
 """From a recipe to a run: dataset, towers, objective, pool, evaluator and loop, put together."""
 
-import hashlib
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +19,7 @@ from umpteen.encoders.parts import PartsEncoder
 from umpteen.encoders.towers import Towers, share_cut, with_lengths
 from umpteen.errors import BadConfig, BadInput, known
 from umpteen.evaluation.report import Evaluator
+from umpteen.files.storage import digest_of
 from umpteen.objectives.losses import Objective, build_objective
 from umpteen.parallel.world import Shard, World
 from umpteen.training.checkpoint import Checkpoints
@@ -78,8 +77,7 @@ def build_run(
     settings = config.model_dump(mode="json", exclude={"data": {"source"}, "training": {"trackers"}})
     settings |= {"start_from": start.place if start else None}
     versions = {"version of umpteen": __version__, "version of torch": torch.__version__}
-    recipe = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
-    world.require_same({**versions, "recipe": recipe, "data": dataset.fingerprint[:12]})
+    world.require_same({**versions, "recipe": digest_of(settings)[:12], "data": dataset.fingerprint[:12]})
     if len(dataset.labels) < world.size:
         raise BadInput(f"{len(dataset.labels):,} labels cannot be shared by {world.size} processes; use fewer of them")
     if config.data.fit_on == "train":
