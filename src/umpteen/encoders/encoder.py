@@ -91,11 +91,6 @@ class Encoder(nn.Module):
         vectors = normalised(vectors) if self.normalise else vectors
         return pad(vectors, (0, 1), value=1.0) if self.ends_in_one else vectors
 
-    def end_in_one(self) -> None:
-        """From now on its vectors have 1 as one number more, so that inner products take in a label's bias."""
-        if not self.ends_in_one:
-            self.ends_in_one, self.dimension = True, self.dimension + 1
-
     @property
     def rows(self) -> RowTable | None:
         """The learned vector that each label has, where labels are more than their texts."""

@@ -144,19 +144,13 @@ class FrozenEncoder(Encoder):
             self.hidden = nn.Sequential(nn.Linear(size, hidden), nn.ReLU(), last)
 
     @classmethod
-    def load(cls, source: str, how: dict[str, Any] | None = None, **own: Any) -> "FrozenEncoder":
-        """A map on a model from a folder or the hub, read with its `pooling`, `layers` and `max_length`."""
-        how = how or {}
-        return cls(FrozenReader(TransformerEncoder.load(source, **how), (source, how)), **own)
-
-    @classmethod
     def build(cls, settings: FrozenTower, place: Place) -> "FrozenEncoder":
         how = settings.model_dump(include={"pooling", "layers", "max_length"})
         own = settings.model_dump(include={"dimension", "hidden", "normalise", "dropout"})
         for reader in [] if place.beside is None else place.beside.readers:
             if reader.made_by == (settings.start, how):
                 return cls(reader, **own)
-        return cls.load(settings.start, how, **own)
+        return cls(FrozenReader(TransformerEncoder.load(settings.start, **how), (settings.start, how)), **own)
 
     def _apply(self, fn: Any, recurse: bool = True) -> "FrozenEncoder":
         self.reader.encoder._apply(fn, recurse)  # type: ignore[no-untyped-call]  # it goes along to a device
