@@ -203,6 +203,7 @@ def test_tiles_are_even_and_cover_every_label(queries: int, labels: int) -> None
         ({"labels": torch.zeros(5, 3)}, "convert one"),
         ({"temperature": 0.0}, "temperature"),
         ({"temperature": float("nan")}, "temperature"),
+        ({"tile": 0}, "tile"),
     ],
 )
 def test_what_cannot_be_scored_is_refused(settings: dict[str, object], message: str) -> None:

@@ -248,6 +248,8 @@ class Scores:
             raise BadInput(f"queries are {queries.dtype}, labels {labels.dtype}; convert one of them")
         if not (temperature > 0 and math.isfinite(temperature)):
             raise BadInput(f"temperature {temperature} is not a positive number")
+        if tile is not None and tile < 1:
+            raise BadInput(f"tile {tile} is not a number of labels; use 1 or more")
         queries = queries.float() if queries.dtype in HALVES else queries
         shard = Shard(World(), len(labels)) if shard is None else shard
         if len(labels) != len(shard):
