@@ -25,7 +25,7 @@ from umpteen.parallel.world import Shard, World
 from umpteen.training.checkpoint import Checkpoints
 from umpteen.training.loop import Loop
 from umpteen.training.negatives.mined import Bank, Shortlist, VectorCache
-from umpteen.training.negatives.pool import InBatch, Pool, Uniform
+from umpteen.training.negatives.pool import Pool, Uniform
 from umpteen.training.observer import MetricsLog, Observer, Observers
 from umpteen.training.optimizer import make_optimizer
 from umpteen.training.step import TrainingData, TrainingStep
@@ -149,7 +149,7 @@ def build_run(
 # A new pool is a subclass of `Pool`, a row here, and its settings in config/settings.py.
 POOLS: dict[str, Callable[[Any, TrainingStep, int], Pool | None]] = {  # of its settings, a step, steps in an epoch
     "all": lambda pool, step, epoch: None,  # all labels are in play
-    "batch": lambda pool, step, epoch: InBatch(),
+    "batch": lambda pool, step, epoch: Uniform(),
     "random": lambda pool, step, epoch: Uniform(pool.negatives),
     "shortlist": lambda pool, step, epoch: Shortlist(
         step.towers, step.data, step.labels, pool, step.config, epoch, step.notice
