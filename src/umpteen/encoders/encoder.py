@@ -17,7 +17,6 @@ from torch.nn.functional import pad
 from umpteen.data.texts import Texts
 from umpteen.data.tokens import TokenTable, tokenise
 from umpteen.encoders import folder as layout
-from umpteen.encoders.folder import TextTokenizer
 from umpteen.encoders.light import SMALLEST_NORM as SMALLEST_NORM
 from umpteen.encoders.rows import RowTable
 from umpteen.errors import BadConfig, BadInput, DamagedModel, known
@@ -63,7 +62,7 @@ class Encoder(nn.Module):
     """Texts as ragged token ids → vectors. `train()` turns dropout on, `double()` makes it float64."""
 
     dimension: int
-    tokenizer: TextTokenizer
+    tokenizer: layout.TextTokenizer
 
     def __init__(self, *, normalise: bool = True, dropout: float = 0.0) -> None:
         super().__init__()
