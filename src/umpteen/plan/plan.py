@@ -94,7 +94,7 @@ class Costs(NamedTuple):
 
 def measure(run: Run, config: RunConfig, batches: Batches, meter: Meter, progress: Progress) -> Costs:
     """The costs of steps over these queries, the batch that needs most memory first, and of an evaluation."""
-    set_learning_rate(run.optimizer, 0.0)  # the weights stay as they are
+    set_learning_rate(run.step.optimizer, 0.0)  # the weights stay as they are
     tokens = int(run.data.queries.lengths[batches[0]].sum() + run.data.labels.lengths.sum())
     share, parts = min(0.25, FIRST_TOKENS / max(tokens, 1)), list[Part]()
     while True:
@@ -148,9 +148,9 @@ def _part(run: Run, config: RunConfig, batches: Batches, share: float, meter: Me
         anything = anything.bfloat16() if config.training.half_labels else anything
         pool.restore({"vectors": anything, "seen": torch.zeros(len(chosen), dtype=torch.int64)})
         kept = anything.nbytes
-    step = TrainingStep(run.towers, part, objective, run.optimizer, smaller, mark=marks, pool=pool)
+    step = TrainingStep(run.towers, part, objective, run.step.optimizer, smaller, mark=marks, pool=pool)
     step(few[-1], step=0, seed=0)  # libraries load, threads start, the optimizer makes its state
-    run.optimizer.zero_grad(set_to_none=True)
+    run.step.optimizer.zero_grad(set_to_none=True)
     always, marks.weighs = meter.settle() - kept, True
     step(few[0], step=1, seed=0)
     peaks, marks.weighs = marks.peaks(), False

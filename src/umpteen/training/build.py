@@ -20,7 +20,7 @@ from umpteen.encoders.towers import Towers, share_cut, with_lengths
 from umpteen.errors import BadConfig, BadInput, known
 from umpteen.evaluation.report import Evaluator
 from umpteen.files.storage import digest_of
-from umpteen.objectives.losses import Objective, build_objective
+from umpteen.objectives.losses import build_objective
 from umpteen.parallel.world import Shard, World
 from umpteen.training.checkpoint import Checkpoints
 from umpteen.training.loop import Loop
@@ -51,8 +51,6 @@ class Run:
     towers: Towers
     data: TrainingData
     sampler: EpochSampler
-    objective: Objective
-    optimizer: AdamW
     step: TrainingStep
     evaluator: Evaluator | None  # of the validation split; None for the final fit
     loop: Loop
@@ -143,7 +141,7 @@ def build_run(
 
     checkpoints = Checkpoints(workspace, towers, optimizer, settings, dataset.fingerprint, world)
     loop = Loop(step, sampler, validate if evaluator else None, config, observer, checkpoints)
-    return Run(dataset, towers, data, sampler, objective, optimizer, step, evaluator, loop, cut)
+    return Run(dataset, towers, data, sampler, step, evaluator, loop, cut)
 
 
 # A new pool is a subclass of `Pool`, a row here, and its settings in config/settings.py.
