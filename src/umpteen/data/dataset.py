@@ -14,6 +14,7 @@ from urllib.parse import quote, unquote
 import numpy as np
 
 from umpteen.data import formats
+from umpteen.data.formats import hugging_face, xc_repository
 from umpteen.data.formats.reading import ENDINGS
 from umpteen.data.labels import LabelCatalogue, Relevance, Split
 from umpteen.data.prepared import content_fingerprint, merging, open_prepared, prepare
@@ -147,10 +148,10 @@ def open_dataset(source: str | Path | Any, *, cache: Path | None = None, progres
         names = sorted(path.name for path in folder.iterdir())
         found = ", ".join(names[:8]) + (", …" if len(names) > 8 else "") if names else "nothing"
         raise BadInput(f"{folder} is in no known dataset format. It holds: {found}. Looked for:\n{formats.LOOKED_FOR}")
-    if asked and form is formats.xc_repository:
+    if asked and form is xc_repository:
         raise BadInput(f"{source}: the format of {place} has no columns that could be named; leave out ?…")
     prepared = prepare(folder, form, asked, cache, progress)
-    is_one = folder.is_file() or (form is formats.hugging_face and formats.hugging_face.is_split(folder))
+    is_one = folder.is_file() or (form is hugging_face and hugging_face.is_split(folder))
     return Dataset(**open_prepared(prepared), is_one_file=is_one)
 
 
