@@ -75,7 +75,7 @@ def _cosine(trained: Trained) -> float:
 
 def _learned(trained: Trained) -> dict[str, float]:
     """The scale and bias that an objective has learned, if it does; scores are cosines."""
-    objective = trained.run.objective
+    objective = trained.run.step.objective
     if not isinstance(objective, ScaledOneVsAll):
         return {}
     scale = objective.log_scale.exp().item() / trained.config.objective.temperature

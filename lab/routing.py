@@ -239,9 +239,9 @@ def trained_along(bench: Workbench, seed: int) -> tuple[Trained, Lists]:
     config, watcher = bench.config(ALONG, seed), Moving(f"{ALONG}, seed {seed}", bench.setup.progress)
     run = build_run(config, workspace=None, observer=watcher)
     lists = k_means(space_of(run, with_test=False).places(), seed)
-    routed = Routed(run.objective, lists, config.objective.temperature)
+    routed = Routed(run.step.objective, lists, config.objective.temperature)
     rate = config.optimizer.learning_rate
-    run.optimizer.add_param_group({"params": [routed.centres], "lr": rate, "peak": rate, "weight_decay": 0.0})
+    run.step.optimizer.add_param_group({"params": [routed.centres], "lr": rate, "peak": rate, "weight_decay": 0.0})
     loop = replace(run.loop, step=replace(run.step, objective=routed), evaluate=None)
     watcher.run, watcher.routed, watcher.epoch = run, routed, run.sampler.batches_per_epoch
     state = loop.run()

@@ -24,8 +24,9 @@ from test_docs import ROOT, SHELL, blocks_of
 from tiny import tiny_transformer
 from umpteen.config.recipes import resolve
 from umpteen.data.dataset import open_dataset, write_native
-from umpteen.encoders.frozen import FrozenEncoder
+from umpteen.encoders.frozen import FrozenEncoder, FrozenReader
 from umpteen.encoders.towers import Towers
+from umpteen.encoders.transformer import TransformerEncoder
 from umpteen.model.classifier import Classifier
 
 PAGES = [
@@ -139,7 +140,8 @@ def test_the_page_on_faster_encoders_works_as_written(
     start: Path, command: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(start / "wordnet-nouns", tmp_path / "wordnet-nouns")
-    towers = Towers(FrozenEncoder.load(tiny_transformer(tmp_path / "start"))).eval()
+    reader = FrozenReader(TransformerEncoder.load(tiny_transformer(tmp_path / "start")))
+    towers = Towers(FrozenEncoder(reader)).eval()
     Classifier.build(towers, open_dataset(tmp_path / "wordnet-nouns").labels).save(tmp_path / "runs" / "mixed")
     terminal = Terminal(tmp_path, command)
     monkeypatch.chdir(tmp_path)

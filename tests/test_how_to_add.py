@@ -34,7 +34,7 @@ from umpteen.search import index as index_kinds
 from umpteen.search.index import ExactIndex
 from umpteen.training import build
 from umpteen.training.build import build_run
-from umpteen.training.negatives.pool import InBatch
+from umpteen.training.negatives.pool import Uniform
 
 QUICK = ("training.steps=2", "evaluation.every_epochs=0")
 
@@ -127,9 +127,9 @@ class ToyPool(settings.PoolConfig):
 
 def test_a_pool_is_a_class_a_row_and_its_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(settings.POOLS, "toy", ToyPool)
-    monkeypatch.setitem(build.POOLS, "toy", lambda pool, step, epoch: InBatch())
+    monkeypatch.setitem(build.POOLS, "toy", lambda pool, step, epoch: Uniform())
     run = build_run(resolve(str(write_recipe(tmp_path, *QUICK)), ("pool.name=toy",)), workspace=None)
-    assert isinstance(run.step.pool, InBatch)
+    assert isinstance(run.step.pool, Uniform)
     run.loop.run()
 
 

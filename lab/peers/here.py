@@ -13,7 +13,8 @@ from umpteen.compare.methods import Outcome
 from umpteen.data.dataset import Split
 from umpteen.data.texts import Texts
 from umpteen.encoders.encoder import encode_tokens
-from umpteen.encoders.frozen import FrozenEncoder
+from umpteen.encoders.frozen import FrozenEncoder, FrozenReader
+from umpteen.encoders.transformer import TransformerEncoder
 from umpteen.evaluation.baselines import LinearOneVsRest
 from umpteen.rerank.memory import Memory
 from umpteen.search.exact import top_k
@@ -81,7 +82,7 @@ def linear_probe(train: Split, asked: Split, settings: dict[str, Any], k: int) -
 
 def _frozen(texts: Texts) -> Tensor:
     """MiniLM's vectors, encoded once into the cache."""
-    encoder = FrozenEncoder.load(MINILM, {"max_length": LONGEST}).eval()
+    encoder = FrozenEncoder(FrozenReader(TransformerEncoder.load(MINILM, max_length=LONGEST))).eval()
     return encode_tokens(encoder, encoder.tokenise(texts))
 
 

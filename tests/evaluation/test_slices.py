@@ -1,12 +1,14 @@
 """Deciles hold equally many labels and account for every hit."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluation.cases import matrix, random_case
-from umpteen.evaluation.report import evaluate, frequency_deciles
+from evaluation.cases import matrix, random_case, ranked
+from umpteen.evaluation.report import evaluate, precision_by_decile
 
 
 @settings(max_examples=50, deadline=None)
@@ -28,10 +30,10 @@ def test_contributions_add_up_to_precision(labels: int, seed: int) -> None:
 
 @given(counts=st.lists(st.integers(0, 5), min_size=1, max_size=47))
 def test_deciles_are_of_equal_size_and_the_first_is_the_most_frequent(counts: list[int]) -> None:
-    deciles = frequency_deciles(np.array(counts))
-    sizes = np.bincount(deciles, minlength=10)
-    assert sizes.max() - sizes.min() <= 1
-    by_decile = [counts[row] for row in np.argsort(deciles, kind="stable")]
-    assert all(
-        max(by_decile[start:], default=0) <= min(by_decile[:start], default=5) for start in np.cumsum(sizes).tolist()
-    )
+    labels = len(counts)
+    deciles = precision_by_decile(ranked([[0]], labels), matrix([{0}], labels), np.array(counts), (1,))
+    sizes = [decile["labels"] for decile in deciles]
+    assert len(sizes) == 10 and sum(sizes) == labels and max(sizes) - min(sizes) <= 1
+    there = [(decile["most_queries"], decile["fewest_queries"]) for decile in deciles if decile["labels"]]
+    assert there[0][0] == max(counts) and there[-1][1] == min(counts)
+    assert all(fewest >= most for (_, fewest), (most, _) in pairwise(there))

@@ -24,7 +24,7 @@ from tiny import tiny_tokenizer, tiny_transformer
 from umpteen.data.labels import LabelCatalogue
 from umpteen.encoders import runtime
 from umpteen.encoders.encoder import Encoder
-from umpteen.encoders.frozen import FrozenEncoder
+from umpteen.encoders.frozen import FrozenEncoder, FrozenReader
 from umpteen.encoders.parts import PartsEncoder
 from umpteen.encoders.runtime import OnnxGraph
 from umpteen.encoders.static import StaticEncoder
@@ -57,7 +57,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     start = tiny_transformer(home / "start")
     parts: dict[str, Encoder] = {
         "static": StaticEncoder.random(start, 16, seed=0),
-        "frozen": FrozenEncoder.load(start, dimension=16),
+        "frozen": FrozenEncoder(FrozenReader(TransformerEncoder.load(start)), dimension=16),
         "transformer": TransformerEncoder.load(start, projection=8, pooling="first"),
     }
     labels = LabelCatalogue(KEYS, LABELS)

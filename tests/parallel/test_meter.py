@@ -22,7 +22,7 @@ def test_the_peak_remembers_what_is_no_longer_held() -> None:
 
 
 def test_work_takes_time() -> None:
-    assert (timed(lambda: sum(range(10_000)), CPU) > 0).all()
+    assert timed(lambda: sum(range(10_000)), CPU) > 0
 
 
 @pytest.mark.parametrize(

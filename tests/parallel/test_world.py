@@ -21,7 +21,6 @@ def everything_a_world_can_say(world: World) -> dict[str, object]:
     mine = torch.arange(3, dtype=torch.float64) + 10 * world.rank
     return {
         "sum": world.sum_(mine.clone()).tolist(),
-        "max": world.max_(-mine).tolist(),
         "largest": world.largest(world.rank, -world.rank),
         "gather": world.gather(mine[None]).tolist(),
         "rows": world.gather_rows(mine[: world.rank], list(range(world.size))).tolist(),
@@ -35,7 +34,6 @@ def test_collectives_give_every_process_the_same(size: int) -> None:
     assert run_world(size, everything_a_world_can_say) == size * [
         {
             "sum": [sum(starts) + size * column for column in range(3)],
-            "max": [-0.0, -1.0, -2.0],
             "largest": (size - 1, 0),
             "gather": [[[start, start + 1, start + 2]] for start in starts],
             "rows": [start + row for rank, start in enumerate(starts) for row in range(rank)],

@@ -16,7 +16,7 @@ def part(share: float, seconds: float, largest: int, extra: float) -> Part:
 def costs() -> Costs:
     """A step of half the run takes 2 s a part, of all of it 3; a token takes 50 bytes, beside 300."""
     parts = [part(0.5, 2.0, 4, 500.0), part(1.0, 3.0, 8, 700.0)]
-    return Costs(parts, VECTOR, VECTOR, GRADIENTS, 30_000, np.array([2.0, 4]), np.array([1.0, 2]), 900)
+    return Costs(parts, VECTOR, VECTOR, GRADIENTS, 30_000, 2.0, 1.0, 900)
 
 
 def work(labels: int = 10, processes: int = 1, evaluated: int = 4) -> Work:

@@ -34,7 +34,7 @@ def test_a_step_that_is_watched_is_the_step_of_the_run(tmp_path: Path) -> None:
     rows, losses = np.arange(16), []
     for watched in (False, True):
         run = build_run(config, workspace=None)
-        given = (run.towers, run.data, run.objective, run.optimizer, config)
+        given = (run.towers, run.data, run.step.objective, run.step.optimizer, config)
         step = TrainingStep(*given, mark=Marks(Meter(torch.device("cpu")))) if watched else run.step
         losses.append([step(rows, step=number, seed=0).loss for number in range(3)])
     assert losses[0] == losses[1]

@@ -16,7 +16,7 @@ from umpteen.data.labels import Relevance, draw_positives
 from umpteen.data.texts import Texts
 from umpteen.data.tokens import TokenTable
 from umpteen.encoders.encoder import Encoder, tokens_for
-from umpteen.encoders.frozen import FrozenEncoder
+from umpteen.encoders.frozen import FrozenEncoder, FrozenReader
 from umpteen.encoders.parts import PartsEncoder
 from umpteen.encoders.rows import RowTable, row_tables
 from umpteen.encoders.static import StaticEncoder
@@ -96,7 +96,8 @@ def make_encoder(kind: str, start: str, seed: int, world: World | None = None) -
         weights = {name: 0.5 + 0.3 * place for place, name in enumerate(parts)}
         return PartsEncoder(parts, "sum" if how == "sum" else "concat", weights=weights)
     if how == "frozen":
-        encoder = FrozenEncoder.load(start, {"max_length": 8}, hidden=3 if more else 0)
+        reader = FrozenReader(TransformerEncoder.load(start, max_length=8))
+        encoder = FrozenEncoder(reader, hidden=3 if more else 0)
         for parameter in encoder.parameters():  # not at the identity
             torch.nn.init.normal_(parameter, generator=torch.Generator().manual_seed(seed))
         return encoder

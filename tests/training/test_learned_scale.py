@@ -74,8 +74,8 @@ def test_a_run_s_checkpoint_holds_scale_and_bias_and_its_model_does_not(tmp_path
     config = resolve(str(write_recipe(tmp_path, *changes)))
     run = build_run(config, workspace=tmp_path)
     run.loop.run()
-    assert isinstance(run.objective, ScaledOneVsAll)
-    learned = {name: value.item() for name, value in run.objective.named_parameters()}
+    assert isinstance(run.step.objective, ScaledOneVsAll)
+    learned = {name: value.item() for name, value in run.step.objective.named_parameters()}
     assert learned["bias"] != -3 and learned["log_scale"] != 0
     again = build_run(config, workspace=tmp_path)
     again.loop.run()  # which finds it finished

@@ -36,7 +36,7 @@ from umpteen.encoders.towers import Towers
 from umpteen.objectives.targets import Pairs
 from umpteen.parallel.world import Shard, World
 from umpteen.training.negatives.mined import Shortlist, VectorCache, sample_per_row
-from umpteen.training.negatives.pool import Batch, Draw, InBatch, Pool, Uniform, draw_unknown
+from umpteen.training.negatives.pool import Batch, Draw, Pool, Uniform, draw_unknown
 from umpteen.training.step import TrainingData
 from worlds import run_world
 
@@ -135,9 +135,9 @@ def test_in_batch_are_the_pulled_labels_of_the_batch_and_no_others(start: str) -
         for label, weight in zip(RELEVANT[row], WEIGHTS[row], strict=True)
         if weight > 0 and label not in FILTERED[row]
     }
-    assert InBatch().draw(batch_of(towers, ROWS)).rows.tolist() == sorted(pulled)
+    assert Uniform().draw(batch_of(towers, ROWS)).rows.tolist() == sorted(pulled)
     one = batch_of(towers, ROWS, positives=1)
-    assert InBatch().draw(one).rows.tolist() == sorted({int(label) for label in one.targets.pulled.label})
+    assert Uniform().draw(one).rows.tolist() == sorted({int(label) for label in one.targets.pulled.label})
 
 
 def test_random_labels_are_uniform_over_those_not_known_to_be_right() -> None:
@@ -306,7 +306,7 @@ def test_a_batch_s_own_labels_are_renewed_in_the_cache_before_others_are_mined(s
 def test_a_query_without_a_negative_in_the_pool_is_told_of_once_and_counted(start: str) -> None:
     towers = make_towers("static static", start)
     told: list[str] = []
-    step = make_step(towers, OBJECTIVES["decoupled_softmax"][0], relevance(), pool=InBatch(), notice=told.append)
+    step = make_step(towers, OBJECTIVES["decoupled_softmax"][0], relevance(), pool=Uniform(), notice=told.append)
     counts = [step(np.array([1]), step=number, seed=0).pool["queries_without_negatives"] for number in range(2)]
     assert counts == [1, 1]
     assert len(told) == 1 and "no negative among the 1 labels in play" in told[0]
@@ -323,7 +323,7 @@ def test_the_step_reports_the_size_of_its_pool_and_how_stale_it_is(start: str) -
 
 def make_pool(name: str, towers: Towers, world: World, objective: Callable[..., Tensor]) -> Pool:
     return {
-        "batch": InBatch,
+        "batch": Uniform,
         "random": lambda: Uniform(1),
         "shortlist": lambda: shortlist(towers, world, margin=0.0),
         "cache": lambda: cache(towers, world, objective),
@@ -387,14 +387,14 @@ def test_a_pool_saved_by_one_process_goes_on_with_three(start: str) -> None:
 
 def test_soft_top_k_over_a_pool_gives_nothing_for_a_query_with_no_more_than_k_labels(start: str) -> None:
     towers = make_towers("static static", start)
-    step = make_step(towers, OBJECTIVES["soft_top_3"][0], relevance(), pool=InBatch())
+    step = make_step(towers, OBJECTIVES["soft_top_3"][0], relevance(), pool=Uniform())
     assert step.gradients(np.array([1]), step=STEP, seed=SEED).loss == 0
 
 
 def test_a_batch_of_unlabelled_queries_without_a_label_in_play_teaches_nothing_and_stops_nothing(start: str) -> None:
     towers = make_towers("static static", start)
     before = {name: weight.detach().clone() for name, weight in towers.named_parameters()}
-    step = make_step(towers, OBJECTIVES["one_vs_all"][0], relevance(), pool=InBatch())
+    step = make_step(towers, OBJECTIVES["one_vs_all"][0], relevance(), pool=Uniform())
     outcome = step(np.array([6]), step=0, seed=0)
     assert (outcome.loss, outcome.pool["pool"]) == (0, 0)
     assert all(torch.equal(weight, before[name]) for name, weight in towers.named_parameters())

@@ -268,10 +268,6 @@ class ObjectiveConfig(Section):
         None, ge=1, description="sampled positives a step, at most; without it, all"
     )
 
-    def over_positives(self) -> Literal["mean", "sum"]:
-        """How the terms of a query's positives become one."""
-        return self.reduction if isinstance(self, ReducedObjective) else "sum"
-
     def arguments(self) -> dict[str, Any]:
         """What its formula takes besides scores and targets."""
         return self.model_dump(exclude={*ReducedObjective.model_fields})

@@ -98,8 +98,7 @@ class Dataset:
         """For the final fit: validation goes back into train, to its old places when it came from there."""
         if self.validation is None:
             return self
-        joined = self.train.join(self.validation)
-        return replace(self, train=joined, validation=None, validation_was_taken=False)
+        return replace(self, train=self.train.join(self.validation), validation=None, validation_was_taken=False)
 
     def to_hugging_face(self) -> Any:
         """A DatasetDict of Hugging Face's `datasets`, in memory: a text, its labels, classes named by their keys, and

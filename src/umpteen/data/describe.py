@@ -4,14 +4,12 @@ Rows count from 1 here, like the lines of a file: row 1 is a split's first query
 """
 
 import hashlib
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
 from umpteen.data.dataset import Dataset
 from umpteen.data.labels import Relevance, Split
@@ -139,14 +137,17 @@ def _queries_to_look_at(dataset: Dataset, name: str, split: Split, ids: Mapping[
         what, first = f"{name} texts that stand in train", _first_rows(ids["train"], ids[name])
         yield look("texts_in_train", what, first >= 0, lambda row: f"train row {first[row] + 1:,}")
     # The model must push down a label that reads exactly like the query.
-    twins = _equal_pairs(ids[name], ids["labels"])
-    hit = np.flatnonzero(_counts(twins))  # few: all pairs of a split would not fit in memory
-    twins = twins.take(hit).without(split.filtered.take(hit)).without(split.relevance.take(hit))
-    wrong = np.isin(np.arange(len(split)), hit[_counts(twins) > 0])
+    of_id: dict[int, list[int]] = {}  # labels whose text some query has
+    for label in np.flatnonzero(np.isin(ids["labels"], ids[name])).tolist():
+        of_id.setdefault(int(ids["labels"][label]), []).append(label)
+    twins: dict[int, int] = {}  # of a query, its first such label
+    for row in np.flatnonzero(np.isin(ids[name], ids["labels"])).tolist():
+        known = {*split.relevance.of(row).tolist(), *split.filtered.of(row).tolist()}
+        if (twin := next((label for label in of_id[int(ids[name][row])] if label not in known), None)) is not None:
+            twins[row] = twin
+    wrong = np.isin(np.arange(len(split)), list(twins))
     what = f"{name} queries with the text of a label that they neither have nor ignore"
-    yield look(
-        "queries_that_are_labels", what, wrong, lambda row: f"label {keys[twins.of(bisect_left(hit, row))[0]]!r}"
-    )
+    yield look("queries_that_are_labels", what, wrong, lambda row: f"label {keys[twins[row]]!r}")
 
 
 def _finding(
@@ -163,16 +164,6 @@ def _first_rows(ids: Ids, wanted: Ids) -> Ids:
     known, first = np.unique(ids, return_index=True)
     at = np.searchsorted(known, wanted).clip(max=len(known) - 1)
     return np.where(known[at] == wanted, first[at], -1)
-
-
-def _equal_pairs(queries: Ids, labels: Ids) -> Relevance:
-    """All pairs of a query and a label that share an id."""
-    width = 1 + max(queries.max(), labels.max())
-    of_queries, of_labels = (
-        csr_array((np.ones(len(ids), np.float32), ids, np.arange(len(ids) + 1)), shape=(len(ids), width))
-        for ids in (queries, labels)
-    )
-    return Relevance(csr_array(of_queries @ of_labels.T))
 
 
 def _counts(relevance: Relevance) -> NDArray[np.int64]:

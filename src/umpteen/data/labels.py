@@ -297,12 +297,8 @@ class EpochSampler:
         self._shuffled: tuple[int, NDArray[np.int64]] | None = None
 
     @property
-    def queries(self) -> int:
-        return len(self._queries)
-
-    @property
     def batches_per_epoch(self) -> int:
-        return -(-self.queries // self._batch_size)
+        return -(-len(self._queries) // self._batch_size)
 
     def rows(self, epoch: int, index: int) -> NDArray[np.int64]:
         if self._shuffled is None or self._shuffled[0] != epoch:

@@ -17,7 +17,6 @@ from torch.nn.functional import pad
 from umpteen.data.texts import Texts
 from umpteen.data.tokens import TokenTable, tokenise
 from umpteen.encoders import folder as layout
-from umpteen.encoders.folder import TextTokenizer
 from umpteen.encoders.light import SMALLEST_NORM as SMALLEST_NORM
 from umpteen.encoders.rows import RowTable
 from umpteen.errors import BadConfig, BadInput, DamagedModel, known
@@ -63,7 +62,7 @@ class Encoder(nn.Module):
     """Texts as ragged token ids → vectors. `train()` turns dropout on, `double()` makes it float64."""
 
     dimension: int
-    tokenizer: TextTokenizer
+    tokenizer: layout.TextTokenizer
 
     def __init__(self, *, normalise: bool = True, dropout: float = 0.0) -> None:
         super().__init__()
@@ -90,11 +89,6 @@ class Encoder(nn.Module):
         vectors = drop(vectors, self.dropout, self.training)
         vectors = normalised(vectors) if self.normalise else vectors
         return pad(vectors, (0, 1), value=1.0) if self.ends_in_one else vectors
-
-    def end_in_one(self) -> None:
-        """From now on its vectors have 1 as one number more, so that inner products take in a label's bias."""
-        if not self.ends_in_one:
-            self.ends_in_one, self.dimension = True, self.dimension + 1
 
     @property
     def rows(self) -> RowTable | None:

@@ -117,12 +117,12 @@ def write_modules(folder: Path, modules: Sequence[tuple[str, str]]) -> None:
     write_json(folder / "config_sentence_transformers.json", model_wide)
 
 
-def write_router(folder: Path, query: str, label: str) -> None:
+def write_router(folder: Path) -> None:
     """The parent of two saved towers offers encode_query and encode_document over the towers' own files."""
-    routes = {"query": modules_of(folder, query), "document": modules_of(folder, label)}
+    routes = {"query": modules_of(folder, QUERY_FOLDER), "document": modules_of(folder, LABEL_FOLDER)}
     router = {
-        "types": {path: kind for route in routes.values() for path, kind in route},
-        "structure": {name: [path for path, _ in route] for name, route in routes.items()},
+        "types": {path: kind for route in routes.values() for kind, path in route},
+        "structure": {name: [path for _, path in route] for name, route in routes.items()},
         "parameters": {"default_route": "query", "allow_empty_key": True},
     }
     write_modules(folder, [("Router", "")])
@@ -130,9 +130,9 @@ def write_router(folder: Path, query: str, label: str) -> None:
 
 
 def modules_of(folder: Path, tower: str) -> list[tuple[str, str]]:
-    """(subfolder, class) of each module of a saved tower, as its parent sees them."""
+    """(class, subfolder) of each module of a saved tower, as its parent sees them."""
     listing = json.loads((folder / tower / MODULES_FILE).read_text(encoding="utf-8"))
-    return [(f"{tower}/{module['path']}".rstrip("/"), module["type"]) for module in listing]
+    return [(module["type"], f"{tower}/{module['path']}".rstrip("/")) for module in listing]
 
 
 def write_settings(folder: Path, settings: dict[str, Any]) -> None:

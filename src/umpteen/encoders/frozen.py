@@ -26,7 +26,7 @@ from umpteen.data.tokens import TokenTable, tokenise
 from umpteen.encoders import folder as layout
 from umpteen.encoders.encoder import Change, Encoder, Place, encode_tokens
 from umpteen.encoders.transformer import TransformerEncoder
-from umpteen.errors import BadInput, NotSaved
+from umpteen.errors import BadInput
 from umpteen.files.progress import Advance, silent
 from umpteen.files.storage import write_atomically
 
@@ -83,15 +83,13 @@ class FrozenReader:
         return torch.from_numpy(found)
 
     def _vectors(self, folder: Path, texts: Texts, progress: Advance) -> NDArray[np.float32]:
-        file = folder / VECTORS_FILE
-        cached(folder, lambda: file if file.exists() else None, lambda: self._write(folder, texts, progress))
-        try:
-            vectors: NDArray[np.float32] = np.load(file, mmap_mode="r")
-        except (OSError, ValueError, EOFError) as error:
-            raise NotSaved(f"{folder}: the texts' vectors cannot be read ({error}); remove this folder") from error
-        if vectors.shape != (len(texts), self.encoder.dimension):
-            raise NotSaved(f"{folder}: holds {vectors.shape} numbers, not the texts' vectors; remove this folder")
-        return vectors
+        def found() -> NDArray[np.float32] | None:
+            with suppress(OSError, ValueError, EOFError):  # damaged ones are made anew
+                vectors: NDArray[np.float32] = np.load(folder / VECTORS_FILE, mmap_mode="r")
+                return vectors if vectors.shape == (len(texts), self.encoder.dimension) else None
+            return None
+
+        return cached(folder, found, lambda: self._write(folder, texts, progress))
 
     def _write(self, folder: Path, texts: Texts, progress: Advance) -> None:
         """Goes on from where the record of a partial file stands, then puts the folder in place."""
@@ -144,19 +142,13 @@ class FrozenEncoder(Encoder):
             self.hidden = nn.Sequential(nn.Linear(size, hidden), nn.ReLU(), last)
 
     @classmethod
-    def load(cls, source: str, how: dict[str, Any] | None = None, **own: Any) -> "FrozenEncoder":
-        """A map on a model from a folder or the hub, read with its `pooling`, `layers` and `max_length`."""
-        how = how or {}
-        return cls(FrozenReader(TransformerEncoder.load(source, **how), (source, how)), **own)
-
-    @classmethod
     def build(cls, settings: FrozenTower, place: Place) -> "FrozenEncoder":
         how = settings.model_dump(include={"pooling", "layers", "max_length"})
         own = settings.model_dump(include={"dimension", "hidden", "normalise", "dropout"})
         for reader in [] if place.beside is None else place.beside.readers:
             if reader.made_by == (settings.start, how):
                 return cls(reader, **own)
-        return cls.load(settings.start, how, **own)
+        return cls(FrozenReader(TransformerEncoder.load(settings.start, **how), (settings.start, how)), **own)
 
     def _apply(self, fn: Any, recurse: bool = True) -> "FrozenEncoder":
         self.reader.encoder._apply(fn, recurse)  # type: ignore[no-untyped-call]  # it goes along to a device

@@ -1,7 +1,6 @@
 """A tower of several encoders of the same text: their vectors added up, or set side by side.
 
-Added up, they are one vector, and each part has a learned weight. Side by side, the score is the weighted sum of the
-parts' scores: each part is trained to rank by itself, and the weights may still be chosen afterwards.
+Side by side, each part is trained to rank by itself, and the weights may still be chosen afterwards.
 """
 
 from collections.abc import Mapping

@@ -13,7 +13,6 @@ from umpteen.config.settings import TablePart, TableTower
 from umpteen.data.tokens import TokenTable
 from umpteen.encoders import folder as layout
 from umpteen.encoders.encoder import NEW, Encoder, Leaf, Place, Read
-from umpteen.encoders.folder import TextTokenizer
 from umpteen.encoders.rows import RowTable
 from umpteen.errors import BadInput
 from umpteen.parallel.world import Shard
@@ -44,7 +43,7 @@ class LabelTable(Encoder):
         return cls(RowTable.gaussian(place.labels, size, place.seed), bias, **own)
 
     @property
-    def tokenizer(self) -> TextTokenizer:  # type: ignore[override]
+    def tokenizer(self) -> layout.TextTokenizer:  # type: ignore[override]
         _refuse_text()
 
     @property

@@ -76,8 +76,8 @@ class Towers(nn.Module):
 
     def __init__(self, query: Encoder, label: Encoder | None = None) -> None:
         super().__init__()
-        if isinstance(label, LabelTable) and label.bias is not None:
-            query.end_in_one()
+        if isinstance(label, LabelTable) and label.bias is not None and not query.ends_in_one:
+            query.ends_in_one, query.dimension = True, query.dimension + 1  # inner products take in a label's bias
         if label is not None and label.shares != query.shares:
             raise BadConfig(
                 f"the towers cannot be compared: query vectors have {query.dimension} numbers ({query.describe()}), "
@@ -140,10 +140,10 @@ class Towers(nn.Module):
         self.query.save(folder / QUERY_FOLDER)
         self.label.save(folder / LABEL_FOLDER, self.query)
         if self.label.rows is not None:
-            modules = [(kind, path) for path, kind in layout.modules_of(folder, QUERY_FOLDER)]
+            modules = layout.modules_of(folder, QUERY_FOLDER)
             layout.write_modules(folder, layout.OWN_MODULES if self.query.ends_in_one else modules)
         else:
-            layout.write_router(folder, QUERY_FOLDER, LABEL_FOLDER)
+            layout.write_router(folder)
         layout.write_settings(folder, {"kind": "towers"})
 
     @classmethod

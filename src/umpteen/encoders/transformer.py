@@ -14,7 +14,6 @@ from umpteen.encoders import backbone as precisions
 from umpteen.encoders import folder as layout
 from umpteen.encoders.backbone import load_backbone, positions, quiet, train_last_layers
 from umpteen.encoders.encoder import Change, Encoder, Place, micro_batches
-from umpteen.encoders.folder import TextTokenizer, locate
 from umpteen.errors import BadInput
 
 PADDED_TOGETHER = 1_024  # tokens of texts of similar length: enough to fill a core, and little is padding
@@ -25,7 +24,7 @@ class TransformerEncoder(Encoder):
 
     def __init__(
         self,
-        tokenizer: TextTokenizer,
+        tokenizer: layout.TextTokenizer,
         model: PreTrainedModel,
         *,
         pooling: str = "mean",
@@ -74,8 +73,8 @@ class TransformerEncoder(Encoder):
         `hidden_dropout` overrides the rates inside its layers, attention included; `trained_layers` trains the last so
         many and nothing below them. Of a text of more tokens than it has positions, pieces are read one by one.
         """
-        folder = locate(source, weights=not random_weights)
-        tokenizer = TextTokenizer.load(folder, max_length, special_tokens=True)
+        folder = layout.locate(source, weights=not random_weights)
+        tokenizer = layout.TextTokenizer.load(folder, max_length, special_tokens=True)
         model = load_backbone(folder, random_weights=random_weights, hidden_dropout=hidden_dropout, layers=layers)
         return cls(tokenizer, model, **own)
 
@@ -178,7 +177,7 @@ class TransformerEncoder(Encoder):
         own = {name: settings[name] for name in ("pooling", "normalise", "dropout", "precision")}
         own["trained_layers"] = settings.get("trained_layers")
         own["projection"] = None if bias is None else len(bias)  # as many as there are: others would only cost memory
-        tokenizer = TextTokenizer.read(folder, settings["max_length"], special_tokens=True)
+        tokenizer = layout.TextTokenizer.read(folder, settings["max_length"], special_tokens=True)
         encoder = cls(tokenizer, load_backbone(folder), **own)
         if encoder.projection is not None:
             encoder.projection.load_state_dict({"weight": weight, "bias": bias})

@@ -207,29 +207,23 @@ def _resampled(terms: Sequence[Terms], resamples: int, seed: int) -> NDArray[np.
     return np.concatenate(values)
 
 
-def frequency_deciles(label_counts: NDArray[np.integer]) -> NDArray[np.int64]:
-    """Each label's decile, 0 for the most frequent; sizes differ by at most one, equal counts go by row."""
-    order = np.argsort(-label_counts.astype(np.int64), kind="stable")
-    deciles = np.empty(len(label_counts), dtype=np.int64)
-    for decile, labels in enumerate(np.array_split(order, DECILES)):
-        deciles[labels] = decile
-    return deciles
-
-
 def precision_by_decile(
     ranking: Ranking, truth: csr_array, label_counts: NDArray[np.integer], ks: tuple[int, ...]
 ) -> list[dict[str, int | float]]:
-    """What each decile's labels contribute to P@k, in percent: the contributions of all ten add up to it."""
-    deciles = frequency_deciles(label_counts)
+    """What each decile's labels, the most frequent first, contribute to P@k, in percent: all ten add up to it.
+
+    Sizes differ by at most one, equal counts go by row.
+    """
     hits = contains(truth, ranking.rows)
-    found = {k: np.bincount(deciles[ranking.rows[:, :k][hits[:, :k]]], minlength=DECILES) for k in ks}
+    found = {k: np.bincount(ranking.rows[:, :k][hits[:, :k]], minlength=ranking.labels) for k in ks}
+    by_frequency = np.argsort(-label_counts.astype(np.int64), kind="stable")
     table: list[dict[str, int | float]] = []
-    for decile in range(DECILES):
-        counts = label_counts[deciles == decile]
+    for decile, labels in enumerate(np.array_split(by_frequency, DECILES), 1):
+        counts = label_counts[labels]
         fewest = int(counts.min()) if len(counts) else 0
         sizes = {"labels": len(counts), "most_queries": int(counts.max(initial=0)), "fewest_queries": fewest}
-        shares = {f"P@{k}": float(found[k][decile]) * 100 / (k * len(ranking)) for k in ks}
-        table.append({"decile": decile + 1, **sizes, **shares})
+        shares = {f"P@{k}": float(found[k][labels].sum()) * 100 / (k * len(ranking)) for k in ks}
+        table.append({"decile": decile, **sizes, **shares})
     return table
 
 
@@ -320,24 +314,13 @@ def evaluate(
 class Evaluator:
     """One split, and how it is evaluated: at which k, and by `evaluate`'s a, b and as_published."""
 
-    def __init__(
-        self,
-        dataset: Dataset,
-        split: Split,
-        *,
-        at: tuple[int, ...] = USUAL_KS,
-        a: float = USUAL[0],
-        b: float = USUAL[1],
-        as_published: bool = False,
-    ) -> None:
+    def __init__(self, dataset: Dataset, split: Split, *, at: tuple[int, ...] = USUAL_KS, **how: Any) -> None:
         # Propensities and deciles count the training set as it was before validation was taken from it.
         train = (dataset.with_validation_in_train() if dataset.validation_was_taken else dataset).train
         self.split = split
         self.at = tuple(k for k in at if k <= len(dataset.labels)) or (1,)
         self._how: dict[str, Any] = {
-            "a": a,
-            "b": b,
-            "as_published": as_published,
+            **how,
             "filtered": split.filtered.matrix,
             "label_counts": train.relevance.label_counts(),
             "train_queries": len(train),

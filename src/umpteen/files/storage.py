@@ -83,6 +83,11 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def digest_of(content: Any) -> str:
+    """The SHA-256 of any JSON in hexadecimal, whatever the order of its keys."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
 @contextmanager
 def _explained(target: Path) -> Iterator[None]:
     """A failure of the disk becomes NotSaved, which names the path and the reason; other errors pass."""
@@ -214,7 +219,7 @@ def open_workspace(folder: Path, kind: str, identity: Any = None, *, anew: bool 
     What was begun with another identity (any JSON) is discarded, with `anew` whatever is there; a folder that is no
     workspace of this kind is refused and left alone. While another process is in it, InUse.
     """
-    marker = {"kind": kind, "identity": hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()}
+    marker = {"kind": kind, "identity": digest_of(identity)}
     while True:
         _marker_of(folder, kind)  # refuses before anything is written
         with _explained(folder):

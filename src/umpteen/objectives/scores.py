@@ -24,7 +24,7 @@ from umpteen.parallel.world import Shard, World, spread, undivided
 
 TILE_SCORES = 2**19  # a tile of so many scores stays in a core's second-level cache
 WORTH_A_THREAD = 2**26  # multiplications that take longer than starting a thread does
-PAIRS_AT_ONCE = 4096
+PAIRS_AT_ONCE = 4096  # so that their gathered vectors stay small
 HALVES = (torch.bfloat16, torch.float16)
 
 Holes = Sequence[Tensor]  # for each tile, the flat positions of its excluded pairs
@@ -165,21 +165,18 @@ class Tiles:
     def at(self, pairs: Pairs) -> Tensor:
         """The scores at the given pairs [p]."""
         self.check(pairs)
-        mine = self._mine(pairs)
-        query, label = pairs.take(mine)
         scores = self.queries.new_zeros(len(pairs.query))
-        for span in spans(len(query)):
-            rows = label[span] - self.shard.start
-            scores[mine[span]] = torch.linalg.vecdot(self.queries[query[span]], self.labels(rows))
+        for some in self._mine(pairs).split(PAIRS_AT_ONCE):
+            query, label = pairs.take(some)
+            scores[some] = torch.linalg.vecdot(self.queries[query], self.labels(label - self.shard.start))
         return self.shard.world.sum_(scores)  # every pair has one owner, all others add 0
 
     def backpropagate_at(self, pairs: Pairs, gradient: Tensor) -> None:
         """Add the gradient [p] of the scores at the given pairs to the gradients of the vectors."""
         to_queries, to_labels = self._buffers()
-        mine = self._mine(pairs)
-        for span in spans(len(mine)):
-            query, label = pairs.take(mine[span])
-            label, share = label - self.shard.start, gradient[mine[span], None]
+        for some in self._mine(pairs).split(PAIRS_AT_ONCE):
+            query, label = pairs.take(some)
+            label, share = label - self.shard.start, gradient[some, None]
             if to_queries is not None:
                 to_queries.index_add_(0, query, self.labels(label) * (share / self.temperature))
             if to_labels is not None:
@@ -222,11 +219,6 @@ def even_tile(queries: int, labels: int) -> int:
     size = min(max(TILE_SCORES // max(queries, 1), 64), 4096)
     tiles = max(-(-labels // size), 1)
     return max(-(-labels // tiles), 1)
-
-
-def spans(pairs: int) -> list[slice]:
-    """Slices of so many pairs that keep their gathered vectors small."""
-    return [slice(start, start + PAIRS_AT_ONCE) for start in range(0, pairs, PAIRS_AT_ONCE)]
 
 
 # Gradients of everything asked of one Scores meet in one pair of buffers: a root in the autograd graph takes the

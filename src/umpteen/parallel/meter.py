@@ -5,13 +5,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from umpteen.errors import BadInput
-
-Seconds = NDArray[np.float64]  # [2]: on the clock, and of processors, which a busy machine leaves comparable
 
 STATUS, PEAK_RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 CGROUPS, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
@@ -49,16 +45,17 @@ class Meter:
         return self.held() + min([_field(Path("/proc/meminfo"), "MemAvailable"), *_left_by_cgroups()])
 
 
-def timed(work: Callable[[], object], device: torch.device) -> Seconds:
+def timed(work: Callable[[], object], device: torch.device) -> float:
     """Seconds that the work takes."""
-    _finish(device)
-    began, processor_began = time.perf_counter(), time.process_time()
+    finish(device)
+    began = time.perf_counter()
     work()
-    _finish(device)
-    return np.array([time.perf_counter() - began, time.process_time() - processor_began])
+    finish(device)
+    return time.perf_counter() - began
 
 
-def _finish(device: torch.device) -> None:
+def finish(device: torch.device) -> None:
+    """Waits until a GPU has done what it was asked."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 

@@ -46,15 +46,12 @@ class World:
         """The sum over all processes, in place."""
         return self._reduce_(tensor, distributed.ReduceOp.SUM)
 
-    def max_(self, tensor: Tensor) -> Tensor:
-        """The maximum over all processes, in place."""
-        return self._reduce_(tensor, distributed.ReduceOp.MAX)
-
     def largest(self, *numbers: float) -> tuple[float, ...]:
         """The largest of every process's numbers, place by place."""
         if self.size == 1:
             return numbers
-        return tuple(self.max_(torch.tensor(numbers, dtype=torch.float64, device=self.device)).tolist())
+        tensor = torch.tensor(numbers, dtype=torch.float64, device=self.device)
+        return tuple(self._reduce_(tensor, distributed.ReduceOp.MAX).tolist())
 
     def gather(self, tensor: Tensor) -> Tensor:
         """Every process's tensor, all of one shape, by rank."""  # [N, …]

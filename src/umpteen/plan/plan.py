@@ -24,7 +24,7 @@ from umpteen.errors import BadConfig, BadInput
 from umpteen.files.progress import Progress
 from umpteen.objectives.losses import build_objective
 from umpteen.objectives.scores import even_tile
-from umpteen.parallel.meter import Meter, Seconds, timed
+from umpteen.parallel.meter import Meter, finish, timed
 from umpteen.parallel.world import Shard, World, cores
 from umpteen.search.exact import top_k
 from umpteen.search.ranking import Ranking
@@ -69,7 +69,7 @@ class Part(NamedTuple):
     """What a step costs that has a share of the queries, of the labels and of the token budget."""
 
     share: float
-    seconds: Numbers  # [5, 2]
+    seconds: Numbers  # [5, 2] of its parts: on the clock, and of processors, which a busy machine leaves comparable
     always: int  # bytes held before it: program, data, weights, the optimizer's state
     extra: Numbers  # bytes [4] by phase, beyond vectors and their gradients
     largest: int  # padded tokens of its largest micro-batch
@@ -86,15 +86,15 @@ class Costs(NamedTuple):
     label_bytes: int  # of a label's, in a step
     gradient_bytes: int  # of the weights
     saving_bytes: int  # copies of the weights made to write them
-    search: Seconds  # of all validation queries among all labels in an evaluation,
-    report: Seconds  # and the report
+    search: float  # seconds of all validation queries among all labels in an evaluation,
+    report: float  # and of the report
     search_bytes: int  # beyond vectors
     kept_bytes: int = 0  # of a label's vector between steps: a bank's
 
 
 def measure(run: Run, config: RunConfig, batches: Batches, meter: Meter, progress: Progress) -> Costs:
     """The costs of steps over these queries, the batch that needs most memory first, and of an evaluation."""
-    set_learning_rate(run.optimizer, 0.0)  # the weights stay as they are
+    set_learning_rate(run.step.optimizer, 0.0)  # the weights stay as they are
     tokens = int(run.data.queries.lengths[batches[0]].sum() + run.data.labels.lengths.sum())
     share, parts = min(0.25, FIRST_TOKENS / max(tokens, 1)), list[Part]()
     while True:
@@ -148,9 +148,9 @@ def _part(run: Run, config: RunConfig, batches: Batches, share: float, meter: Me
         anything = anything.bfloat16() if config.training.half_labels else anything
         pool.restore({"vectors": anything, "seen": torch.zeros(len(chosen), dtype=torch.int64)})
         kept = anything.nbytes
-    step = TrainingStep(run.towers, part, objective, run.optimizer, smaller, mark=marks, pool=pool)
+    step = TrainingStep(run.towers, part, objective, run.step.optimizer, smaller, mark=marks, pool=pool)
     step(few[-1], step=0, seed=0)  # libraries load, threads start, the optimizer makes its state
-    run.optimizer.zero_grad(set_to_none=True)
+    run.step.optimizer.zero_grad(set_to_none=True)
     always, marks.weighs = meter.settle() - kept, True
     step(few[0], step=1, seed=0)
     peaks, marks.weighs = marks.peaks(), False
@@ -183,8 +183,7 @@ class Marks:
         self.weighs = False  # which costs time
 
     def __call__(self, name: str) -> None:
-        if self._meter.device.type == "cuda":
-            torch.cuda.synchronize(self._meter.device)
+        finish(self._meter.device)
         peak = self._meter.peak() if self.weighs else 0
         mark = name, np.array([time.perf_counter(), time.process_time(), peak])
         self._marks = [mark] if name == "began" else [*self._marks, mark]
@@ -203,11 +202,11 @@ class Marks:
         return np.array([max(mark[2] for name, mark in self._marks if name in phase) for phase in names])
 
 
-def _search(run: Run, meter: Meter) -> tuple[Seconds, Seconds, int]:
+def _search(run: Run, meter: Meter) -> tuple[float, float, int]:
     """Seconds of an evaluation's search and report, and bytes beyond vectors; nothing where there is no validation."""
     evaluator, device, dimension = run.evaluator, meter.device, run.towers.dimension
     if evaluator is None:
-        return np.zeros(2), np.zeros(2), 0
+        return 0.0, 0.0, 0
     best, split, count = max(evaluator.at), len(evaluator.split), len(run.data.labels)
     queries = torch.randn(min(split, QUERIES_SEARCHED), dimension, device=device)
     labels = torch.randn(max(min(count, LABELS_SEARCHED), best), dimension, device=device)
@@ -231,12 +230,12 @@ class Sizes(NamedTuple):
 class Prediction(NamedTuple):
     """Of a process that has its share of the work."""
 
-    seconds: dict[str, Seconds]  # of a step, by part
-    evaluation: Seconds
+    seconds: dict[str, Numbers]  # of a step, by part
+    evaluation: float  # seconds on the clock
     memory: dict[str, int]  # bytes at most held, by phase
 
     @property
-    def step(self) -> Seconds:
+    def step(self) -> Numbers:
         return sum(self.seconds.values(), np.zeros(2))
 
     @property
@@ -267,9 +266,9 @@ def predict(costs: Costs, work: Work, sizes: Sizes) -> Prediction:
     extra[1] = last.extra[1] * batch * (tile + numbers) / (last.queries * (last.tile + numbers))
     by_phase = last.always + COPIES * (batch * costs.vector_bytes + labels * costs.label_bytes) + extra
     memory = {phase: int(size) for phase, size in zip(PHASES, by_phase, strict=True)}
-    evaluation = np.zeros(2)
+    evaluation = 0.0
     if work.evaluated:  # texts are encoded as in a step
-        encoding = seconds[1] / last.encoded + seconds[0] * (work.evaluated / batch)
+        encoding = float(seconds[1, 0] / last.encoded + seconds[0, 0] * (work.evaluated / batch))
         evaluation = encoding + costs.search / processes + costs.report
         always = last.always + costs.gradient_bytes + labels * costs.kept_bytes
         beyond_vectors = max(int(extra[0]), costs.search_bytes)
@@ -340,7 +339,6 @@ def make_plan(config: RunConfig, *, memory_gb: float | None, processes: int, obs
     prediction, loop = predicted(sizes), run.loop
     clock, processor = prediction.step.tolist()
     steps = loop.steps if loop.seconds is None else min(loop.steps, math.ceil(loop.seconds / clock))
-    evaluation = float(prediction.evaluation[0])
     evaluations = math.ceil(steps / loop.evaluate_every) if loop.evaluate_every else 1
     evaluations = evaluations if run.evaluator else 0
     plan = {
@@ -357,9 +355,10 @@ def make_plan(config: RunConfig, *, memory_gb: float | None, processes: int, obs
         "steps_per_epoch": run.sampler.batches_per_epoch,
         "seconds_per_epoch": clock * run.sampler.batches_per_epoch,
         "steps": steps,
-        "seconds_per_evaluation": evaluation,
+        "seconds_per_evaluation": prediction.evaluation,
         "evaluations": evaluations,
-        "seconds_total": steps * clock + (evaluations + 1) * evaluation,  # the last one is made to save the model
+        # The last evaluation is made to save the model.
+        "seconds_total": steps * clock + (evaluations + 1) * prediction.evaluation,
         "labels_encoded_per_step": round(labels * costs.parts[-1].encoded),
         "shares": {part: float(seconds[0]) / clock for part, seconds in prediction.seconds.items()},
     }

@@ -1,7 +1,5 @@
 """From a recipe to a run: dataset, towers, objective, pool, evaluator and loop, put together."""
 
-import hashlib
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,12 +19,13 @@ from umpteen.encoders.parts import PartsEncoder
 from umpteen.encoders.towers import Towers, share_cut, with_lengths
 from umpteen.errors import BadConfig, BadInput, known
 from umpteen.evaluation.report import Evaluator
-from umpteen.objectives.losses import Objective, build_objective
+from umpteen.files.storage import digest_of
+from umpteen.objectives.losses import build_objective
 from umpteen.parallel.world import Shard, World
 from umpteen.training.checkpoint import Checkpoints
 from umpteen.training.loop import Loop
 from umpteen.training.negatives.mined import Bank, Shortlist, VectorCache
-from umpteen.training.negatives.pool import InBatch, Pool, Uniform
+from umpteen.training.negatives.pool import Pool, Uniform
 from umpteen.training.observer import MetricsLog, Observer, Observers
 from umpteen.training.optimizer import make_optimizer
 from umpteen.training.step import TrainingData, TrainingStep
@@ -52,8 +51,6 @@ class Run:
     towers: Towers
     data: TrainingData
     sampler: EpochSampler
-    objective: Objective
-    optimizer: AdamW
     step: TrainingStep
     evaluator: Evaluator | None  # of the validation split; None for the final fit
     loop: Loop
@@ -78,8 +75,7 @@ def build_run(
     settings = config.model_dump(mode="json", exclude={"data": {"source"}, "training": {"trackers"}})
     settings |= {"start_from": start.place if start else None}
     versions = {"version of umpteen": __version__, "version of torch": torch.__version__}
-    recipe = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
-    world.require_same({**versions, "recipe": recipe, "data": dataset.fingerprint[:12]})
+    world.require_same({**versions, "recipe": digest_of(settings)[:12], "data": dataset.fingerprint[:12]})
     if len(dataset.labels) < world.size:
         raise BadInput(f"{len(dataset.labels):,} labels cannot be shared by {world.size} processes; use fewer of them")
     if config.data.fit_on == "train":
@@ -145,13 +141,13 @@ def build_run(
 
     checkpoints = Checkpoints(workspace, towers, optimizer, settings, dataset.fingerprint, world)
     loop = Loop(step, sampler, validate if evaluator else None, config, observer, checkpoints)
-    return Run(dataset, towers, data, sampler, objective, optimizer, step, evaluator, loop, cut)
+    return Run(dataset, towers, data, sampler, step, evaluator, loop, cut)
 
 
 # A new pool is a subclass of `Pool`, a row here, and its settings in config/settings.py.
 POOLS: dict[str, Callable[[Any, TrainingStep, int], Pool | None]] = {  # of its settings, a step, steps in an epoch
     "all": lambda pool, step, epoch: None,  # all labels are in play
-    "batch": lambda pool, step, epoch: InBatch(),
+    "batch": lambda pool, step, epoch: Uniform(),
     "random": lambda pool, step, epoch: Uniform(pool.negatives),
     "shortlist": lambda pool, step, epoch: Shortlist(
         step.towers, step.data, step.labels, pool, step.config, epoch, step.notice

@@ -4,7 +4,6 @@ Batches, sampled positives and dropout follow from (seed, step), so no generator
 A checkpoint is a folder, named after its step, that appears whole or not at all; its files carry checksums.
 """
 
-import hashlib
 import json
 import shutil
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ from torch.optim import AdamW
 from umpteen.config.recipes import flat
 from umpteen.encoders.rows import row_tables
 from umpteen.errors import DamagedCheckpoint
-from umpteen.files.storage import atomic_folder, sha256_of
+from umpteen.files.storage import atomic_folder, digest_of, sha256_of
 from umpteen.parallel.world import World
 
 FORMAT = 3
@@ -78,7 +77,7 @@ class Checkpoints:
             files = {path.name: sha256_of(path) for path in sorted(folder.iterdir())}
             known = {"recipe": self.recipe, "data": self.data}
             record = {"format": FORMAT, "state": asdict(state), "files": files, **known}
-            record["checksum"] = _checksum(record)
+            record["checksum"] = digest_of(record)
             (folder / "state.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
         for older in previous:
             shutil.rmtree(older, ignore_errors=True)
@@ -172,7 +171,7 @@ def _verified_record(folder: Path) -> dict[str, Any]:
         raise DamagedCheckpoint(f"{folder / 'state.json'} is unreadable ({problem}); {_AFRESH}") from None
     if (version := record.get("format")) != FORMAT:
         raise DamagedCheckpoint(f"{folder} has checkpoint format {version}, this version reads {FORMAT}; {_AFRESH}")
-    if checksum != _checksum(record):
+    if checksum != digest_of(record):
         raise DamagedCheckpoint(f"{folder / 'state.json'} was altered; {_AFRESH}")
     for name, expected in files.items():
         if not (folder / name).is_file() or sha256_of(folder / name) != expected:
@@ -181,7 +180,3 @@ def _verified_record(folder: Path) -> dict[str, Any]:
 
 
 _AFRESH = "start afresh without --resume, in another --output"
-
-
-def _checksum(record: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()

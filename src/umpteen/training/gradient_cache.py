@@ -25,8 +25,8 @@ def sum_gradients_(parameters: Sequence[Tensor], world: World) -> None:
     if world.size == 1:
         return
     # A weight no text reaches must not get a gradient of zeros: the optimizer would let it decay.
-    has = torch.tensor([float(parameter.grad is not None) for parameter in parameters], device=world.device)
-    reached = [parameter for parameter, some in zip(parameters, world.max_(has).tolist(), strict=True) if some]
+    has = world.largest(*(parameter.grad is not None for parameter in parameters))
+    reached = [parameter for parameter, some in zip(parameters, has, strict=True) if some]
     for parameter in reached:
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
@@ -92,11 +92,11 @@ class CachedVectors:
         """The vectors at some positions; None: all of them, which are not copied."""
         return self.vectors if positions is None else self.vectors[self._on_device(positions)]
 
-    def replay(self, positions: NDArray[np.int64] | None, gradients: Tensor) -> int:
+    def replay(self, positions: NDArray[np.int64] | None, gradients: Tensor) -> None:
         """Adds to the weights' gradients what those of the vectors at these positions mean for them, once.
 
         A position named twice gets both. Texts without a gradient are left out where a whole micro-batch of them is, or
-        where no dropout ties a text to its micro-batch. Returns how many texts it took.
+        where no dropout ties a text to its micro-batch.
         """
         row = torch.arange(len(self._lengths), device=self._device)  # of each text's gradient; −1: it has none
         if positions is not None:
@@ -112,16 +112,13 @@ class CachedVectors:
         if self._graph is None and not self.is_random and not needed.all():
             kept = np.flatnonzero(needed)
             parts = [kept[part] for part in micro_batches(self._lengths[kept], self._budget)]
-        replayed = 0
         for number, part in enumerate(parts):
             if needed[part].any():
                 vectors = self._forward(part, number) if self._graph is None else self._graph
                 rows = row[self._on_device(part)]
                 at_part = gradients.index_select(0, rows.clamp_min(0)).masked_fill_((rows < 0)[:, None], 0)
                 vectors.backward(at_part.to(vectors.dtype))  # type: ignore[no-untyped-call]
-                replayed += len(part)
         self._graph = None
-        return replayed
 
 
 @contextmanager

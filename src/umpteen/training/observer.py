@@ -65,9 +65,7 @@ class Relay(Observer, ABC):
     def tell(self, what: str, *said: Any) -> None:
         """Calls the method of this name, now or later."""
 
-    def __call__(self, work: str, done: int, total: int) -> None:
-        self.tell("__call__", work, done, total)
-
+    __call__ = _relayed("__call__")
     started = _relayed("started")
     stepped = _relayed("stepped")
     evaluated = _relayed("evaluated")

@@ -11,7 +11,7 @@ B: queries in the batch, L: labels in play, d: dimension.
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim import AdamW
 
-from umpteen.config.settings import ObjectiveConfig, RunConfig
+from umpteen.config.settings import ObjectiveConfig, ReducedObjective, RunConfig
 from umpteen.data.labels import Relevance, draw_positives
 from umpteen.data.tokens import TokenTable
 from umpteen.encoders.towers import Towers
@@ -69,7 +69,8 @@ class TrainingData:
         pulled = Pairs(torch.from_numpy(query).to(device), torch.from_numpy(label).to(device))
         grades = torch.from_numpy(weights).to(device) if batch.graded else None
         relevant = pairs_of(batch, device)
-        targets = Targets(pulled, relevant, len(rows), grades, objective.over_positives(), scale)
+        reduction: Literal["mean", "sum"] = objective.reduction if isinstance(objective, ReducedObjective) else "sum"
+        targets = Targets(pulled, relevant, len(rows), grades, reduction, scale)
         return targets, pairs_of(filtered, device) if filtered.matrix.nnz else None
 
 

@@ -1,6 +1,5 @@
 """Tries settings of a recipe on validation; every finished trial is a line of a file, so a stopped search goes on."""
 
-import hashlib
 import itertools
 import json
 import time
@@ -13,7 +12,7 @@ from umpteen.config.settings import PartsTower, RunConfig
 from umpteen.data.dataset import open_dataset
 from umpteen.errors import BadConfig, BadFile, Diverged, Stopped
 from umpteen.files.progress import Notice
-from umpteen.files.storage import locked_file, write_atomically
+from umpteen.files.storage import digest_of, locked_file, write_atomically
 from umpteen.parallel.world import World
 from umpteen.training.build import build_run, weigh_parts
 from umpteen.training.observer import Observer
@@ -215,7 +214,7 @@ def identify(config: RunConfig, data: str) -> str:
     elsewhere: Any = {"name": True, "data": {"source"}, "training": {"threads", "trackers"}}
     settings = config.model_dump(mode="json", exclude=elsewhere)
     settings["encoder"]["label"] = config.encoder.label_tower.model_dump(mode="json")
-    return hashlib.sha256(json.dumps([settings, data], sort_keys=True).encode()).hexdigest()[:16]
+    return digest_of([settings, data])[:16]
 
 
 def _read(path: Path) -> dict[str, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""What every pool of labels in play is, and the two that need no mining: in-batch and random.
+"""What every pool of labels in play is, and the one that needs no mining: the batch's own, and random ones.
 
 All processes call it alike and draw the same labels; each of them looks after its own slice of the catalogue.
 """
@@ -67,21 +67,15 @@ class Pool:
         """Takes up a state that any number of processes saved."""
 
 
-class InBatch(Pool):
-    """The pulled labels of the batch and no others."""
-
-    def draw(self, batch: Batch) -> Draw:
-        return Draw(batch.pulled)
-
-
 class Uniform(Pool):
     """The batch's pulled labels, and m labels per query drawn uniformly among those not known to be right for it."""
 
-    def __init__(self, per_query: int) -> None:
+    def __init__(self, per_query: int = 0) -> None:
         self._per_query = per_query
 
     def draw(self, batch: Batch) -> Draw:
-        drawn = [draw_unknown(batch.known, query, self._per_query, batch.rng) for query in range(len(batch.rows))]
+        queries = range(len(batch.rows) if self._per_query else 0)
+        drawn = [draw_unknown(batch.known, query, self._per_query, batch.rng) for query in queries]
         return Draw(np.unique(np.concatenate([batch.pulled, *drawn])))
 
 
