@@ -166,7 +166,7 @@ class Tiles:
         """The scores at the given pairs [p]."""
         self.check(pairs)
         scores = self.queries.new_zeros(len(pairs.query))
-        for some in self._mine(pairs).split(PAIRS_AT_ONCE):
+        for some in torch.split(self._mine(pairs), PAIRS_AT_ONCE):
             query, label = pairs.take(some)
             scores[some] = torch.linalg.vecdot(self.queries[query], self.labels(label - self.shard.start))
         return self.shard.world.sum_(scores)  # every pair has one owner, all others add 0
@@ -174,7 +174,7 @@ class Tiles:
     def backpropagate_at(self, pairs: Pairs, gradient: Tensor) -> None:
         """Add the gradient [p] of the scores at the given pairs to the gradients of the vectors."""
         to_queries, to_labels = self._buffers()
-        for some in self._mine(pairs).split(PAIRS_AT_ONCE):
+        for some in torch.split(self._mine(pairs), PAIRS_AT_ONCE):
             query, label = pairs.take(some)
             label, share = label - self.shard.start, gradient[some, None]
             if to_queries is not None:

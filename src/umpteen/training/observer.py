@@ -65,7 +65,9 @@ class Relay(Observer, ABC):
     def tell(self, what: str, *said: Any) -> None:
         """Calls the method of this name, now or later."""
 
-    __call__ = _relayed("__call__")
+    def __call__(self, work: str, done: int, total: int) -> None:
+        self.tell("__call__", work, done, total)
+
     started = _relayed("started")
     stepped = _relayed("stepped")
     evaluated = _relayed("evaluated")
