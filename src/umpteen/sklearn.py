@@ -96,8 +96,7 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
 
     def predict(self, X: Any) -> Any:
         """The label of each text; or a matrix: by the rule for F1, or without probabilities as many as in train."""
-        check_is_fitted(self, "classifier_")
-        texts, model = _texts(X), self.classifier_
+        texts, model = self._asked(X), self.classifier_
         if self._is_single:
             return self.classes_[self._columns[model.rank(texts, 1).rows[:, 0]]]
         ranked = model.rank(texts, self._usual) if model.calibration is None else model.select(texts, rule="f1")[0]
@@ -138,6 +137,10 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             y = MultiLabelBinarizer(classes=self.classes_).fit_transform(rows)
         return float(accuracy_score(y, self.predict(X), sample_weight=sample_weight))
 
+    def _asked(self, X: Any) -> list[str]:
+        check_is_fitted(self, "classifier_")
+        return _texts(X)
+
     def _meanings(self, keys: list[str]) -> dict[str, str]:
         """What each of the classes means, as told, or else by its name."""
         told = {} if self.label_texts is None else self.label_texts
@@ -150,7 +153,7 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
 
     def _of_all(self, X: Any, value: Callable[[NDArray[np.float32]], NDArray[Float]]) -> NDArray[Float]:
         """A value for each text and class, made of a text's scores, best first."""
-        texts, parts = _texts(X), []
+        texts, parts = self._asked(X), []
         for first in range(0, len(texts), TEXTS_AT_A_TIME):
             ranking = self.classifier_.rank(texts[first : first + TEXTS_AT_A_TIME], len(self.classes_))
             found = value(ranking.scores)

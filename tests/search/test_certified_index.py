@@ -1,6 +1,7 @@
 """Tuning finds the least effort that holds on other queries, and the certificate says what was measured."""
 
 import json
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -99,4 +100,4 @@ def test_a_certificate_survives_json() -> None:
         queries_tuned_on=50, sample="label texts", labels=9, dimension=4, catalogue_version=2,
         queries_per_second={"index": 9.0, "exact": 1.0}, bytes={"index": 1, "exact": 2}, build_seconds=1.5,
     )  # fmt: skip
-    assert Certificate(**json.loads(json.dumps(one.to_dict()))) == one
+    assert Certificate(**json.loads(json.dumps(asdict(one)))) == one

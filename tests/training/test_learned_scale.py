@@ -79,8 +79,8 @@ def test_a_run_s_checkpoint_holds_scale_and_bias_and_its_model_does_not(tmp_path
     assert learned["bias"] != -3 and learned["log_scale"] != 0
     again = build_run(config, workspace=tmp_path)
     again.loop.run()  # which finds it finished
-    assert isinstance(again.objective, ScaledOneVsAll)
-    assert {name: value.item() for name, value in again.objective.named_parameters()} == learned
+    assert isinstance(again.step.objective, ScaledOneVsAll)
+    assert {name: value.item() for name, value in again.step.objective.named_parameters()} == learned
     run.towers.save(tmp_path / "saved")
     assert {name for name, _ in Towers.load(tmp_path / "saved").named_parameters()} == {
         name for name, _ in run.towers.named_parameters() if not name.startswith("objective")
