@@ -24,10 +24,10 @@ from typing import Any, TypeVar
 from lab.comparison import BY_QUERY, Outcomes, claim_folder, finish_runs, signed, written
 from lab.estimate import Estimate, Figures, best_of_all, verdict
 from lab.figures import Panel, draw
+from umpteen import __version__
 from umpteen.errors import BadInput, Stopped
 from umpteen.files.progress import Notice, Progress
 from umpteen.files.storage import write_atomically
-from umpteen.version import __version__
 
 Choice = TypeVar("Choice")
 

@@ -13,7 +13,7 @@ BESIDE = ("lab", "benchmarks")  # beside the package: they may import all of it,
 
 # From the ground up, as the architecture page publishes it. A room imports rooms of lower levels, never of its own.
 LEVELS = [
-    {"errors", "version"},
+    {"errors"},
     {"config", "files", "parallel"},
     {"data"},
     {"encoders", "objectives"},

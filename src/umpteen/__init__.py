@@ -10,8 +10,6 @@ classifier.predict(["a small dog with a curly tail"], k=5)
 
 from typing import TYPE_CHECKING, Any
 
-from umpteen.version import __version__
-
 if TYPE_CHECKING:
     from umpteen.config.settings import RunConfig
     from umpteen.data.dataset import Dataset, open_dataset
@@ -19,6 +17,8 @@ if TYPE_CHECKING:
     from umpteen.model.fit import fit
     from umpteen.model.train import train
     from umpteen.training.observer import Observer
+
+__version__ = "0.1.0"
 
 __all__ = ["Classifier", "Dataset", "Observer", "RunConfig", "__version__", "fit", "open_dataset", "train"]
 

@@ -14,9 +14,9 @@ from safetensors.torch import load_file
 
 from answers import same_numbers
 from miniature import KEYS, LABELS, command, files_of, trained, write_miniature, write_recipe
+from umpteen import __version__
 from umpteen.config.recipes import names
 from umpteen.model.classifier import Classifier
-from umpteen.version import __version__
 
 UMPTEEN = Path(sys.executable).with_name("umpteen")
 

@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 
 import click
 
+from umpteen import __version__
 from umpteen.errors import BadInput, LostProcess, Stopped, UmpteenError
 from umpteen.model.changes import visible
 from umpteen.model.watch import Watch as Watch
 from umpteen.model.watch import duration as duration
 from umpteen.parallel.allocator import keep_freed_memory as keep_freed_memory
-from umpteen.version import __version__
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

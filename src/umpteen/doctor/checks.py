@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
+from umpteen import __version__
 from umpteen.config.settings import BankPool, RunConfig, StaticTower, TextTower, TransformerTower
 from umpteen.data.dataset import Dataset, Split, open_dataset
 from umpteen.data.labels import EpochSampler, Relevance
@@ -43,7 +44,6 @@ from umpteen.parallel.world import Shard, World, cores, undivided
 from umpteen.training.build import build_optimizer, pick_device
 from umpteen.training.negatives.mined import Bank
 from umpteen.training.step import TrainingData, TrainingStep
-from umpteen.version import __version__
 
 SPARE_LABELS = 32  # beyond the k of SoftTop-k: some may be filtered
 QUERIES, LABELS = 32, 500

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from umpteen import __version__
 from umpteen.calibration.calibration import CONFIDENCE, Calibration, fit_calibration
 from umpteen.calibration.curves import DEPTH, HeldOut
 from umpteen.config.recipes import checked
@@ -28,7 +29,6 @@ from umpteen.model.rerank import fit_ranker
 from umpteen.model.train import train
 from umpteen.rerank.ranker import Ranker
 from umpteen.training.observer import Observer
-from umpteen.version import __version__
 
 MOST_TEXTS = 20_000  # more of them would not move the curves
 FEW_TEXTS = 200

@@ -21,11 +21,11 @@ from typing import Any, TypeVar
 
 from safetensors import SafetensorError, safe_open
 
+from umpteen import __version__
 from umpteen.errors import BadFile, BadInput, DamagedModel, NotSaved, UmpteenError
 from umpteen.files.progress import Advance, silent
 from umpteen.files.storage import atomic_folder, is_taken, unfinished_target, write_atomically
 from umpteen.model.changes import Part, Replaced, Store, drop_parts, has_version, is_database, read_parts, write_part
-from umpteen.version import __version__
 
 FORMAT = 3
 MANIFEST, MARK = "manifest.json", "part.json"

@@ -13,12 +13,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from umpteen import __version__
 from umpteen.errors import BadFile, BadInput, DamagedModel, UmpteenError
 from umpteen.files.storage import atomic_folder, can_hold, write_atomically
 from umpteen.model.folder import CARD, MANIFEST, OURS, ModelFolder, at_one_moment, read_plainly, verify
 from umpteen.model.live import LiveModel
 from umpteen.model.writing import save_model
-from umpteen.version import __version__
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitInfo

@@ -88,15 +88,15 @@ class LiveModel:
             self.light = towers
         else:
             self.towers = towers
-        self.told = told or Told()
-        self.calibration = calibration
-        self.folder = folder
+        self.told: Told = told or Told()
+        self.calibration: Calibration | None = calibration
+        self.folder: ModelFolder | None = folder
         self.parts: dict[str, Part] = {}
         self.index: LabelIndex = ExactIndex(catalogue.vectors)
         self._index_version = self.version
         self.runtime: Encoder | None = None  # the query tower as something faster than torch computes it
         self.follows = tuple(follows)  # the parts that it uses as soon as they are there and can be opened
-        self.fitted_ranker = ranker
+        self.fitted_ranker: Ranker | None = ranker
         self._current_ranker: tuple[int, Ranker] | None = None  # for which version
         self._head_start: tuple[int, NDArray[np.float32] | None] | None = None  # likewise
         # By part that could not be used: its place, why, and until when it is not tried again.

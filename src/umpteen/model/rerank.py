@@ -14,6 +14,7 @@ import numpy as np
 from scipy.sparse import csr_array
 from torch import Tensor
 
+from umpteen import __version__
 from umpteen.data.dataset import Dataset, Split
 from umpteen.data.texts import Texts
 from umpteen.encoders.encoder import encode_tokens, tokens_for
@@ -29,7 +30,6 @@ from umpteen.rerank.fit import TEXTS_AT_A_TIME, Samples, fit_weights
 from umpteen.rerank.memory import Memory
 from umpteen.rerank.ranker import LATER, Ranker, fuse
 from umpteen.search.exact import top_k
-from umpteen.version import __version__
 
 RULE = ("P@1", "P@5", "PSP@5")  # what has the greatest mean of these on validation is taken
 # The last ones are for vectors without length 1, whose scores are many times those of the ranker.

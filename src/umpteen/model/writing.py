@@ -15,6 +15,7 @@ from sqlite3 import Connection
 from types import EllipsisType
 from typing import Any, NamedTuple
 
+from umpteen import __version__
 from umpteen.encoders.folder import MODULES_FILE, write_tensors
 from umpteen.errors import BadInput, DamagedModel, NotSaved, UmpteenError
 from umpteen.evaluation.report import Report
@@ -27,7 +28,6 @@ from umpteen.model.labels import LABELS, write_labels
 from umpteen.model.live import LiveModel, Told
 from umpteen.search.index import BOUND
 from umpteen.search.ranking import require_finite
-from umpteen.version import __version__
 
 Hold = AbstractContextManager[Path | None]  # that nobody changes a model, and what is kept of it
 _UNHELD: Hold = nullcontext()

@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
+from umpteen import __version__
 from umpteen.errors import UmpteenError
 from umpteen.model.classifier import Classifier
 from umpteen.service.labels import add_editing, add_labels
@@ -24,7 +25,6 @@ from umpteen.service.predict import JSON, add_explain, add_predict
 from umpteen.service.schemas import Refusal, refusal_of, write_in_limits
 from umpteen.service.service import Service
 from umpteen.service.settings import ServiceSettings
-from umpteen.version import __version__
 
 _METHODS = frozenset({"GET", "POST", "PATCH", "DELETE", "PUT", "HEAD", "OPTIONS"})
 

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.optim import AdamW
 
+from umpteen import __version__
 from umpteen.config.settings import EvaluationConfig, RunConfig
 from umpteen.data.dataset import Dataset, Split, open_dataset
 from umpteen.data.labels import EpochSampler, Relevance
@@ -29,7 +30,6 @@ from umpteen.training.negatives.pool import Pool, Uniform
 from umpteen.training.observer import MetricsLog, Observer, Observers
 from umpteen.training.optimizer import make_optimizer
 from umpteen.training.step import TrainingData, TrainingStep
-from umpteen.version import __version__
 
 WORTH_TELLING = 0.01  # a share of tokens that are cut off
 
