@@ -61,7 +61,7 @@ def begin(setup: Setup) -> Job:
             **_learned(trained),
         }
 
-    settings = bench.settings | {"steps_of_knobs": factors, "trials_at_most": MOST}
+    settings = bench.settings | {"steps_of_knobs": factors, "trials_at_most": MOST, "measures": [COSINE, COURSE]}
     return Job(settings, list(variants), make, conclude, data=bench.name)
 
 

@@ -137,6 +137,8 @@ class Workbench:
         if ending and setup.size == "tiny":
             raise BadInput(f"--size tiny trains a small static encoder; give --encoder {setup.encoder} another")
         if setup.encoder == "minilm-short":
+            if designs is not None:
+                raise BadInput(f"--encoder minilm-short: {setup.name} has a design of its own; losses takes it")
             design = SHORT_DESIGNS[setup.size]
         elif ending and setup.size == "small":
             design = SMALL_TRANSFORMER

@@ -21,7 +21,7 @@ from umpteen.config.recipes import resolve
 from umpteen.data.dataset import given_dataset, open_dataset
 from umpteen.errors import BadInput, Stopped
 from umpteen.model.classifier import Classifier
-from umpteen.model.fit import _Pace, fit, fit_data, sized
+from umpteen.model.fit import _Pace, _Search, fit, fit_data, sized
 from umpteen.training import tune
 from umpteen.training.checkpoint import Checkpoints, TrainState
 from umpteen.training.observer import Observer
@@ -174,14 +174,20 @@ def test_settings_of_a_part_do_not_keep_the_other_part_from_being_tried_alone(tm
     assert "kind=frozen" in heard[-1]
 
 
+@pytest.fixture
+def one_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tiny model has no three layers to train."""
+    layers = ("encoder.query.transformer.layers=1", *(each for each in tune.TRANSFORMER if ".layers=" not in each))
+    monkeypatch.setattr(tune, "TRANSFORMER", layers)
+
+
+@pytest.mark.usefixtures("one_layer")
 @pytest.mark.parametrize("share", [0.8, 1e-6])
 def test_a_transformer_is_trained_beside_the_best_of_the_others_where_time_allows(
     share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     allowed = share > 0.1
     monkeypatch.setattr("umpteen.model.fit.TRANSFORMER_SHARE", share)  # of what is left, that it may take
-    layers = ("encoder.query.transformer.layers=1", *(each for each in tune.TRANSFORMER if ".layers=" not in each))
-    monkeypatch.setattr(tune, "TRANSFORMER", layers)
     heard: list[str] = []
 
     class Listening(Observer):
@@ -197,6 +203,7 @@ def test_a_transformer_is_trained_beside_the_best_of_the_others_where_time_allow
     assert ("transformer" in found.recipe.encoder.query.parts) == (found.trials[0] in tried)  # validation decides
 
 
+@pytest.mark.usefixtures("one_layer")
 def test_what_a_transformer_takes_is_measured_once_and_a_recipe_that_has_one_gets_no_other(tmp_path: Path) -> None:
     table = write_table(tmp_path / "tickets.csv", 90)
     recipe = tmp_path / "own.toml"
@@ -218,8 +225,25 @@ def test_what_a_transformer_takes_is_measured_once_and_a_recipe_that_has_one_get
         return json.loads(model.with_name(f"{model.name}.fit").joinpath("decided.json").read_text())
 
     first = decided(tmp_path / "model")
-    assert first[2] > 0 and decided(tmp_path / "model") == first
+    assert 0 < first[2] < math.inf and decided(tmp_path / "model") == first
     assert decided(tmp_path / "other", recipe=str(recipe))[2] is None
+
+
+@pytest.mark.usefixtures("one_layer")
+def test_a_transformer_is_trained_for_fewer_epochs_than_the_best_where_these_would_take_too_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_Search, "_seconds_of_transformer", lambda _: 2000.0)  # of the 6,000 that there are
+    monkeypatch.setattr("umpteen.model.fit.choices_of", lambda _: ["training.epochs=0.1,8"])
+    recipe = tmp_path / "own.toml"
+    recipe.write_text('extends = "mixed"\n[training]\nepochs = 0.1\n')
+    table, asked = write_table(tmp_path / "tickets.csv", 90), {"minutes": 100, "trials": 3, "recipe": str(recipe)}
+    found = fit_data(str(table), tmp_path / "model", compare=False, **asked)
+    (tried,) = (trial for trial in found.trials if "encoder.label.transformer=none" in trial["settings"])
+    (longest,) = (trial for trial in found.trials if "training.epochs=8" in trial["settings"])
+    (shortest,) = (trial for trial in found.trials if trial not in (tried, longest))
+    assert longest["metrics"]["nDCG@5"] > shortest["metrics"]["nDCG@5"]
+    assert tried is not longest and not any("training.epochs" in setting for setting in tried["settings"])
 
 
 def test_a_transformer_takes_the_place_of_a_bag_that_was_left_out() -> None:

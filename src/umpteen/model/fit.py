@@ -12,7 +12,7 @@ import tempfile
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -188,6 +188,9 @@ def fit(
     return found.classifier
 
 
+_IMPOSSIBLE = BadInput, Diverged, TooLittleMemory  # with these settings, or here
+
+
 class _Search:
     """Trials, each a model in the workspace; only the best one's stays."""
 
@@ -209,7 +212,7 @@ class _Search:
         self._recipe, self._sized, self._limit = recipe, sized(dataset, recipe), FIRST_SHARE * self._seconds
         self._decided_for, self._reserved = self._seconds, 0.0  # seconds that other trials leave for a transformer
         self._transformer: float | None = None  # seconds that one takes to train with the recipe's own settings
-        if self._decided.exists():
+        with suppress(OSError, ValueError):  # nothing was decided, or by an earlier release
             recipe, settings, transformer, allowed = json.loads(self._decided.read_bytes())
             if self._seconds <= allowed:  # with more, it may allow more
                 self._recipe, self._sized, self._limit, self._decided_for = recipe, tuple(settings), math.inf, allowed
@@ -294,17 +297,22 @@ class _Search:
             except _TooSlow as found:
                 self._make_quicker(*found.args)
         self._limit = math.inf
+        self._keep_decided()
         if trials > 1:
             self._reserve_for_transformer()
-        write_atomically(self._decided, json.dumps([self._recipe, self._sized, self._transformer, self._decided_for]))
+            self._keep_decided()
         try:
             climb(choices_of(self.config(())), trials - bool(self._reserved), self._attempt)
         except _Over:
-            self._observer.notice(f"{len(self._tried)} settings were tried in the time there is")
+            self._observer.notice(f"the time there is was enough for {len(self._tried)}")
         if self._reserved:
             self._reserved = 0.0
             self._try_transformer(tuple(self._found.best_first()[0]["settings"]))
         return self._found.best_first()[0]
+
+    def _keep_decided(self) -> None:
+        decided = self._recipe, self._sized, self._transformer, self._decided_for
+        write_atomically(self._decided, json.dumps(decided))
 
     def _left(self) -> float:
         return self._seconds - (time.monotonic() - self._began)
@@ -332,7 +340,7 @@ class _Search:
             build_run(self.config(with_transformer(())), workspace=None, observer=_Pace(0, reading=math.inf)).loop.run()
         except _TooSlow as found:
             return float(found.args[0])
-        except (BadInput, Diverged, TooLittleMemory) as problem:
+        except _IMPOSSIBLE as problem:
             self._observer.notice(f"no transformer is trained: {problem}")
             return math.inf
         return time.monotonic() - began
@@ -342,8 +350,8 @@ class _Search:
         longer = ("training.epochs=", "data.label_queries=")
         for point in (best, tuple(setting for setting in best if not setting.startswith(longer))):
             assert self._transformer is not None
-            seconds, self._limit = self._transformer * self._passes(point) / self._passes(()), self._left() / 2
-            if seconds <= self._limit:
+            self._limit = TRANSFORMER_SHARE * self._left() / 2  # the final fit takes as long once more
+            if self._transformer * self._passes(point) / self._passes(()) <= self._limit:
                 break
         else:
             self._observer.notice("no time is left for a transformer that is trained")
@@ -353,6 +361,8 @@ class _Search:
             self._attempt(with_transformer(point))
         except (_Over, _TooSlow):
             self._observer.notice("it would take too long; without it")
+        except _IMPOSSIBLE as problem:
+            self._observer.notice(f"no transformer is trained: {problem}")
 
     def _passes(self, point: Point) -> float:
         """How many texts a training with these settings reads as queries."""
@@ -371,7 +381,7 @@ class _Search:
         if not reading:
             fewer = f"{max(epochs, 0.1):.2g}"
             self._sized = (*self._sized, f"training.epochs={fewer}")
-            self._observer.notice(f"one training would take {seconds / 60:.0f} minutes; {fewer} epochs then")
+            self._observer.notice(f"one training would take {seconds / 60:.1f} minutes; {fewer} epochs then")
 
     def _attempt(self, point: Point) -> float:
         config = self.config(point)

@@ -343,6 +343,9 @@ class LiveLabels:
             return self.first
         return LabelCatalogue(self.keys, self.texts)
 
+    def __repr__(self) -> str:
+        return f"<{self.count():,} labels, version {self.version}>"
+
 
 def read_labels(folder: Path, version: int, rows: int) -> LiveLabels:
     """The labels of a model's files, one for each of so many rows, which are read when somebody asks for one."""
