@@ -89,11 +89,11 @@ def _finish(task: Task, method: Method, most: int, output: Path, notice: Notice)
             np.savez(opened, **vars(found.ranking), identity=identity, about=json.dumps(about))
         kept = about, found.ranking
     about, ranking = kept
+    tuned = ranked[0]["metrics"] if ranked else None
     row = {
         **about,
         "settings": list(settings),
-        "validation": about["validation"]
-        or (ranked[0]["metrics"] if ranked else None),  # with the settings it was given for test
+        "validation": about["validation"] or tuned,  # with the settings it was given for test
         "trials": [{name: trial[name] for name in ("settings", "metrics", "seconds")} for trial in ranked],
     }
     return row, ranking.head(max(task.evaluator_of_test().at))

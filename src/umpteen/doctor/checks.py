@@ -222,12 +222,10 @@ def by_formula(config: RunConfig, towers: Towers, sample: Sample) -> Outcome:
     data, objective, rng = sample.data, config.objective, np.random.default_rng([config.seed, 0])
     queries, labels = _unpadded(towers.query, data.queries), _unpadded(towers.label, data.labels)
     targets, filtered = data.targets(np.arange(len(queries)), objective, rng, queries.device)
-    loss = queries.new_zeros(())
+    loss, formula = queries.new_zeros(()), known(REFERENCE, objective.name, f"no formula for {objective.name}")
     for columns, of_score in towers.query.shares:
         scores = queries[:, columns] @ labels[:, columns].T / (objective.temperature * of_score)
-        loss = loss + known(REFERENCE, objective.name, f"no formula for {objective.name}")(
-            scores, targets, filtered, **objective.arguments()
-        )
+        loss = loss + formula(scores, targets, filtered, **objective.arguments())
     loss.backward()  # type: ignore[no-untyped-call]
     return Outcome(float(loss.detach()), _taken_gradients(towers))
 

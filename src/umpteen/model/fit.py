@@ -347,18 +347,18 @@ class _Search:
 
     def _try_transformer(self, best: Point) -> None:
         """A trial of these settings with a transformer, or of fewer passes over fewer queries where time is short."""
+        assert self._transformer is not None
+        self._limit = TRANSFORMER_SHARE * self._left() / 2  # the final fit takes as long once more
+        most = self._limit / self._transformer * self._passes(())
         longer = ("training.epochs=", "data.label_queries=")
-        for point in (best, tuple(setting for setting in best if not setting.startswith(longer))):
-            assert self._transformer is not None
-            self._limit = TRANSFORMER_SHARE * self._left() / 2  # the final fit takes as long once more
-            if self._transformer * self._passes(point) / self._passes(()) <= self._limit:
-                break
-        else:
+        shorter = tuple(setting for setting in best if not setting.startswith(longer))
+        fitting = [point for point in (best, shorter) if self._passes(point) <= most]
+        if not fitting:
             self._observer.notice("no time is left for a transformer that is trained")
             return
         self._observer.notice("the best of them with a transformer that is trained, too …")
         try:
-            self._attempt(with_transformer(point))
+            self._attempt(with_transformer(fitting[0]))
         except (_Over, _TooSlow):
             self._observer.notice("it would take too long; without it")
         except _IMPOSSIBLE as problem:
