@@ -1,10 +1,11 @@
 """Temperature, learning rate and length of training of each variant, found on validation: none runs with another's."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 from lab.comparison import finish_runs
-from lab.training import Workbench
+from lab.training import Trained, Workbench
 from umpteen.errors import BadInput, Diverged
 
 RATE = "optimizer.learning_rate"
@@ -14,11 +15,13 @@ MOST = 24  # trials of a variant; one that is not settled by then decides nothin
 Place = tuple[int, ...]  # steps of each knob from where it began
 
 
-class Chosen(NamedTuple):
+@dataclass(frozen=True)
+class Chosen:
     """What a variant runs with, on top of its own settings."""
 
     settings: tuple[str, ...]
     settled: bool  # one step more or less of every knob was tried and is no better
+    trained: Trained | None = field(default=None, compare=False)  # with them and seed 0, if that was just now
 
 
 def chosen_settings(bench: Workbench, variant: str, factors: Mapping[str, float] = FACTORS) -> Chosen:
@@ -44,20 +47,26 @@ def chosen_settings(bench: Workbench, variant: str, factors: Mapping[str, float]
         knobs = zip(factors.items(), place, strict=True)
         return tuple(f"{name}={start[name] * factor**steps:.6g}" for (name, factor), steps in knobs)
 
+    highest: list[tuple[float, Trained]] = []  # at most one: the best of those that were trained just now
+
     def value_at(place: Place) -> float:
         def make(trial: str, seed: int) -> dict[str, Any]:
             try:
                 trained = bench.train(variant, seed, *settings_at(place))
             except Diverged as problem:
                 return {"validation": 0.0, "diverged": str(problem)}
-            return {"validation": trained.state.best_value, "metric": trained.config.evaluation.metric}
+            value = float(trained.state.best_value or 0.0)
+            if not highest or value > highest[0][0]:
+                highest[:] = [(value, trained)]
+            return {"validation": value, "metric": trained.config.evaluation.metric}
 
         trial = f"{variant}, {', '.join(settings_at(place))}"
         [outcome] = finish_runs(bench.setup.output / "trials", [(trial, 0)], make, bench.setup.notice, what="trial")
         return float(outcome["validation"])
 
     best, settled = climb(value_at, len(factors), MOST)
-    return Chosen(settings_at(best), settled)
+    wanted = bench.config(variant, 0, *settings_at(best))
+    return Chosen(settings_at(best), settled, next((one for _, one in highest if one.config == wanted), None))
 
 
 def climb(value_at: Callable[[Place], float], knobs: int, most: int) -> tuple[Place, bool]:

@@ -7,10 +7,10 @@ from umpteen.data.dataset import Dataset, Split
 from umpteen.data.labels import LabelCatalogue, Relevance
 
 
-def cut(dataset: Dataset, queries: int, labels: int) -> Dataset:
+def cut(dataset: Dataset, queries: int, labels: int, *, whole_test: bool = False) -> Dataset:
     """The most frequent labels, and queries drawn (always the same ones) among those that have one of them.
 
-    `queries` is the number of training queries; the other splits keep their proportion to it.
+    `queries` is the number of training queries; the other splits keep their proportion to it, or all that test has.
     """
     counts = dataset.train.relevance.label_counts()
     kept = np.sort(np.argsort(-counts, kind="stable")[:labels])
@@ -21,7 +21,7 @@ def cut(dataset: Dataset, queries: int, labels: int) -> Dataset:
         LabelCatalogue(keys, [dataset.labels.texts[int(row)] for row in kept]),
         _cut(dataset.train, kept, share),
         _cut(dataset.validation, kept, share) if dataset.validation else None,
-        _cut(dataset.test, kept, share) if dataset.test else None,
+        _cut(dataset.test, kept, 1.0 if whole_test else share) if dataset.test else None,
     )
 
 

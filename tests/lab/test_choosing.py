@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from lab.choosing import MOST, Place, chosen_settings, climb
+from lab.choosing import MOST, Chosen, Place, chosen_settings, climb
 from lab.experiment import Setup
 
 
@@ -15,8 +15,10 @@ class Bench:
         self.setup = Setup("losses", size, output)
         self.trained: list[tuple[str, ...]] = []
 
-    def config(self, variant: str, seed: int) -> Any:
+    def config(self, variant: str, seed: int, *settings: str) -> Any:
         return SimpleNamespace(
+            settings=settings,
+            evaluation=SimpleNamespace(metric="P@1"),
             objective=SimpleNamespace(temperature=0.05),
             optimizer=SimpleNamespace(learning_rate=0.01),
             training=SimpleNamespace(epochs=5.0, steps=None, minutes=None),
@@ -27,8 +29,7 @@ class Bench:
         self.trained.append(settings)
         temperature, rate, epochs = (float(setting.partition("=")[2]) for setting in settings)
         value = 80 - log(temperature / 0.08) ** 2 - log(rate / 0.02) ** 2 - log(epochs / 5) ** 2
-        config = SimpleNamespace(evaluation=SimpleNamespace(metric="P@1"))
-        return SimpleNamespace(state=SimpleNamespace(best_value=value), config=config)
+        return SimpleNamespace(state=SimpleNamespace(best_value=value), config=self.config(variant, seed, *settings))
 
 
 def test_settings_end_where_no_step_of_any_knob_is_better_and_no_trial_is_made_twice(tmp_path: Path) -> None:
@@ -45,8 +46,10 @@ def test_settings_end_where_no_step_of_any_knob_is_better_and_no_trial_is_made_t
         for side in sides:
             assert (*found.settings[:place], side, *found.settings[place + 1 :]) in bench.trained
     made = len(bench.trained)
+    assert found.trained is not None and found.trained.config.settings == found.settings  # type: ignore[attr-defined]
     assert len(set(bench.trained)) == made == len(list((tmp_path / "trials" / "runs").iterdir()))
-    assert chosen_settings(bench, "SoftTop-5") == found  # type: ignore[arg-type]
+    again = chosen_settings(bench, "SoftTop-5")  # type: ignore[arg-type]
+    assert again == found and again.trained is None  # what another call has trained is not kept
     assert len(bench.trained) == made
 
 
@@ -63,5 +66,6 @@ def test_a_climb_that_never_ends_is_not_settled() -> None:
 
 @pytest.mark.parametrize("variant", ["BCE", "softmax"])
 def test_the_tiny_size_tries_nothing_and_is_not_settled(tmp_path: Path, variant: str) -> None:
-    assert chosen_settings(Bench(tmp_path, "tiny"), variant) == ((), False)  # type: ignore[arg-type]
+    found = chosen_settings(Bench(tmp_path, "tiny"), variant)  # type: ignore[arg-type]
+    assert found == Chosen((), settled=False)
     assert not any(tmp_path.iterdir())
