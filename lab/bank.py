@@ -14,6 +14,7 @@ from lab.training import TINY, Design, Trained, Workbench
 from umpteen.evaluation.figures import Point, Points
 
 BATCH, CACHE, MINED, SAMPLED, ALL = "batch", "cache", "bank, mined", "bank, sampled", "all"
+REPLAY = "all, a fifth replayed"
 POOLS = {
     BATCH: ("pool.name=batch",),
     CACHE: ("pool.name=cache", "pool.negatives=1"),
@@ -29,18 +30,37 @@ DESIGNS = {
     "small": Design(40_000, 1_000_000, STEPS),  # as many labels as there are
     "paper": Design(settings=STEPS),
 }
+# A label tower that is a transformer, so that encoding all labels is what a step costs; no dropout, as replay needs.
+SHORT = (
+    "encoder.towers=separate",
+    "encoder.query.kind=static",
+    "encoder.query.learning_rate=0.005",
+    "encoder.label.kind=transformer",
+    "encoder.label.layers=2",
+    "encoder.label.max_length=16",
+    "encoder.label.learning_rate=0.0003",
+    "data.validation_fraction=0.1",
+    "training.minutes=none",
+    "evaluation.every_steps=none",
+)
+SHORT_DESIGNS = {
+    "small": Design(8000, 4000, (*SHORT, "training.batch_size=128", "training.epochs=4"), whole_test=True),
+    "paper": Design(settings=(*SHORT, "training.batch_size=512", "training.epochs=10")),
+}
 MEASURES = ("validation", "nDCG@5", "P@1", "R@100", "encoded", "staleness", "replay_noise", "processor_seconds")
 
 
 def begin(setup: Setup) -> Job:
     """Every way to spare label encodings, with the objective of the recipe."""
-    bench = Workbench(setup, POOLS, DESIGNS)
+    short = setup.encoder == "minilm-short"
+    pools = POOLS | ({REPLAY: ("training.replay_fraction=0.2",)} if short else {})
+    bench = Workbench(setup, pools, DESIGNS, SHORT_DESIGNS)
 
     def make(variant: str, seed: int) -> dict[str, Any]:
         trained = bench.train(variant, seed)
         return trained.metrics() | trained.cost() | encodings_of(trained) | {"validation": trained.state.best_value}
 
-    return Job(bench.settings, list(POOLS), make, conclude, data=bench.name)
+    return Job(bench.settings, list(pools), make, conclude, data=bench.name)
 
 
 def encodings_of(trained: Trained) -> dict[str, float]:
@@ -48,7 +68,10 @@ def encodings_of(trained: Trained) -> dict[str, float]:
     every = len(trained.dataset.labels)
 
     def encoded(record: dict[str, Any]) -> float:
-        return float(every * record["replayed"] if "replayed" in record else record.get("pool", every))
+        kept = (
+            "pool" in record and "replayed" in record
+        )  # a bank; a replay encodes all labels, and a share of them twice
+        return float(every * record["replayed"] if kept else record.get("pool", every))
 
     return {
         "encoded": round(float(np.mean([encoded(record) for record in trained.records])), 1),

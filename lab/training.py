@@ -137,7 +137,11 @@ class Workbench:
     """A dataset, the part of it that a size asks for, and the base recipe that goes with it."""
 
     def __init__(
-        self, setup: Setup, variants: Mapping[str, Sequence[str]], designs: Mapping[str, Design] | None = None
+        self,
+        setup: Setup,
+        variants: Mapping[str, Sequence[str]],
+        designs: Mapping[str, Design] | None = None,
+        short: Mapping[str, Design] | None = None,
     ) -> None:
         self.setup = setup
         self.variants = variants
@@ -150,9 +154,9 @@ class Workbench:
         if ending and setup.size == "tiny":
             raise BadInput(f"--size tiny trains a small static encoder; give --encoder {setup.encoder} another")
         if setup.encoder == "minilm-short":
-            if designs is not None:
-                raise BadInput(f"--encoder minilm-short: {setup.name} has a design of its own; losses takes it")
-            design = SHORT_DESIGNS[setup.size]
+            if designs is not None and short is None:
+                raise BadInput(f"--encoder minilm-short: {setup.name} has a design of its own; losses and bank take it")
+            design = (short or SHORT_DESIGNS)[setup.size]
         elif ending and setup.size == "small":
             design = SMALL_TRANSFORMER
         self.recipe = whole.name + ending if whole.name + ending in recipes.names() else default

@@ -14,12 +14,12 @@ def _apart(name: str, choices: tuple[str, ...], release: str, **more: Any) -> Ba
     return Baseline(name, choices, partial(apart.fit, name), install=install, particulars=particulars, **more)
 
 
-_RATES = "learning_rate=0.0001,0.00005,0.0002"
+_RATES = "learning_rate=0.00005,0.0001,0.0002"
 PEERS = {
     peer.name: peer
     for peer in (
         _apart("xr-linear", ("threshold=0.1,0.01,0.03,0.3", "ngrams=2,1"), apart.PECOS),
-        _apart("xr-transformer", (_RATES, "epochs=5,3,8"), apart.PECOS),
+        _apart("xr-transformer", ("steps=600,300,1200", _RATES), apart.PECOS),
         _apart("bonsai", ("threshold=0.1,0.01,0.03,0.3", "ngrams=2,1"), apart.OMIKUJI),
         _apart(
             "mnrl",
