@@ -252,7 +252,7 @@ def test_a_cache_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypa
 
 @pytest.mark.usefixtures("no_processes")
 def test_too_little_memory_skips_the_comparisons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agreement, "available_memory", lambda: 1000)
+    monkeypatch.setattr(agreement, "free_memory", lambda: 1000)
     outcome = command("doctor", write_recipe(tmp_path), "--json")
     assert outcome.code == 0
     for name in ("naive formula", "two processes"):

@@ -12,7 +12,7 @@ from umpteen.data.dataset import Dataset
 from umpteen.data.labels import LabelCatalogue, Relevance, Split
 from umpteen.data.texts import Texts
 from umpteen.encoders.encoder import tokens_now
-from umpteen.encoders.towers import Towers, share_cut, with_lengths
+from umpteen.encoders.towers import Towers, shares_cut, with_lengths
 from umpteen.model.classifier import Classifier
 from umpteen.training.build import build_run
 
@@ -46,12 +46,12 @@ def test_auto_keeps_every_token_of_99_texts_in_100(kind: str, tmp_path: Path) ->
 
 def test_the_share_of_tokens_that_is_cut_is_counted(tmp_path: Path) -> None:
     tower = Towers.build(settings(tmp_path, "static", 10), 0).query
-    assert share_cut(tower, Texts.of(["dog " * 10, "dog " * 30])) == 0.5
-    assert share_cut(tower, Texts.of(["dog"])) == 0
-    assert share_cut(tower, Texts.of([])) == 0
+    assert shares_cut(tower, Texts.of(["dog " * 10, "dog " * 30])) == {"": 0.5}
+    assert shares_cut(tower, Texts.of(["dog"])) == {"": 0}
+    assert shares_cut(tower, Texts.of([])) == {"": 0}
     in_pieces = Towers.build(settings(tmp_path, "frozen", 2 * POSITIONS), 0).query
     kept, text = 2 * POSITIONS, "dog " * 3 * (POSITIONS - 2)  # three pieces, of which two are read
-    assert share_cut(in_pieces, Texts.of([text])) == pytest.approx(1 / 3)
+    assert shares_cut(in_pieces, Texts.of([text])) == {"frozen": 0.3333}
     assert len(in_pieces.leaves(tokens_now(in_pieces, [text]))[0][1].ids) == kept
 
 
@@ -60,7 +60,7 @@ def test_tokens_that_one_of_several_parts_reads_are_not_cut(tmp_path: Path) -> N
     bag, transformer = {"start": start, "max_length": 20}, {"start": start, "max_length": 10}
     config = EncoderConfig.model_validate({"query": {"kind": "sum", "static": bag, "transformer": transformer}})
     tower = Towers.build(config, 0).query
-    assert share_cut(tower, Texts.of(["dog " * 20])) == 0 and share_cut(tower, Texts.of(["dog " * 40])) == 0.5
+    assert shares_cut(tower, Texts.of(["dog " * 20])) == {"static": 0, "transformer": 0.5455}
 
 
 def test_training_tells_of_cut_tokens_and_the_card_says_how_many(tmp_path: Path) -> None:
@@ -70,4 +70,14 @@ def test_training_tells_of_cut_tokens_and_the_card_says_how_many(tmp_path: Path)
     assert Classifier.load(tmp_path / "model").training["tokens_cut"] > 0.1
     assert "training tokens cut" in (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
     whole = build_run(resolve(str(write_recipe(tmp_path, "encoder.query.max_length=auto"))), workspace=None)
-    assert whole.cut < 0.01
+    assert whole.cut[""] < 0.01
+
+
+def test_training_tells_of_a_part_that_reads_less_than_another(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, "encoder.query.frozen.max_length=4", "training.steps=1", kind="sum")
+    outcome = command("train", recipe, "--output", tmp_path / "model")
+    assert outcome.code == 0 and "beyond what its frozen part reads" in outcome.out + outcome.err
+    training = Classifier.load(tmp_path / "model").training
+    assert training["tokens_cut"] == training["tokens_cut_by_part"]["static"] < training["tokens_cut_by_part"]["frozen"]
+    card = (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
+    assert "training tokens cut by part: static 0" in card

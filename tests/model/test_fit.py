@@ -203,6 +203,20 @@ def test_a_transformer_is_trained_beside_the_best_of_the_others_where_time_allow
     assert ("transformer" in found.recipe.encoder.query.parts) == (found.trials[0] in tried)  # validation decides
 
 
+def test_a_transformer_is_not_trained_where_memory_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("umpteen.model.fit.free_memory", lambda: 1_000_000_000)
+    heard: list[str] = []
+
+    class Listening(Observer):
+        def notice(self, message: str) -> None:
+            heard.append(message)
+
+    table = write_table(tmp_path / "tickets.csv", 90)
+    found = fit_data(str(table), tmp_path / "model", minutes=100, trials=2, compare=False, observer=Listening())
+    assert "no transformer is trained: about 2.5 GB of memory would be needed, and 1.0 GB are free" in heard
+    assert "transformer" not in found.recipe.encoder.query.parts and len(found.trials) == 2
+
+
 @pytest.mark.usefixtures("one_layer")
 def test_what_a_transformer_takes_is_measured_once_and_a_recipe_that_has_one_gets_no_other(tmp_path: Path) -> None:
     table = write_table(tmp_path / "tickets.csv", 90)

@@ -34,12 +34,12 @@ from umpteen.encoders.folder import DEFAULT_MODEL, locate
 from umpteen.encoders.rows import row_tables
 from umpteen.encoders.static import StaticEncoder
 from umpteen.encoders.towers import Towers, with_lengths
-from umpteen.errors import BadConfig, BadInput, UmpteenError, known
+from umpteen.errors import BadConfig, UmpteenError, known
 from umpteen.files.progress import Progress, silent
 from umpteen.objectives.losses import build_objective
 from umpteen.objectives.reference import REFERENCE
 from umpteen.parallel.children import run_in_world
-from umpteen.parallel.meter import Meter
+from umpteen.parallel.meter import free_memory
 from umpteen.parallel.world import Shard, World, cores, undivided
 from umpteen.training.build import build_optimizer, pick_device
 from umpteen.training.negatives.mined import Bank
@@ -122,14 +122,6 @@ class Difference(NamedTuple):
 
     def __str__(self) -> str:
         return f"agree to {max(self.size, 1e-16):.0e} (limit {LIMIT:.0e})"
-
-
-def available_memory() -> int | None:
-    """Bytes that this process could come to hold, where the system says so."""
-    try:
-        return Meter(torch.device("cpu")).available()
-    except BadInput:
-        return None
 
 
 def with_naive_formula(config: RunConfig, sample: Sample) -> str:
@@ -361,9 +353,9 @@ class Examination:
             raise Skipped(f"there is no {'data' if self._towers else 'start model'} to do it with")
         # Bigrams need little, since most of their buckets are left out.
         sizes = [weight.numel() for name, weight in self._towers.named_parameters() if not name.endswith("bigrams")]
-        needed, available = BYTES_A_WEIGHT * sum(sizes), available_memory()
-        if available is not None and available < needed:
-            raise Skipped(f"needs about {needed / 1e9:.1f} GB, and {available / 1e9:.1f} GB are available")
+        needed, free = BYTES_A_WEIGHT * sum(sizes), free_memory()
+        if free is not None and free < needed:
+            raise Skipped(f"needs about {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free")
         k = self.config.objective.arguments().get("k", 0)
         at_least = SPARE_LABELS + (k if isinstance(k, int) else 0)
         return draw_sample(self._dataset, self._towers, seed=self.config.seed, at_least=at_least)
@@ -380,8 +372,8 @@ def versions() -> str:
 def devices(chosen: torch.device) -> str:
     """Processors, memory and GPUs, and which of them the recipe uses."""
     found = [f"{cores()} CPU cores, of which torch uses {torch.get_num_threads()}"]
-    if (available := available_memory()) is not None:
-        found.append(f"{available / 1e9:.1f} GB of memory available")
+    if (free := free_memory()) is not None:
+        found.append(f"{free / 1e9:.1f} GB of memory free")
     if hasattr(os, "getloadavg") and (load := os.getloadavg()[0]) > cores():
         found.append(f"busy with other work (load {load:.1f})")
     for number in range(torch.cuda.device_count()):

@@ -15,6 +15,7 @@ from umpteen.data.tokens import TokenTable
 from umpteen.encoders import folder as layout
 from umpteen.encoders.encoder import Encoder, Place, class_of, read_encoder, tokens_now
 from umpteen.encoders.folder import LABEL_FOLDER, QUERY_FOLDER, TextTokenizer, positions_of
+from umpteen.encoders.parts import PartsEncoder
 from umpteen.encoders.rows import row_tables
 from umpteen.encoders.table import LabelTable
 from umpteen.errors import BadConfig
@@ -45,11 +46,13 @@ def with_lengths(config: EncoderConfig, dataset: Dataset) -> EncoderConfig:
     return config.each(fitted)
 
 
-def share_cut(tower: Encoder, texts: Texts) -> float:
-    """The share of the texts' tokens that lie beyond the max_length of every part that reads them."""
+def shares_cut(tower: Encoder, texts: Texts) -> dict[str, float]:
+    """For each part of a tower that reads them, the share of the texts' tokens that lie beyond its max_length."""
     some = sample_of(texts)
-    readers = [leaf.tokenizer for leaf, _ in tower.leaves(tokens_now(tower, some[:1]))]
-    return min((_beyond(reader.uncut_lengths(some), reader.max_length) for reader in readers), default=0.0)
+    parts = tower.encoders if isinstance(tower, PartsEncoder) else {"": tower}
+    leaves = {name: leaf for name, part in parts.items() for leaf, _ in part.leaves(tokens_now(part, some[:1]))}
+    readers = {name: leaf.tokenizer for name, leaf in leaves.items()}
+    return {name: _beyond(reader.uncut_lengths(some), reader.max_length) for name, reader in readers.items()}
 
 
 def tokens_beyond(texts: Texts) -> dict[str, Any]:
@@ -61,7 +64,7 @@ def tokens_beyond(texts: Texts) -> dict[str, Any]:
 
 
 def _beyond(lengths: Sequence[int], most: int) -> float:
-    return float(np.maximum(0, np.array(lengths) - most).sum() / max(1, sum(lengths)))
+    return round(float(np.maximum(0, np.array(lengths) - most).sum() / max(1, sum(lengths))), 4)
 
 
 def sample_of(texts: Texts) -> list[str]:

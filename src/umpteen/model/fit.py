@@ -34,11 +34,22 @@ from umpteen.model.rerank import fit_ranker, remove_ranker
 from umpteen.model.train import is_complete, train
 from umpteen.model.watch import Watch
 from umpteen.model.writing import Standing, standing_in, stood_in
+from umpteen.parallel.meter import free_memory
 from umpteen.parallel.world import TooLittleMemory, cores
 from umpteen.rerank.features import RankerSettings
 from umpteen.training.build import build_run
 from umpteen.training.observer import Observer
-from umpteen.training.tune import Candidate, Point, Trials, as_settings, choices_of, climb, identify, with_transformer
+from umpteen.training.tune import (
+    TRANSFORMER_BYTES,
+    Candidate,
+    Point,
+    Trials,
+    as_settings,
+    choices_of,
+    climb,
+    identify,
+    with_transformer,
+)
 
 WORK = "umpteen fit"  # the kind of its workspace
 RECIPE, QUICK = "mixed", "static"  # the most accurate for any data, and what is taken where time does not allow it
@@ -335,6 +346,10 @@ class _Search:
 
     def _seconds_of_transformer(self) -> float:
         """How long one takes to train with the recipe's own settings, by a few of its steps."""
+        if (free := free_memory()) is not None and free < TRANSFORMER_BYTES:
+            told = f"about {TRANSFORMER_BYTES / 1e9:.1f} GB of memory would be needed, and {free / 1e9:.1f} GB are free"
+            self._observer.notice(f"no transformer is trained: {told}")
+            return math.inf
         began = time.monotonic()
         try:
             build_run(self.config(with_transformer(())), workspace=None, observer=_Pace(0, reading=math.inf)).loop.run()

@@ -115,7 +115,8 @@ def train_in(
                 "seconds": round(state.seconds, 1),
                 "best_step": state.best_step,
                 "parameters": towers.parameter_counts(),
-                "tokens_cut": round(run.cut, 4),
+                "tokens_cut": min(run.cut.values(), default=0.0),
+                **({"tokens_cut_by_part": run.cut} if len(run.cut) > 1 else {}),
                 **({"weights": weights} if weights else {}),
             }
             kept = Classifier(towers, labels, vectors).save(

@@ -10,6 +10,7 @@ import torch
 from umpteen.errors import BadInput
 
 STATUS, PEAK_RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+MEMORY = Path("/proc/meminfo")
 CGROUPS, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
@@ -42,7 +43,14 @@ class Meter:
         """What this process could come to hold: what it holds and what nobody else does."""
         if self._on_gpu:
             return torch.cuda.mem_get_info(self.device)[0] + torch.cuda.memory_reserved(self.device)
-        return self.held() + min([_field(Path("/proc/meminfo"), "MemAvailable"), *_left_by_cgroups()])
+        return self.held() + (free_memory() or 0)
+
+
+def free_memory() -> int | None:
+    """Bytes of the machine's memory that nobody holds and this process may take, where the system says so."""
+    if not MEMORY.exists():
+        return None
+    return min([_field(MEMORY, "MemAvailable"), *_left_by_cgroups()])
 
 
 def timed(work: Callable[[], object], device: torch.device) -> float:

@@ -17,7 +17,7 @@ from umpteen.data.dataset import Dataset, Split, open_dataset
 from umpteen.data.labels import EpochSampler, Relevance
 from umpteen.encoders.encoder import NEW, encode_tokens, tokens_for
 from umpteen.encoders.parts import PartsEncoder
-from umpteen.encoders.towers import Towers, share_cut, with_lengths
+from umpteen.encoders.towers import Towers, shares_cut, with_lengths
 from umpteen.errors import BadConfig, BadInput, known
 from umpteen.evaluation.report import Evaluator
 from umpteen.files.storage import digest_of
@@ -54,7 +54,7 @@ class Run:
     step: TrainingStep
     evaluator: Evaluator | None  # of the validation split; None for the final fit
     loop: Loop
-    cut: float  # share of the queries' tokens beyond max_length
+    cut: dict[str, float]  # share of the queries' tokens beyond max_length, of each part that reads them
 
 
 def build_run(
@@ -125,10 +125,15 @@ def build_run(
     sampler = EpochSampler(data.relevance, size, seed=config.seed, keep_unlabelled=unlabelled)
     if workspace is not None:
         observer = Observers(MetricsLog(workspace / "metrics.jsonl", log_every=config.training.log_every), observer)
-    cut = share_cut(towers.query, dataset.train.texts)
-    if cut >= WORTH_TELLING:
-        told = f"{cut:.1%} of the queries' tokens are cut off"
+    cut = shares_cut(towers.query, dataset.train.texts)
+    unread = min(cut.values(), default=0.0)
+    if unread >= WORTH_TELLING:
+        told = f"{unread:.1%} of the queries' tokens are cut off"
         observer.notice(f'{told}; max_length = "auto" keeps all of 99 texts in 100')
+    for part, share in cut.items():
+        if share - unread >= WORTH_TELLING:
+            told = f"{share:.1%} of the queries' tokens are beyond what its {part} part reads"
+            observer.notice(f"{told}; encoder.query.{part}.max_length says how much")
     step = TrainingStep(towers, data, objective, optimizer, config, world=world, notice=observer.notice)
     step.pool = build_pool(step, sampler.batches_per_epoch)
 

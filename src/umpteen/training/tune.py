@@ -22,8 +22,7 @@ _EPOCHS, _RATES, _TEMPERATURES = (1.0, 2.0), (1.0, 0.33, 3.0), (1.0, 0.6, 1.6)
 
 USUAL_TRIALS = 12
 
-# A transformer that is trained beside the other parts of the query tower, as wordnet-nouns-finetuned has it; the graph
-# of a micro-batch takes about two gigabytes.
+# A transformer that is trained beside the other parts of the query tower, as wordnet-nouns-finetuned has it.
 TRANSFORMER = (
     "encoder.query.transformer.layers=3",
     "encoder.query.transformer.learning_rate=2e-4",
@@ -31,6 +30,7 @@ TRANSFORMER = (
     "encoder.label.transformer=none",
     "training.token_budget=16384",
 )
+TRANSFORMER_BYTES = 2_500_000_000  # the graph of a micro-batch, and what learns
 
 Point = tuple[str, ...]  # settings on top of a recipe
 
