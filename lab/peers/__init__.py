@@ -18,8 +18,8 @@ _RATES = "learning_rate=0.00005,0.0001,0.0002"
 PEERS = {
     peer.name: peer
     for peer in (
-        _apart("xr-linear", ("threshold=0.1,0.01,0.03,0.3", "ngrams=2,1"), apart.PECOS),
-        _apart("xr-transformer", ("steps=600,300,1200", _RATES), apart.PECOS),
+        _apart("xr-linear", ("threshold=0.1,0.01,0.03,0.3", "ngrams=2,1"), apart.PECOS, seeded=True),
+        _apart("xr-transformer", ("steps=600,300,1200", _RATES), apart.PECOS, seeded=True),
         _apart("bonsai", ("threshold=0.1,0.01,0.03,0.3", "ngrams=2,1"), apart.OMIKUJI),
         _apart(
             "mnrl",

@@ -35,7 +35,15 @@ def main(folder: Path) -> None:
 
 
 def xr_linear(
-    texts: list[str], relevance: Any, queries: list[str], *, k: int, threads: int, threshold: float, ngrams: int
+    texts: list[str],
+    relevance: Any,
+    queries: list[str],
+    *,
+    k: int,
+    threads: int,
+    threshold: float,
+    ngrams: int,
+    seed: int,
 ) -> tuple[Any, dict[str, Any]]:
     """A tree of sparse linear classifiers over tf-idf, with PECOS's usual settings but for the two that are tried."""
     from pecos.xmc import Indexer, LabelEmbeddingFactory
@@ -43,7 +51,8 @@ def xr_linear(
 
     began = time.monotonic()
     vectorizer, features = _vectorised(texts, ngrams)
-    tree = Indexer.gen(LabelEmbeddingFactory.create(relevance, features, method="pifa"), threads=threads)
+    embedded = LabelEmbeddingFactory.create(relevance, features, method="pifa")
+    tree = Indexer.gen(embedded, seed=seed, threads=threads)
     model = XLinearModel.train(features, relevance, C=tree, threshold=threshold, threads=threads)
     trained = time.monotonic()
     asked = sparse.csr_matrix(vectorizer.transform(queries))
@@ -63,6 +72,7 @@ def xr_transformer(
     learning_rate: float,
     steps: int,
     start: str,
+    seed: int,
 ) -> tuple[Any, dict[str, Any]]:
     """One transformer fine-tuned down the tree of labels, then linear classifiers over tf-idf and its vectors.
 
@@ -76,11 +86,13 @@ def xr_transformer(
 
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     began = time.monotonic()
     vectorizer, features = _vectorised(texts, ngrams)
     embedded = LabelEmbeddingFactory.pifa(relevance, features)
-    tree = Indexer.gen(embedded, nr_splits=16, min_codes=16, max_leaf_size=16, spherical=True, seed=0, threads=threads)
+    tree = Indexer.gen(
+        embedded, nr_splits=16, min_codes=16, max_leaf_size=16, spherical=True, seed=seed, threads=threads
+    )
     settings = XTransformer.TrainParams.from_dict({}, recursive=True)
     settings.ranker_params.hlm_args.model_chain.threshold = threshold
     settings.matcher_params_chain = [

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 from lab.peers import apart
 from lab.peers.environment import Environment
@@ -13,6 +14,7 @@ from stub_peer import calls, make_stub
 
 from miniature import command, refused, write_miniature, write_recipe
 from umpteen.cli.evaluate import _usual_recipes
+from umpteen.compare.methods import mean_of
 from umpteen.config.recipes import names, resolve
 from umpteen.data.dataset import Split, open_dataset
 from umpteen.evaluation.baselines import TfidfNeighbours
@@ -92,6 +94,32 @@ def test_every_method_is_in_the_json_and_on_the_page(compared: Compared) -> None
         assert page.count(result["method"]) >= 4  # both figures, the table, the trials
     assert page.count("<svg") == 2 and "http" not in page
     assert json.loads((output / "results.json").read_text()) == found
+
+
+def test_an_ensemble_is_the_mean_of_as_many_seeds_with_the_settings_of_the_one(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UMPTEEN_CACHE", str(tmp_path / "cache"))
+    make_stub(tmp_path / "log", sys.executable)
+    found = compare(folder, tmp_path / "out", "--trials", "1", "--peers", "tfidf-knn,xr-linear", "--ensemble", "2")
+    rows = [f"{name}{times}" for name in ("xr-linear", "umpteen recipe") for times in ("", " × 2")]
+    assert [result["method"] for result in found["results"]] == ["tfidf-knn", *rows]
+    assert found["reference"] == "umpteen recipe"
+    assert [call["settings"]["seed"] for call in calls(tmp_path / "log")] == [0, 0, 1]
+    by_name = {result["method"]: result for result in found["results"]}
+    for name in ("xr-linear", "umpteen recipe"):
+        single, several = by_name[name], by_name[f"{name} × 2"]
+        assert several["parameters"] == 2 * single["parameters"] and several["settings"] == single["settings"]
+    assert len([place for place in (tmp_path / "out" / "models").iterdir() if place.is_dir()]) == 2
+    assert len([*(tmp_path / "out" / "trials").glob("umpteen*")]) == 1  # shared with the single model
+
+
+def test_the_mean_of_rankings_adds_up_scores_and_takes_the_last_for_what_is_not_listed() -> None:
+    first = Ranking(np.array([[0, 1, 2]], np.int32), np.array([[9.0, 8.0, 1.0]], np.float32), 5)
+    second = Ranking(np.array([[3, 1, -1]], np.int32), np.array([[6.0, 2.0, -np.inf]], np.float32), 5)
+    mean = mean_of([first, second])  # 0: 9, 2; 1: 8, 2; 2: 1, 2; 3: 1, 6
+    assert mean.rows.tolist() == [[0, 1, 3]] and mean.width == 3
+    assert np.diff(mean.scores[0]).tolist() == pytest.approx([-0.5, -1.5])
 
 
 def ours_of(compared: Compared, place: Path) -> Path:

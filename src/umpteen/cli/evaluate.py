@@ -135,13 +135,21 @@ PEERS = f"Out of popularity, tfidf-knn; from umpteen's repository also {INSTALLE
 @option("--metric", default="nDCG@5", help="Chooses the settings, on validation.")
 @option("--validation", type=click.FloatRange(0, 1, True, True), default=0.1, help="Of train.")
 @option("--seed", type=click.IntRange(0), default=0, help="Of the split, the draws, training.")
+@option("--ensemble", type=click.IntRange(1), default=1, help="Also the mean of so many seeds of each.")
 @click.option("--output", type=PATH, help="Folder of trials, models, results.  [default: runs/compare/DATASET]")
 def compare(
-    source: str, recipes: tuple[str, ...], peers: str, trials: int, output: Path | None, as_json: bool, **asked: Any
+    source: str,
+    recipes: tuple[str, ...],
+    peers: str,
+    trials: int,
+    ensemble: int,
+    output: Path | None,
+    as_json: bool,
+    **asked: Any,
 ) -> None:
     """Compare recipes with popularity, tf-idf neighbours and PECOS on DATA; the same command goes on when stopped."""
     from umpteen.compare import comparison
-    from umpteen.compare.methods import our_methods, their_methods
+    from umpteen.compare.methods import our_methods, their_methods, with_ensembles
     from umpteen.config.recipes import names, resolve
 
     wanted = [] if peers == "none" else [name.strip() for name in peers.split(",") if name.strip()]
@@ -151,11 +159,9 @@ def compare(
         first = resolve(chosen[0].removesuffix("+ranker"), (), source).evaluation
         propensity = (first.propensity_a, first.propensity_b)
         task = comparison.make_task(source, dataset, propensity=propensity, **asked)
-        ours = our_methods(chosen, watch)
+        methods = with_ensembles([*their_methods(wanted), *our_methods(chosen, watch)], ensemble)
         folder = output or Path("runs/compare") / dataset.name
-        outcome = comparison.compare(
-            task, [*their_methods(wanted), *ours], trials=trials, output=folder, observer=watch
-        )
+        outcome = comparison.compare(task, methods, trials=trials, output=folder, observer=watch)
     if as_json:
         say_json(outcome)
         return

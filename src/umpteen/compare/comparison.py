@@ -16,7 +16,7 @@ import torch
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from umpteen.compare.methods import Baseline, Method, Task, Unavailable, trials_file
+from umpteen.compare.methods import Method, Task, Unavailable, trials_file
 from umpteen.data.dataset import Dataset
 from umpteen.errors import BadFile, BadInput, Stopped
 from umpteen.evaluation.figures import NO_FIGURE, Point, Points, bare_axes, inline, render
@@ -50,8 +50,7 @@ def compare(task: Task, methods: Sequence[Method], *, trials: int, output: Path,
         torch.set_num_threads(threads)  # a recipe may have set its own
         observer("comparing", done, len(methods))
         try:
-            if isinstance(method, Baseline):
-                method.install(observer.notice)
+            method.install(observer.notice)
             rows.append((method, *_finish(task, method, trials, output, observer.notice)))
         except Stopped as stopped:
             kept = f"stopped; what is done is kept in {output}: the same command goes on"
@@ -69,8 +68,8 @@ def compare(task: Task, methods: Sequence[Method], *, trials: int, output: Path,
 def _finish(task: Task, method: Method, most: int, output: Path, notice: Notice) -> tuple[dict[str, Any], Ranking]:
     """What a method took, and its ranking of test, after so many trials at most and its final fit."""
     ranked: list[dict[str, Any]] = []
-    if most == 1 and isinstance(method, Baseline):  # validation would choose nothing
-        settings = tuple(axis[0] for axis in axes_of(method.knobs))
+    if most == 1 and not method.is_ours:  # validation would choose nothing
+        settings = tuple(axis[0] for axis in axes_of(method.choices(task)))
         tried = task.identify(method.name, settings)
     else:
         notice(f"{method.name}: up to {most} {'trial' if most == 1 else 'trials'} on validation")
@@ -78,12 +77,12 @@ def _finish(task: Task, method: Method, most: int, output: Path, notice: Notice)
         climb(method.choices(task), most, lambda point: trials.attempt(method.candidate(task, point)))
         ranked = trials.best_first()
         settings, tried = (*ranked[0]["settings"], *ranked[0].get("then", ())), ranked[0]["identity"]
-    place = output / "results" / f"{method.name.replace(' ', '-')}.npz"
+    place = output / "results" / f"{method.name.replace(' ', '-').replace('×', 'x')}.npz"
     identity = task.identify(method.name, settings, tried, method.particulars)
     kept = _read(place, identity)
     if kept is None:
         notice(f"{method.name}: final fit on all of train {' '.join(settings)}".rstrip())
-        found = method.finish(task, settings, output / "models")
+        found = method.finish(task, settings, output / "models", task.seed)
         about = {name: value for name, value in found._asdict().items() if name != "ranking"}
         with atomic_file(place) as opened:  # as it is: a sparse matrix would not keep the order of equal scores
             np.savez(opened, **vars(found.ranking), identity=identity, about=json.dumps(about))

@@ -5,10 +5,13 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
+import scipy
 
 import umpteen
 from umpteen.config.recipes import path_of, resolve, with_overrides
@@ -25,7 +28,7 @@ from umpteen.model.train import train
 from umpteen.parallel.world import cores
 from umpteen.rerank.features import RankerSettings
 from umpteen.rerank.ranker import Ranker
-from umpteen.search.ranking import Ranking
+from umpteen.search.ranking import NO_LABEL, Ranking
 from umpteen.training.observer import Observer
 from umpteen.training.tune import Candidate, Point, candidate, choices_of, identify
 
@@ -92,6 +95,7 @@ class Baseline:
     # What its result follows from besides the trial's settings; a result of others is not taken for its own.
     particulars: dict[str, Any] = field(default_factory=dict)
     reads_labels: bool = False  # `fit` takes the labels' texts, too
+    seeded: bool = False  # among the settings that `fit` takes is a seed
     is_ours = False
 
     def choices(self, task: Task) -> Sequence[str]:
@@ -102,18 +106,19 @@ class Baseline:
         evaluator = task.evaluator_of_validation()
 
         def run() -> dict[str, Any]:
-            outcome = self._fit(task, task.held_out.train, evaluator.split, point, max(evaluator.at))
+            outcome = self._fit(task, task.held_out.train, evaluator.split, point, max(evaluator.at), task.seed)
             return {"metrics": evaluator.report(outcome.ranking, bootstrap=0).metrics}
 
         return Candidate(point, task.identify(self.name, point), run)
 
-    def finish(self, task: Task, settings: Point, folder: Path) -> Outcome:
+    def finish(self, task: Task, settings: Point, folder: Path, seed: int) -> Outcome:
         everything = task.dataset.with_validation_in_train().train
-        return self._fit(task, everything, task.test, settings, max(task.evaluator_of_test().at))
+        return self._fit(task, everything, task.test, settings, max(task.evaluator_of_test().at), seed)
 
-    def _fit(self, task: Task, train: Split, asked: Split, settings: Point, k: int) -> Outcome:
+    def _fit(self, task: Task, train: Split, asked: Split, settings: Point, k: int, seed: int) -> Outcome:
         more = {"labels": task.dataset.labels.texts} if self.reads_labels else {}
-        return self.fit(train, asked, with_overrides({}, settings), k, **more)
+        seeds = {"seed": seed} if self.seeded else {}
+        return self.fit(train, asked, with_overrides({}, settings) | seeds, k, **more)
 
 
 def _popularity(train: Split, asked: Split, settings: dict[str, Any], k: int) -> Outcome:
@@ -156,7 +161,10 @@ class Ours:
     name: str
     recipe: str
     observer: Observer
-    is_ours = True
+    is_ours = seeded = True
+
+    def install(self, notice: Notice) -> None:
+        """Nothing: it is here."""
 
     @property
     def is_ranked(self) -> bool:
@@ -172,8 +180,9 @@ class Ours:
     def candidate(self, task: Task, point: Point) -> Candidate:
         return candidate(point, self._config(task, point), self.observer)
 
-    def finish(self, task: Task, settings: Point, folder: Path) -> Outcome:
-        """Fits on all of train, or goes on with that in `folder`, and ranks test; a ranker is weighed on validation."""
+    def finish(self, task: Task, settings: Point, folder: Path, seed: int) -> Outcome:
+        """Fits on all of train, or goes on with that in `folder`, and ranks test; a ranker is weighed on validation,
+        with the task's own seed."""
         weighed, validation = None, None
         if self.is_ranked:
             model, _ = self._fit(task, settings, folder, "train")
@@ -182,7 +191,7 @@ class Ours:
             ranking = model.rank(evaluator.split.texts, max(evaluator.at), evaluator.split.filtered.matrix)
             validation = evaluator.report(ranking, bootstrap=0).metrics
             self.observer.notice(f"{self.name}: the ranker counts {weighed.weight:g}")
-        model, train_seconds = self._fit(task, settings, folder, "train+validation", weighed)
+        model, train_seconds = self._fit(replace(task, seed=seed), settings, folder, "train+validation", weighed)
         began = time.monotonic()
         ranking = model.rank(task.test.texts, max(task.evaluator_of_test().at), task.test.filtered.matrix)
         predict_seconds = time.monotonic() - began
@@ -230,12 +239,49 @@ class Ours:
         return resolve(self.recipe, (*shared, *settings), task.source)
 
 
-Method = Baseline | Ours  # a row of the table: trials see train and validation; only `finish` sees test, once
+class Ensemble:
+    """A method with the task's seed and those that follow: a label's score is the mean of its models'."""
+
+    def __init__(self, of: "Baseline | Ours", models: int) -> None:
+        self.of, self.models, self.name, self.is_ours = of, models, f"{of.name} × {models}", of.is_ours
+        self.install, self.particulars, self.choices, self.candidate = (
+            of.install,
+            of.particulars,
+            of.choices,
+            of.candidate,
+        )
+
+    def finish(self, task: Task, settings: Point, folder: Path, seed: int) -> Outcome:
+        found = [self.of.finish(task, settings, folder, seed + model) for model in range(self.models)]
+        trained, predicted = sum(one.train_seconds for one in found), sum(one.predict_seconds for one in found)
+        parameters = sum(one.parameters for one in found)
+        ranking = mean_of([one.ranking for one in found])
+        return Outcome(ranking, trained, predicted, parameters, found[0].validation)
+
+
+def mean_of(rankings: Sequence[Ranking]) -> Ranking:
+    """Labels by the mean of their scores in the lists; in one that lacks a label, its last score counts."""
+    parts = []
+    for ranking in rankings:
+        last = np.where(ranking.rows == NO_LABEL, np.inf, ranking.scores).min(1, keepdims=True)
+        above = (ranking.scores - last + np.finfo(np.float32).eps) / len(rankings)  # what is 0 would not be in the sum
+        parts.append(replace(ranking, scores=above.astype(np.float32)).to_csr())
+    return Ranking.from_csr(scipy.sparse.csr_array(sum(parts[1:], parts[0])), rankings[0].width)
+
+
+# A row of the table: trials see train and validation; only `finish` sees test, once.
+Method = Baseline | Ours | Ensemble
+
+
+def with_ensembles(methods: Sequence[Baseline | Ours], models: int) -> list[Method]:
+    """Each method, and after one that has a seed the mean of so many of its models."""
+    return [row for one in methods for row in ((one, Ensemble(one, models)) if one.seeded and models > 1 else (one,))]
 
 
 def trials_file(method: Method) -> str:
-    """Methods that share their trials share this file: a recipe and the same with a ranker."""
-    return method.name.removesuffix(RANKED).replace(" ", "-") + ".jsonl"
+    """Methods that share their trials share this file: a recipe, the same with a ranker, and ensembles of either."""
+    alone = method.of if isinstance(method, Ensemble) else method
+    return alone.name.removesuffix(RANKED).replace(" ", "-") + ".jsonl"
 
 
 def their_methods(names: Sequence[str]) -> list[Baseline]:
