@@ -323,6 +323,7 @@ def test_data_the_model_has_never_seen_is_used_whole_when_the_caller_says_so(fin
     found = Calibration.load(part_of(model, "calibration"))
     assert found.rules["coverage"].recall >= 0.5
     refused(command("calibrate", model, "--data", final / "data", "--unseen", "--folds", "2"), "give one")
+    refused(command("calibrate", model, "--data", final / "data", "--unseen"), "is what the model was trained on")
 
 
 def test_what_cannot_be_calibrated_is_refused_and_leaves_the_model_as_it_was(

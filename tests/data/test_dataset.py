@@ -38,6 +38,15 @@ def test_train_and_validation_partition_the_queries_and_joined_stand_in_file_ord
     assert parted.with_validation_in_train() == whole
 
 
+def test_validation_is_drawn_from_queries_with_labels_to_find() -> None:
+    relevance = Relevance.from_lists([[0] if n % 20 == 0 else [] for n in range(200)], 1)
+    train = Split.of([f"query {n}" for n in range(200)], relevance, Relevance.empty(200, 1))
+    for seed in range(5):
+        parted = Dataset.of("sparse", LabelCatalogue("a", ["ant"]), train).with_validation(0.2, seed)
+        assert parted.validation is not None and parted.validation.relevance.pairs == len(parted.validation) == 2
+        assert len(parted.train) == 198
+
+
 def test_the_seed_alone_decides_who_validates() -> None:
     first, again, other = (numbered(101).with_validation(0.2, seed).validation for seed in (5, 5, 6))
     assert first == again and first != other

@@ -7,6 +7,7 @@ import pytest
 from folders import write_json_lines, write_text
 
 from umpteen.data.dataset import Dataset, open_dataset, with_asked
+from umpteen.data.formats.columns import guessed_separator
 from umpteen.errors import BadFile, BadInput
 
 
@@ -146,9 +147,54 @@ def test_weights_and_pairs_to_ignore_are_read_without_a_file_of_labels(tmp_path:
     assert dataset.train.relevance.weights_of(0).tolist() == [1, 0.5] and dataset.train.filtered.of(0).tolist() == [0]
 
 
-def test_cells_separated_otherwise_are_pointed_out(tmp_path: Path) -> None:
-    path = write_text(tmp_path / "set.csv", "text;labels\nx;a\n")
-    with pytest.raises(BadFile, match="looks like several columns; separate cells by ','"):
+@pytest.mark.parametrize("mark", [";", "\t"])
+def test_a_table_may_have_semicolons_or_tabs_where_its_header_has_no_comma(mark: str, tmp_path: Path) -> None:
+    path = write_text(tmp_path / "set.csv", f"text{mark}labels\nx, y{mark}a\n")
+    assert list(opened(path).train.texts) == ["x, y"] and labels_of(opened(path)) == [["a"]]
+
+
+@pytest.mark.parametrize("table", [",text,labels\n0,red,a\n1,blue,b\n", "text,labels,,\nred,a,,\nblue,b,,\n"])
+def test_columns_without_a_name_are_passed_over(table: str, tmp_path: Path) -> None:
+    dataset = opened(write_text(tmp_path / "set.csv", table))
+    assert list(dataset.train.texts) == ["red", "blue"] and labels_of(dataset) == [["a"], ["b"]]
+
+
+@pytest.mark.parametrize(
+    ("cells", "mark"),
+    [
+        (["dog, cat", "cat, R&amp;D", "dog", "fish, dog"], ","),  # the entity's semicolon is none
+        (["Pets, Dogs", "Pets, Dogs", "Cars, Trucks", "Food"], None),  # repeated cells vouch for nothing
+        (["a|b", "c|d"], "|"),
+        (["J. Doe, Jr.; A. Roe", "B. Poe; C. Coe"], ";"),
+        ([*(f"label {n}" for n in range(30)), "label 3; label 4"], ";"),
+        ([*(f"label {n}" for n in range(30)), "ready; steady"], None),
+        (["('a', 'b')", "['c' 'd']", '["e, f"]', "{'a'}"], None),
+    ],
+)
+def test_what_separates_labels_is_guessed_from_what_the_cells_share(cells: list[str], mark: str | None) -> None:
+    assert guessed_separator(cells) == mark
+
+
+@pytest.mark.parametrize(
+    "cell", ["['dog' 'cat, wild']", "['dog'\n 'cat, wild']", "('dog', 'cat, wild')", '["dog", "cat, wild"]']
+)
+def test_lists_are_read_as_numpy_python_and_json_write_them(cell: str, tmp_path: Path) -> None:
+    quoted = cell.replace('"', '""')
+    assert labels_of(opened(write_text(tmp_path / "set.csv", f'text,labels\nx,"{quoted}"\n'))) == [["dog", "cat, wild"]]
+
+
+def test_a_late_cell_of_several_known_labels_is_told(tmp_path: Path) -> None:
+    rows = "".join(f"text {n},label {n % 4}\n" for n in range(1000))
+    dataset = opened(write_text(tmp_path / "set.csv", f"text,labels\n{rows}late,label 1|label 2\n"))
+    assert len(dataset.labels) == 5
+    assert any("set.csv, line 1002: 'label 1|label 2' would part at '|'" in told for told in dataset.told)
+
+
+@pytest.mark.parametrize(("encoding", "kind"), [("utf-16", "UTF-16"), ("cp1252", "WINDOWS-1252")])
+def test_what_is_not_utf_8_is_told_with_the_command_that_converts_it(encoding: str, kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "set.csv"
+    path.write_bytes("text,labels\nürban,a\n".encode(encoding))
+    with pytest.raises(BadFile, match=f"iconv -f {kind} -t UTF-8"):
         opened(path)
 
 

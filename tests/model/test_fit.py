@@ -21,7 +21,7 @@ from umpteen.config.recipes import resolve
 from umpteen.data.dataset import given_dataset, open_dataset
 from umpteen.errors import BadInput, Stopped
 from umpteen.model.classifier import Classifier
-from umpteen.model.fit import _Pace, _Search, fit, fit_data, sized
+from umpteen.model.fit import _Pace, _Search, _TooSlow, fit, fit_data, sized
 from umpteen.training import tune
 from umpteen.training.checkpoint import Checkpoints, TrainState
 from umpteen.training.observer import Observer
@@ -201,6 +201,41 @@ def test_a_transformer_is_trained_beside_the_best_of_the_others_where_time_allow
     advised = [float(message.split()[1]) for message in heard if message.startswith("--minutes")]
     assert len(advised) == (not allowed) and all(minutes > 100 for minutes in advised)
     assert ("transformer" in found.recipe.encoder.query.parts) == (found.trials[0] in tried)  # validation decides
+
+
+def test_texts_that_take_too_long_to_read_are_read_less_far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("umpteen.model.fit.SHORTER", (8, 4))
+    table, heard = write_table(tmp_path / "tickets.csv", 90), list[str]()
+
+    class Listening(Observer):
+        def notice(self, message: str) -> None:
+            heard.append(message)
+
+    class Slow(_Pace):
+        def __call__(self, work: str, done: int, total: int) -> None:
+            if work.startswith("reading") and not any("tokens then" in message for message in heard):
+                raise _TooSlow(310.0, True)
+            super().__call__(work, done, total)
+
+    monkeypatch.setattr("umpteen.model.fit._Pace", Slow)
+    found = fit_data(str(table), tmp_path / "model", trials=1, compare=False, observer=Listening())
+    (told,) = (message for message in heard if "tokens then" in message)
+    length = int(told.split()[-3])
+    assert length in (8, 4) and found.recipe.encoder.query.parts["frozen"].max_length == length
+    assert found.recipe.encoder.query.parts["static"].max_length == "auto"
+
+
+def test_a_fit_goes_on_where_texts_have_no_n_grams(tmp_path: Path) -> None:
+    table, heard = tmp_path / "marks.csv", list[str]()
+    table.write_text("text,labels\n" + "".join(f"{'!?+'[n % 3] * (1 + n)},label {n % 3}\n" for n in range(60)))
+
+    class Listening(Observer):
+        def notice(self, message: str) -> None:
+            heard.append(message)
+
+    found = fit_data(str(table), tmp_path / "model", trials=1, compare=False, observer=Listening())
+    assert any(message.startswith("no n-grams: ") for message in heard) and len(found.classifier.labels.keys) == 3
+    assert any("validation is 6 texts" in message for message in heard)
 
 
 def test_a_transformer_is_not_trained_where_memory_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

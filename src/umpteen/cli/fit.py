@@ -45,7 +45,8 @@ def fit(
         say_json({"model": str(place), "split": found.split, "reports": reports, "trials": found.trials})
         return
     chosen = ", on which settings were chosen" if found.split == "validation" else ""
-    show_metrics(found.reports, title=f"{found.split}{chosen}: % ± half the 95 % interval")
+    texts = f"{found.reports['umpteen'].queries:,} texts"
+    show_metrics(found.reports, title=f"{found.split}, {texts}{chosen}: % ± half the 95 % interval")
     command = Path(sys.argv[0]) if Path(sys.argv[0]).name == "umpteen" else Path("umpteen")
     there = shlex.quote(str(place))
     say(f"saved {place}; try:  {command} predict {there} 'your text'")

@@ -263,9 +263,9 @@ def undo_examples(model: Path, as_json: bool) -> None:
 
 @verb(cli, MODEL, FILE, last=())
 @option("--most", type=click.IntRange(1), default=100, help="Texts to show.")
-@option("--field", default="text", help="Where a row has its text.")
+@click.option("--field", help="Where a row has its text.  [default: as `fit` finds it]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a text, ready to be corrected.")
-def review(model: Path, file: Path, most: int, field: str, as_json: bool) -> None:
+def review(model: Path, file: Path, most: int, field: str | None, as_json: bool) -> None:
     """Show the texts of FILE (.jsonl, .csv, .tsv, .txt) whose answers are the least certain, these first.
 
     With --json, correct the `labels` of each line, name some that are `wrong`, and `umpteen learn` the file.

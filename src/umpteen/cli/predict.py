@@ -40,7 +40,7 @@ def _shard(context: click.Context, parameter: click.Parameter, given: str | None
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a text.")
 @click.option("--input", "source", type=PATH, help="A .jsonl, .csv, .tsv or .txt file, or .gz.")
 @click.option("--output", type=PATH, help="With --input: a .jsonl or .csv file.")
-@option("--field", default="text", help="With --input: where a row has its text.")
+@click.option("--field", help="With --input: where a row has its text.  [default: as `fit` finds it]")
 @click.option("--id-field", help="With --input: a field to name answers by.  [default: the line's number]")
 @click.option("--skip-bad", is_flag=True, help="With --input: list rows without a text in OUTPUT.bad.jsonl and go on.")
 @click.option("--shard", callback=_shard, metavar="I/N", help="With --input: part I of N; umpteen merge joins them.")

@@ -75,18 +75,23 @@ class Dataset:
         return {name: split for name, split in every.items() if split is not None}
 
     def with_validation(self, fraction: float, seed: int) -> Dataset:
-        """Train gives up a share of its queries, drawn by seed; a dataset that brings its own keeps it."""
+        """Train gives up a share of its queries, drawn by seed; a dataset that brings its own keeps it.
+
+        They are drawn from those with labels to find, where there are some: the others could not be judged by.
+        """
         if self.validation is not None:
             return self
         if not 0 < fraction < 1:
             raise BadInput(f"validation fraction {fraction} must lie between 0 and 1, for example 0.1")
         queries = len(self.train)
-        count = max(1, round(fraction * queries))
+        labelled = np.flatnonzero(np.diff(self.train.relevance.without(self.train.filtered).matrix.indptr))
+        rows = labelled if len(labelled) else np.arange(queries)
+        count = max(1, round(fraction * len(rows)))
         if count >= queries:
             taken = f"{count:,} of {queries:,} training queries for validation"
             raise BadInput(f"{taken} leave none to train on; add queries or lower the fraction")
         chosen = np.zeros(queries, dtype=bool)
-        chosen[np.random.default_rng(seed).choice(queries, count, replace=False)] = True
+        chosen[rows[np.random.default_rng(seed).choice(len(rows), count, replace=False)]] = True
         held_out = {self.train.texts[row] for row in np.flatnonzero(chosen).tolist()}
         same = np.fromiter((text in held_out for text in self.train.texts), dtype=bool, count=queries)
         if not same.all():  # the same text on both sides would be known by heart

@@ -32,7 +32,7 @@ from umpteen.files.storage import write_atomically
 
 CACHE_VERSION = 2
 _VOLATILE = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures")  # of a configuration
-CHUNK = 2_048  # texts between two records: what a kill costs at most
+CHUNK = 65_536  # tokens between two records, or one text: what a kill costs at most
 VECTORS_FILE, RECORD_FILE, READER = "vectors.npy", "record.json", "reader"
 
 
@@ -107,8 +107,11 @@ class FrozenReader:
                 os.posix_fallocate(whole.fileno(), 0, file.stat().st_size)
         vectors = np.lib.format.open_memmap(file, "r+")
         tokens = tokenise(texts, self.encoder.tokenizer)
+        ends = np.cumsum(tokens.lengths)
+        progress(done, len(texts))
         while done < len(texts):
-            rows = np.arange(done, min(done + CHUNK, len(texts)))
+            read = ends[done - 1] if done else 0
+            rows = np.arange(done, max(done + 1, int(np.searchsorted(ends, read + CHUNK, side="right"))))
             vectors[rows] = encode_tokens(self.encoder, tokens.take(rows)).float().cpu().numpy()
             vectors.flush()
             done = int(rows[-1]) + 1

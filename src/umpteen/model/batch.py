@@ -42,7 +42,7 @@ class Wanted:
     min_probability: float | None = None
     precision: float | None = None
     rule: str | None = None
-    field: str = "text"
+    field: str | None = None  # by its name
     id_field: str | None = None
     skip_bad: bool = False
 

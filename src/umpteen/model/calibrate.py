@@ -134,6 +134,9 @@ def calibrate(
             said = f"each scored by one of {folds} models trained without it and {len(held_out) // folds - 1:,} others"
             origin["source"] = "folds"
         elif unseen:
+            if classifier.data.get("fingerprint") == dataset.fingerprint:
+                advice = "leave --unseen out, or give --folds 3"
+                raise BadInput(f"--unseen: {dataset.name} is what the model was trained on; {advice}")
             held_out = classifier.held_out(_some(in_rows_of(classifier, dataset).with_validation_in_train().train))
             said = "none of which the model was trained on, as the caller says"
             origin["source"] = "unseen"

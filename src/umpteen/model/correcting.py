@@ -154,7 +154,7 @@ def certainties(scores: NDArray[np.float32], calibration: Calibration | None) ->
 
 
 def review(
-    classifier: Classifier, path: Path, most: int, *, field: str = "text", progress: Advance = silent
+    classifier: Classifier, path: Path, most: int, *, field: str | None = None, progress: Advance = silent
 ) -> list[Doubt]:
     """The texts of a file whose answers are the least certain, these first; those that were learnt are left out."""
     known = {example.text for example in classifier.examples()}

@@ -11,19 +11,22 @@ import signal
 import tempfile
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from umpteen.config.recipes import resolve
 from umpteen.config.settings import RunConfig, SumTower
 from umpteen.data.dataset import Dataset, given_dataset, open_dataset, write_native
 from umpteen.data.prepared import own_cache
 from umpteen.encoders.folder import TextTokenizer
-from umpteen.errors import BadInput, Diverged, Stopped
+from umpteen.errors import BadInput, Diverged, Stopped, UmpteenError
 from umpteen.evaluation.baselines import LinearOneVsRest, TfidfNeighbours, popularity
 from umpteen.evaluation.report import Evaluator, Report
 from umpteen.files.storage import open_workspace, write_atomically
@@ -37,6 +40,7 @@ from umpteen.model.writing import Standing, standing_in, stood_in
 from umpteen.parallel.meter import free_memory
 from umpteen.parallel.world import TooLittleMemory, cores
 from umpteen.rerank.features import RankerSettings
+from umpteen.rerank.ranker import Ranker
 from umpteen.training.build import build_run
 from umpteen.training.observer import Observer
 from umpteen.training.tune import (
@@ -62,11 +66,13 @@ TRANSFORMER_SHARE = 0.8  # of the time after the first trial: what a trained tra
 LEAST_STEPS = 120  # a training of fewer steps has not learnt much; batches are made smaller then
 SMALLEST_BATCH = 32
 FEW_TEXTS = 5_000
-# Texts times labels: with more, linear machines would take longer than all else; with few, than processes to start.
-MOST_PAIRS_OF_LINEAR, FEW_PAIRS_OF_LINEAR = 100_000_000, 1_000_000
-PAIRS_A_SECOND = 400_000  # of linear machines, on a core
+FEW_TO_CHOOSE_BY = 100
+# Of a core: with more, linear machines would take longer than all else; with few, than processes to start.
+MOST_SECONDS_OF_LINEAR, FEW_SECONDS_OF_LINEAR = 250.0, 2.5
+SECONDS_A_PAIR, SECONDS_A_WORD = 2.2e-6, 1.8e-8  # of a text and a label, and of each word of theirs
 FOREIGN = 2.5  # word pieces a word; by MiniLM, English titles have 1.3, Debian's packages 1.9, some German lines 3.8
 LOOKED_AT, LONGEST = 500, 2048  # texts, and word pieces of one
+SHORTER, LIKELY = (1024, 512, 256, 128), 0.8  # word pieces of a text, and the share of the time they should take
 
 
 @dataclass(frozen=True)
@@ -112,8 +118,8 @@ def fit_data(
     observer.notice(_looked_at(dataset))
     if told := _foreign(dataset, recipe):
         observer.notice(told)
-    pairs = len(dataset.labels) * len(dataset.train)
-    linear = pairs / (PAIRS_A_SECOND * cores()) if compare and pairs <= MOST_PAIRS_OF_LINEAR else 0.0
+    linear = _seconds_of_linear(dataset)
+    linear = linear / cores() if compare and linear <= MOST_SECONDS_OF_LINEAR else 0.0
     with open_workspace(Path(f"{output.resolve()}.fit"), WORK, [dataset.fingerprint, seed, recipe]) as workspace:
         search = _Search(source, dataset, workspace.folder, minutes, linear, recipe, seed, observer)
         try:
@@ -122,6 +128,9 @@ def fit_data(
             kept = f"stopped; what was tried is kept in {workspace.folder}: the same command goes on"
             number = stopped.signal if isinstance(stopped, Stopped) else signal.SIGINT
             raise Stopped(kept, signal=number) from None
+        except UmpteenError:
+            observer.notice(f"what was tried is kept in {workspace.folder}")
+            raise
         workspace.remove()
     return found
 
@@ -136,18 +145,39 @@ def _looked_at(dataset: Dataset) -> str:
     return f"{texts:,} texts with {pairs / max(1, texts):.1f} of {labels:,} labels each, {meant}{both}"
 
 
+def _seconds_of_linear(dataset: Dataset) -> float:
+    """What one linear machine a label takes of a core."""
+    texts = _some(dataset)
+    return (
+        len(dataset.labels)
+        * len(dataset.train)
+        * (SECONDS_A_PAIR + SECONDS_A_WORD * _words(texts) / max(1, len(texts)))
+    )
+
+
+def _some(dataset: Dataset) -> list[str]:
+    return [dataset.train.texts[row] for row in range(min(LOOKED_AT, len(dataset.train)))]
+
+
+def _words(texts: Sequence[str]) -> int:
+    return sum(len(re.findall(r"\w+", text)) for text in texts)
+
+
+def _pieces(dataset: Dataset, recipe: str) -> NDArray[np.int64]:
+    """How many word pieces some texts have by the recipe's frozen transformer; none if it has none."""
+    tower = next((tower for tower in resolve(recipe).encoder.query.reading() if tower.kind == "frozen"), None)
+    if tower is None:
+        return np.zeros(0, dtype=np.int64)
+    return np.array(TextTokenizer.load(tower.start, LONGEST, special_tokens=False).uncut_lengths(_some(dataset)))
+
+
 def _foreign(dataset: Dataset, recipe: str) -> str | None:
     """What to tell of texts whose words the encoder cuts into many pieces."""
-    start = next((tower for tower in resolve(recipe).encoder.query.reading() if tower.kind == "frozen"), None)
-    texts = [dataset.train.texts[row] for row in range(min(LOOKED_AT, len(dataset.train)))]
-    words = sum(len(re.findall(r"\w+", text)) for text in texts)
-    if start is None or words == 0:
-        return None
-    pieces = sum(TextTokenizer.load(start.start, LONGEST, special_tokens=False).uncut_lengths(texts)) / words
-    if pieces < FOREIGN:
+    words = _words(_some(dataset))
+    if words == 0 or (pieces := int(_pieces(dataset, recipe).sum()) / words) < FOREIGN:
         return None
     advice = "`umpteen train` can start from another"
-    return f"{pieces:.1f} word pieces a word: {start.start} may not know this language; {advice}"
+    return f"{pieces:.1f} word pieces a word: the encoder may not know this language; {advice}"
 
 
 def fit(
@@ -242,15 +272,18 @@ class _Search:
     def fit(self, output: Path, stands: Standing | None, trials: int, compare: bool) -> Fitted:
         """Tries settings, and makes the model of the best of them."""
         dataset, observer = self.dataset, self._observer
+        assert self.held_out.validation is not None
+        if (asked := len(self.held_out.validation)) < FEW_TO_CHOOSE_BY:
+            observer.notice(
+                f"warning: validation is {asked:,} texts: what is best on them, and their figures, are rough"
+            )
         best = self.run(trials)
         tried: Path = self._folder / best["identity"]
         if not (tried / MANIFEST).exists():  # an earlier call may have removed it
             config = self.config(tuple(best["settings"]))
             train(config, output=tried, resume=True, observers=[observer])
         observer.notice("n-grams and training texts that vote: how much they count …")
-        ranker, _ = fit_ranker(tried, dataset, RankerSettings(), jobs=cores(), progress=observer)
-        if ranker.weight == 0:
-            remove_ranker(tried)
+        ranker = self._ranker(tried)
         try:
             calibrate(tried, dataset, observer=observer)
         except (BadInput, ValueError) as problem:
@@ -259,7 +292,7 @@ class _Search:
         final = self._folder / f"final-{identify(config, dataset.fingerprint)}"
         observer.notice("the best of them, fitted on all of train …")
         train(config, output=final, resume=True, observers=[observer])
-        if ranker.weight:
+        if ranker is not None:
             fit_ranker(final, dataset, ranker.settings, **ranker.chosen(), jobs=cores(), progress=observer)
         chosen_as = Classifier.load(tried)
         if chosen_as.calibration is not None:
@@ -279,17 +312,31 @@ class _Search:
             observer.notice(f"{output} was changed while this one was fitted; what stood there is kept in {kept}")
         return Fitted(Classifier.load(output), config, self._found.best_first(), split, reports)
 
+    def _ranker(self, model: Path) -> Ranker | None:
+        """The model's ranker, if validation has a use for one; of votes alone where texts have no n-grams."""
+        for settings in (RankerSettings(), RankerSettings(sparse=False)):
+            try:
+                ranker, _ = fit_ranker(model, self.dataset, settings, jobs=cores(), progress=self._observer)
+            except BadInput as problem:
+                self._observer.notice(f"{'no n-grams' if settings.sparse else 'no ranker'}: {problem}")
+                continue
+            if ranker.weight:
+                return ranker
+            remove_ranker(model)
+            break
+        return None
+
     def _reports(self, split: str, model: Classifier) -> dict[str, Report]:
         """The model on a split, beside what one would run instead, fitted on the same texts."""
         of, settings = self.held_out if split == "validation" else self.dataset, self.config(()).evaluation
         asked, known = of.splits()[split], of.train if split == "validation" else of.with_validation_in_train().train
         evaluator = Evaluator(of, asked, a=settings.propensity_a, b=settings.propensity_b)
-        width, pairs = max(evaluator.at), len(of.labels) * len(known)
-        jobs = cores() if pairs > FEW_PAIRS_OF_LINEAR else 1
+        width, seconds = max(evaluator.at), _seconds_of_linear(self.dataset)
+        jobs = cores() if seconds > FEW_SECONDS_OF_LINEAR else 1
         others: dict[str, Callable[[], TfidfNeighbours | LinearOneVsRest]] = {
             "tf-idf neighbours": lambda: TfidfNeighbours(known)
         }
-        if pairs <= MOST_PAIRS_OF_LINEAR:
+        if seconds <= MOST_SECONDS_OF_LINEAR:
             others["linear one-vs-rest"] = lambda: LinearOneVsRest(known, jobs=jobs)
         found = {"popularity": popularity(known, asked, width)}
         for name, fitted in others.items():
@@ -386,10 +433,17 @@ class _Search:
         return config.training.epochs * (len(dataset.train) + as_queries)
 
     def _make_quicker(self, seconds: float, reading: bool) -> None:
-        """Without a frozen transformer where its reading, or an epoch, takes too long; else with fewer epochs, once."""
+        """Where reading takes too long, texts are read less far; where that does not do, or an epoch takes too long, it
+        goes without a frozen transformer; else with fewer epochs, once."""
         epochs = self.config(()).training.epochs * self._limit / seconds
+        if self._recipe == RECIPE and reading and (length := self._length_in_time(seconds)):
+            self._sized = (*self._sized, f"encoder.query.frozen.max_length={length}")
+            self._observer.notice(
+                f"reading all of the texts would take {seconds / 60:.1f} minutes; {length} tokens then"
+            )
+            return
         if self._recipe == RECIPE and (reading or epochs < 1):
-            self._recipe, self._sized = QUICK, tuple(own for own in self._sized if ".static." not in own)
+            self._recipe, self._sized = QUICK, tuple(own for own in self._sized if not own.startswith("encoder."))
             self._observer.notice("a frozen transformer would take too long here; without it")
             return
         self._limit = math.inf
@@ -397,6 +451,14 @@ class _Search:
             fewer = f"{max(epochs, 0.1):.2g}"
             self._sized = (*self._sized, f"training.epochs={fewer}")
             self._observer.notice(f"one training would take {seconds / 60:.1f} minutes; {fewer} epochs then")
+
+    def _length_in_time(self, seconds: float) -> int | None:
+        """How far texts, which would take so long, may be read; None if that was tried or would not do."""
+        pieces, most = _pieces(self.dataset, self._recipe), READING * self._limit * LIKELY
+        if any("max_length" in own for own in self._sized):
+            return None
+        whole = np.minimum(pieces, LONGEST).sum() / seconds  # tokens a second
+        return next((length for length in SHORTER if np.minimum(pieces, length).sum() <= most * whole), None)
 
     def _attempt(self, point: Point) -> float:
         config = self.config(point)
@@ -471,5 +533,5 @@ class _Pace(Observer):
         if done >= total:  # what comes next under this name is another stage
             del self._began[work]
             self.read += now - start if reading else 0
-        if now - start > _AFTER and seconds > (self._reading if reading else self._limit):
+        elif now - start > _AFTER and seconds > (self._reading if reading else self._limit):
             raise _TooSlow(seconds, reading)

@@ -5,8 +5,9 @@ What is not said is guessed from the names of the columns and the first rows, an
 
 import ast
 import json
+import re
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,9 @@ LABELS = ("labels", "label", "tags", "tag", "categories", "category", "topics", 
 MORE_LABELS = ("subject", "classes", "class", "targets", "target", "codes", "code")
 CLEAR = "|;"  # marks that hardly stand in a label's name
 SEPARATORS = f"{CLEAR},"
+_ENTITY = re.compile(r"&#?\w+;")  # of HTML, as in R&amp;D
+_BY_NUMPY = re.compile(r"""(['"])\s+['"]""")  # no comma between two strings
+_QUOTED = re.compile(r"""'([^']*)'|"([^"]*)\"""")
 Rows = Sequence[Mapping[str, Any]]  # the first of a file
 
 
@@ -51,22 +55,27 @@ class Columns:
         if isinstance(cell, int):
             return [str(cell)]
         if isinstance(cell, str):
-            return listed(cell) if cell.lstrip().startswith("[") else self.split(cell)
+            keys = listed(cell)
+            return self.split(cell) if keys is None else keys
         if isinstance(cell, list):
             return [str(one) if isinstance(one, int) and not isinstance(one, bool) else one for one in cell]
         return cell
 
 
-def listed(cell: str) -> list[str]:
-    """The keys of a cell that holds a list as JSON or as Python writes it; the cell itself if it is none."""
+def listed(cell: str) -> list[str] | None:
+    """The keys of a cell that holds a list as JSON, Python or numpy writes it, if it does."""
+    if cell.lstrip()[:1] not in ("[", "(", "{"):
+        return None
+    if _BY_NUMPY.search(cell):
+        return [one or other for one, other in _QUOTED.findall(cell)]
     for read in (json.loads, ast.literal_eval):
         try:
-            found = read(cell)
+            found = read(cell.strip())
         except (ValueError, SyntaxError, RecursionError, MemoryError):
             continue
-        if isinstance(found, list | tuple):
+        if isinstance(found, list | tuple | set):
             return [str(one).strip() for one in found]
-    return [cell.strip()]
+    return None
 
 
 def columns_of(path: Path, rows: Rows, asked: Mapping[str, str], known: Container[str] | None = None) -> Columns:
@@ -81,8 +90,9 @@ def columns_of(path: Path, rows: Rows, asked: Mapping[str, str], known: Containe
         return next((by_name[name] for name in names if name in by_name), None)
 
     def given(what: str, apart: str | None = None) -> tuple[str, ...]:
-        said = asked.get(what, "")
-        names = (said,) if said in header or (said and apart is None) else tuple(filter(None, said.split(apart)))
+        if not (said := asked.get(what)):
+            return ()
+        names = (said,) if said in header or apart is None else tuple(filter(None, said.split(apart)))
         for name in names:
             if name not in header:
                 raise BadFile(path, f"has no column {name!r}; it has {_written(header)}", line=1)
@@ -92,7 +102,7 @@ def columns_of(path: Path, rows: Rows, asked: Mapping[str, str], known: Containe
     if labels is None:
         problem = f"has none of the columns that usually hold labels ({', '.join(LABELS)}); it has {_written(header)}"
         raise BadFile(path, f"{problem}: say which it is, with --labels COLUMN, or FILE?labels=COLUMN", line=1)
-    text = given("text", "+") or _text_columns(first, rows, labels)
+    text = given("text", "+") or text_columns(header, labels.strip().lower()) or _longest(rows, labels)
     if not text:
         raise BadFile(path, f"has no column of texts; it has {_written(header)}: say which, with --text COLUMN", line=1)
     mark, told = asked.get("separator"), ""
@@ -105,33 +115,48 @@ def columns_of(path: Path, rows: Rows, asked: Mapping[str, str], known: Containe
     return Columns(text, labels, partial(split_at, mark), told)
 
 
-def _text_columns(first: Callable[[Sequence[str]], str | None], rows: Rows, labels: str) -> tuple[str, ...]:
-    of_labels = labels.strip().lower()
-    body, title = (first([name for name in names if name != of_labels]) for names in (TEXTS, TITLES))
+def text_columns(header: Iterable[str], but: str = "") -> tuple[str, ...]:
+    """Those whose names say that they hold texts: a title and a body, one of them, or none."""
+    by_name = {name.strip().lower(): name for name in reversed([*header])}
+    body, title = (
+        next((by_name[name] for name in names if name in by_name and name != but), None) for names in (TEXTS, TITLES)
+    )
     if body is not None and body.strip().lower() in ("text", "texts"):
         return (body,)
-    if body is not None or title is not None:
-        return tuple(name for name in (title, body) if name is not None)
+    return tuple(name for name in (title, body) if name is not None)
+
+
+def _longest(rows: Rows, but: str) -> tuple[str, ...]:
     lengths: Counter[str] = Counter()
     for row in rows:
-        lengths.update({name: len(cell) for name, cell in row.items() if isinstance(cell, str) and name != labels})
+        lengths.update({name: len(cell) for name, cell in row.items() if isinstance(cell, str) and name != but})
     return tuple(name for name, _ in lengths.most_common(1))
 
 
 def guessed_separator(cells: Sequence[str]) -> str | None:
     """The mark that stands between labels, or None if each cell is one label.
 
-    A comma may belong to a label's name: it separates if most of what it would part stands in other cells, too.
+    A clear mark in a tenth of the cells does. Any mark may belong to a label's name: it separates if most of what it
+    would part stands in other cells, too, the most of all marks. How often a cell is repeated says nothing.
     """
-    cells = [cell for cell in cells if not cell.lstrip().startswith("[")]
+    different = {cell.strip() for cell in cells if listed(cell) is None}
     for mark in CLEAR:
-        if any(mark in cell for cell in cells):
+        marked = sum(mark in _ENTITY.sub("", cell) for cell in different)
+        if marked and 10 * marked >= len(different):
             return mark
-    parts = Counter(part.strip() for cell in cells for part in cell.split(",") if part.strip())
-    if not any("," in cell for cell in cells):
-        return None
-    shared = sum(count for count in parts.values() if count > 1)
-    return "," if 2 * shared >= sum(parts.values()) else None
+    shares = {mark: _share_elsewhere(mark, different) for mark in SEPARATORS}
+    best = max(SEPARATORS, key=shares.__getitem__)
+    if shares[best] >= 0.5:
+        return best
+    return "|" if any("|" in cell for cell in different) else None
+
+
+def _share_elsewhere(mark: str, different: Collection[str]) -> float:
+    """Of what a mark would part, the share that stands in other cells, too."""
+    parts = [set(split_at(mark, cell)) for cell in different]
+    known = Counter(part for of_cell in parts for part in of_cell)
+    parted = [part for of_cell in parts if len(of_cell) > 1 for part in of_cell]
+    return sum(known[part] > 1 for part in parted) / max(1, len(parted))
 
 
 def parting(cells: Iterable[str], known: Container[str]) -> str | None:

@@ -15,7 +15,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from umpteen.data.formats.columns import columns_of
+from umpteen.data.formats.columns import columns_of, parting
 from umpteen.data.formats.reading import ENDINGS, Heard, Placed, Record, is_table, list_of, read_records, string
 from umpteen.data.prepared import SPLITS, Builder, Place
 from umpteen.errors import BadFile
@@ -23,6 +23,7 @@ from umpteen.errors import BadFile
 SETTINGS = "dataset.toml"
 LOOKED_AT = 1000  # rows, to make out columns
 OPTIONAL = ("weights", "ignore")
+SEVERAL = "if these are several keys, say what separates them: DATA?separator=…"
 Records = Callable[[Path, Heard], Iterator[Placed]]
 
 
@@ -60,7 +61,7 @@ def read_queries(splits: Mapping[str, Path], into: Builder, records: Records = r
     Where labels have no file of their own, they are known by name alone: those that some query has, or ignores, in the
     order in which they come.
     """
-    named, cut = into.labels_are_named, None
+    named, cut, suspected = into.labels_are_named, None, False
     for split, path in splits.items():
         into.begin(split, path)
         rows = records(path, into.advance)
@@ -71,7 +72,7 @@ def read_queries(splits: Mapping[str, Path], into: Builder, records: Records = r
         columns = replace(columns, split=cut)
         into.tell(columns.told)
         as_it_is = not named and (columns.text, columns.labels) == (("text",), "labels")
-        hint = "; if these are several keys, say what separates them: DATA?separator=…" if is_table(path) else ""
+        hint = f"; {SEVERAL}" if is_table(path) else ""
         for at, row in chain(first, rows):
             record = dict(row) if as_it_is else columns.record(row, at)
             if is_table(path):
@@ -85,6 +86,12 @@ def read_queries(splits: Mapping[str, Path], into: Builder, records: Records = r
             texts = dict(zip((*keys, *ignored), told, strict=False))
             for key in (*keys, *ignored) if named else ():
                 if key not in into.row_of:
+                    if not suspected and not isinstance(row.get(columns.labels), list):
+                        suspected = (mark := parting([key], into.row_of)) is not None
+                        where = f"{path.name}, line {at.line}"
+                        into.tell(
+                            f"{where}: {key!r} would part at {mark!r} into known labels{hint}" if suspected else ""
+                        )
                     into.add_label(key, texts.get(key) or key.replace("_", " "), at)
             labels = [into.label_row(key, at, hint) for key in keys]
             query = into.add_query(string(record, "text", at), labels, _optional("numbers", record, "weights", at), at)

@@ -4,6 +4,7 @@ Of a dataset, a row that cannot be used ends the reading. Of a file of texts it 
 and what is wrong with it: the caller decides.
 """
 
+import codecs
 import csv
 import gzip
 import hashlib
@@ -13,13 +14,17 @@ import math
 import re
 import zlib
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from umpteen.data.formats.columns import text_columns
 from umpteen.data.prepared import Place
 from umpteen.errors import BadFile, BadInput
 
 BYTE_ORDER_MARK = "\ufeff"
+UTF_16 = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE
 ENDINGS = (".jsonl", ".csv", ".tsv", ".jsonl.gz", ".csv.gz", ".tsv.gz", ".parquet")  # of files of records
 TEXT_KINDS = ("jsonl", "csv", "tsv", "txt")  # of files of texts
 LINES_BETWEEN_REPORTS = 1024
@@ -57,7 +62,8 @@ def read_lines(path: Path, advance: Heard, *, keep_ends: bool = False, may_be_em
             text = line.decode("utf-8")
         except UnicodeDecodeError as error:
             problem = f"byte 0x{line[error.start]:02x} at offset {offset + error.start:,} is not UTF-8"
-            advice = "convert the file, for example with iconv -f LATIN1 -t UTF-8"
+            kind = "UTF-16" if number == 1 and line[:2] in UTF_16 else "WINDOWS-1252"
+            advice = f"convert the file, for example with iconv -f {kind} -t UTF-8"
             raise BadFile(path, f"{problem}; {advice}", line=number) from None
         if number == 1:
             text = text.removeprefix(BYTE_ORDER_MARK)
@@ -131,18 +137,20 @@ def rows_of_json(lines: Iterator[Line]) -> Iterator[Found]:
 def rows_of_table(path: Path, lines: Iterator[Line], columns: Collection[str] = ()) -> Iterator[Found]:
     """The rows of a CSV or TSV file under its header; quoted cells may hold the delimiter and line ends.
 
-    The columns, if any are named, must be there once; else no column may be there twice.
+    The columns, if any are named, must be there once; else no column may be there twice. One without a name, as pandas
+    writes for its index, is passed over. A CSV file may have tabs or semicolons where its header has no comma.
     """
-    delimiter = "\t" if kind_of(path) == "tsv" else ","
-    rows = csv.reader((line for _, line in lines), delimiter=delimiter, strict=True)
+    at, header_line = next(lines, (None, ""))
+    marks = "\t" if kind_of(path) == "tsv" else ",\t;"
+    delimiter = next((mark for mark in marks if mark in header_line), marks[0])
+    unread = chain([(at, header_line)] if at else [], lines)
+    rows = csv.reader((line for _, line in unread), delimiter=delimiter, strict=True)
     limit = csv.field_size_limit(2**31 - 1)  # a document may be longer than csv's 131,072 characters
     first = 1
     try:
         header = [name.strip() for name in next(rows, [])]
-        if len(header) == 1 and ";" in header[0]:
-            raise BadFile(path, f"{header[0]!r} looks like several columns; separate cells by {delimiter!r}", line=1)
         for name in columns or header:
-            if header.count(name) != 1:
+            if name and header.count(name) != 1:
                 what = "names a column twice:" if name in header else "has no column"
                 raise BadFile(path, f"{what} {name!r}; it has {', '.join(map(repr, header)) or 'none'}", line=1)
         first = rows.line_num + 1
@@ -152,12 +160,13 @@ def rows_of_table(path: Path, lines: Iterator[Line], columns: Collection[str] = 
                 continue
             content = cells[0] if len(cells) == 1 else json.dumps(cells, ensure_ascii=False)
             if len(cells) == len(header):
-                yield at, content, dict(zip(header, cells, strict=True))
+                yield at, content, {name: cell for name, cell in zip(header, cells, strict=True) if name}
             else:
                 both = f"has {len(cells)} cells but the header has {len(header)}"
                 yield at, content, at.error(f"{both}; quote cells that hold {delimiter!r}")
     except csv.Error as error:  # where the next row begins is then unknown, so no row can be skipped
-        raise BadFile(path, f"breaks the quoting rules ({error}); double the quotes inside cells", line=first) from None
+        advice = r"lines end in \r alone; make it \n" if "new-line" in str(error) else "double the quotes inside cells"
+        raise BadFile(path, f"breaks the quoting rules ({error}); {advice}", line=first) from None
     finally:
         csv.field_size_limit(limit)
 
@@ -216,7 +225,7 @@ class InputRows:
     `digest` is of all lines up to the last one that is not blank: blank lines at the end may be read early or late.
     """
 
-    def __init__(self, path: Path, *, field: str = "text", name_field: str | None = None) -> None:
+    def __init__(self, path: Path, *, field: str | None = None, name_field: str | None = None) -> None:
         self.path, self._kind = path, kind_of(path)
         if self._kind not in TEXT_KINDS:
             names = ", ".join(f".{kind}" for kind in TEXT_KINDS)
@@ -226,10 +235,17 @@ class InputRows:
         except OSError as error:
             raise BadFile(path, f"cannot be read: {error.strerror or error}") from error
         self.position = self.offset = 0
-        self._fields = (field,) if self._kind == "txt" else tuple(field.split("+"))  # joined by blanks
+        self._fields = tuple(field.split("+")) if field else self._usual_fields()  # joined by blanks
         self._name_field = None if self._kind == "txt" else name_field
         self._digest = hashlib.sha256()
         self._unread = self._lines()
+
+    def _usual_fields(self) -> tuple[str, ...]:
+        """What the names of the first row say, as of a file to fit on."""
+        with suppress(BadFile):
+            for _, record in read_records(self.path) if self._kind != "txt" else ():
+                return text_columns(record) or ("text",)
+        return ("text",)
 
     def pass_over(self, unread: Iterator[Row | BadRow], rows: int, size: float = math.inf) -> int:
         """Reads `unread` on over so many rows, or bytes of them, parsed only in tables; how many rows these were."""
@@ -263,7 +279,8 @@ class InputRows:
     def _row(self, record: Record | BadFile, content: str, at: Place) -> Row:
         if isinstance(record, BadFile):
             raise record
-        text = " ".join(string(record, field, at) for field in self._fields)
+        given = [field for field in self._fields if record.get(field) is not None] or self._fields
+        text = " ".join(string(record, field, at) for field in given)
         name = None if self._name_field is None else field_of(record, self._name_field, at)
         if isinstance(name, bool) or not isinstance(name, str | int | None):
             raise at.error(f"{self._name_field!r} is neither a string nor a whole number")
