@@ -29,7 +29,7 @@ from umpteen.encoders.transformer import TransformerEncoder
 from umpteen.errors import NotSaved
 
 TEXTS = Texts.of([f"{word} of the {other}" for word, other in zip(WORDS, WORDS[3:], strict=False)])
-CHUNK = 4
+CHUNK = 4  # texts, each of six tokens
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Of each test alone, with a record after every few texts."""
     monkeypatch.setenv("UMPTEEN_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(frozen, "CHUNK", CHUNK)
+    monkeypatch.setattr(frozen, "CHUNK", 6 * CHUNK)
     return tmp_path / "cache" / "vectors"
 
 
@@ -73,7 +73,7 @@ def right(reader: FrozenReader, found: NDArray[np.float32]) -> bool:
 
 
 def read_and_die(start: Path, cache: str, chunks: int) -> None:
-    os.environ["UMPTEEN_CACHE"], frozen.CHUNK = cache, CHUNK
+    os.environ["UMPTEEN_CACHE"], frozen.CHUNK = cache, 6 * CHUNK
     left, encode = iter(range(chunks)), frozen.encode_tokens
 
     def killed(*given: Any) -> Tensor:
@@ -212,3 +212,9 @@ def test_training_reads_the_labels_texts_once(towers: str, tmp_path: Path, monke
     labels = [tuple(text) for text in reader.encoder.tokenizer(LABELS)]
     assert {label: read[label] for label in labels} == dict.fromkeys(labels, 1)
     assert set(read.values()) == {1}  # nor any other text
+
+
+def test_a_text_longer_than_a_chunk_is_one_and_progress_is_told_from_the_start(start: Path, encoded: list[int]) -> None:
+    told: list[tuple[int, int]] = []
+    reader_of(start).tokenise(Texts.of(["dog " * 50, "dog", "tree"]), lambda done, total: told.append((done, total)))
+    assert encoded == [1, 2] and told == [(0, 3), (1, 3), (3, 3)]
