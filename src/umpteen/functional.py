@@ -147,10 +147,8 @@ def as_pairs(
     elif given.dim() == 2 and given.shape[1] == 2:
         query, label = given.unbind(1)
     else:
-        raise BadInput(
-            f"positives of {given.dtype} and shape {tuple(given.shape)} are neither pairs [p, 2] nor a mask; "
-            "a matrix of 0 and 1 becomes a mask by .bool()"
-        )
+        form = f"positives of {given.dtype} and shape {tuple(given.shape)} are neither pairs [p, 2] nor a mask"
+        raise BadInput(f"{form}; a matrix of 0 and 1 becomes a mask by .bool()")
     pairs = Pairs(*(side.to(device=device, dtype=torch.int64) for side in (query, label)))
     return pairs, None if weights is None else weights.to(device)
 

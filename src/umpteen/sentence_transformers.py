@@ -117,10 +117,9 @@ class ManyPositivesLoss(CachedLossMixin, nn.Module):  # type: ignore[misc]
     def compute_loss_from_embeddings(self, embeddings: list[Tensor], labels: Tensor | None = None) -> Tensor:
         """For SpladeLoss and its like, which encode the columns themselves: only `labels` can tell what is right."""
         if labels is None or self.labels is not None or self.gather_across_devices:
-            raise BadInput(
-                "inside another loss only vectors are seen: give the trainer data_collator=MultiLabelCollator("
-                "model.preprocess), and this loss neither labels nor gather_across_devices"
-            )
+            trainer = "give the trainer data_collator=MultiLabelCollator(model.preprocess)"
+            own = "this loss neither labels nor gather_across_devices"
+            raise BadInput(f"inside another loss only vectors are seen: {trainer}, and {own}")
         return self._loss(embeddings[0], torch.cat(embeddings[1:]), _told(labels))
 
     def _loss(self, queries: Tensor, labels: Tensor, pairs: Tensor) -> Tensor:
@@ -136,10 +135,9 @@ class ManyPositivesLoss(CachedLossMixin, nn.Module):  # type: ignore[misc]
         if self.labels is not None:
             self._tokenise(self.labels, columns[1])
             if not {keys[1][row] for row in pairs[:, 1].tolist()} <= self._known:
-                raise BadInput(
-                    f"a positive of the batch is none of the {len(self.labels):,} labels given to the loss; add its "
-                    "text there, and give label_prompt if that column has a prompt"
-                )
+                known = f"the {len(self.labels):,} labels given to the loss"
+                advice = "add its text there, and give label_prompt if that column has a prompt"
+                raise BadInput(f"a positive of the batch is none of {known}; {advice}")
             columns, keys = columns + [features for features, _ in self._shard], keys + [own for _, own in self._shard]
         asked, query_places = _distinct(keys[0])
         every = list(chain.from_iterable(keys[1:]))
@@ -245,10 +243,8 @@ def _distinct(keys: Sequence[Hashable]) -> tuple[list[int], list[int]]:
 
 def _told(labels: Tensor) -> Tensor:
     if labels.dim() != 2 or labels.shape[1] != 2 or labels.is_floating_point():
-        raise BadInput(
-            f"labels of shape {tuple(labels.shape)} are not pairs of positions; take the label column out, or let "
-            "MultiLabelCollator make the batches"
-        )
+        advice = "take the label column out, or let MultiLabelCollator make the batches"
+        raise BadInput(f"labels of shape {tuple(labels.shape)} are not pairs of positions; {advice}")
     return labels
 
 

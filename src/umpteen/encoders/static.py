@@ -102,10 +102,8 @@ class StaticEncoder(Encoder):
         if table.ndim != 2 or not table.is_floating_point():
             raise BadInput(f"the token table is {table.dtype} {tuple(table.shape)}, not a row of numbers per token")
         if len(table) < tokenizer.vocabulary_size:
-            raise BadInput(
-                f"the token table has {len(table):,} rows but the tokenizer {tokenizer.vocabulary_size:,} tokens; "
-                "take both from the same model"
-            )
+            both = f"{len(table):,} rows but the tokenizer {tokenizer.vocabulary_size:,} tokens"
+            raise BadInput(f"the token table has {both}; take both from the same model")
         self.tokenizer, self.dimension = tokenizer, table.shape[1]
         # Rows beyond the vocabulary fill up a transformer's table; no text can reach them.
         self.table = nn.Parameter(table[: tokenizer.vocabulary_size].clone())  # [V, d]

@@ -59,10 +59,9 @@ class LabelTable(Encoder):
     def takes(self, read: Read, rows: NDArray[np.int64]) -> TokenTable:
         is_known = rows != NEW
         if not (self.optional or is_known.all()):
-            raise BadInput(
-                f"{int((~is_known).sum()):,} labels are new to a model with a label table, which has no vector for "
-                "a text; train with a text label tower ([encoder.label] kind), or with `train --from`"
-            )
+            new = f"{int((~is_known).sum()):,} labels are new to a model with a label table"
+            advice = "train with a text label tower ([encoder.label] kind), or with `train --from`"
+            raise BadInput(f"{new}, which has no vector for a text; {advice}")
         return TokenTable.of_lengths(rows[is_known].astype(np.int32), is_known.astype(np.int64))
 
     def leaves(self, tokens: TokenTable) -> list[Leaf]:
@@ -97,7 +96,5 @@ class LabelTable(Encoder):
 
 
 def _refuse_text() -> NoReturn:
-    raise BadInput(
-        "a label table has no vector for a text: it knows only the labels it was trained with; train a text label "
-        "tower, as a sum with a table if each label is to have a vector of its own besides"
-    )
+    advice = "train a text label tower, as a sum with a table if each label is to have a vector of its own besides"
+    raise BadInput(f"a label table has no vector for a text: it knows only the labels it was trained with; {advice}")

@@ -82,11 +82,10 @@ class Towers(nn.Module):
         if isinstance(label, LabelTable) and label.bias is not None and not query.ends_in_one:
             query.ends_in_one, query.dimension = True, query.dimension + 1  # inner products take in a label's bias
         if label is not None and label.shares != query.shares:
-            raise BadConfig(
-                f"the towers cannot be compared: query vectors have {query.dimension} numbers ({query.describe()}), "
-                f"label vectors {label.dimension} ({label.describe()}); give them, part by part, the same "
-                "dimensions and weights (a transformer's dimension is its projection)"
-            )
+            queries = f"query vectors have {query.dimension} numbers ({query.describe()})"
+            labels = f"label vectors {label.dimension} ({label.describe()})"
+            advice = "part by part, the same dimensions and weights (a transformer's dimension is its projection)"
+            raise BadConfig(f"the towers cannot be compared: {queries}, {labels}; give them, {advice}")
         self.query = query
         self.label_tower = None if label is query else label
 

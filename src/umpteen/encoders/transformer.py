@@ -35,15 +35,11 @@ class TransformerEncoder(Encoder):
     ) -> None:
         super().__init__(**how)
         if pooling not in ("mean", "first") or precision not in precisions.DTYPES:  # a saved folder may say anything
-            raise ValueError(
-                f"pooling = {pooling!r}, precision = {precision!r}: known are mean and first, "
-                f"{', '.join(precisions.DTYPES)}"
-            )
+            known = f"known are mean and first, {', '.join(precisions.DTYPES)}"
+            raise ValueError(f"pooling = {pooling!r}, precision = {precision!r}: {known}")
         if tokenizer.vocabulary_size > model.config.vocab_size:
-            raise BadInput(
-                f"the tokenizer has {tokenizer.vocabulary_size:,} tokens but the model {model.config.vocab_size:,}; "
-                "take both from the same model"
-            )
+            both = f"{tokenizer.vocabulary_size:,} tokens but the model {model.config.vocab_size:,}"
+            raise BadInput(f"the tokenizer has {both}; take both from the same model")
         size: int = model.config.hidden_size
         self.tokenizer = tokenizer.within(positions(model))
         self.model, self.pooling, self.trained_layers = model, pooling, trained_layers
@@ -188,10 +184,8 @@ class TransformerEncoder(Encoder):
         layers = getattr(self.model.config, "num_hidden_layers", "?")
         pooled = "mean of the tokens" if self.pooling == "mean" else "first token"
         precision = "" if self.precision == "float32" else f", {self.precision}"
-        return (
-            f"{self.model.config.model_type} of {layers} layers, {pooled}, up to {self.tokenizer.max_length} tokens, "
-            f"{unit} of {self.dimension}{precision}"
-        )
+        read = f"{self.model.config.model_type} of {layers} layers, {pooled}, up to {self.tokenizer.max_length} tokens"
+        return f"{read}, {unit} of {self.dimension}{precision}"
 
 
 def _pieces(offsets: Tensor, window: int) -> tuple[Tensor, Tensor]:

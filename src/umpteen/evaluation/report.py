@@ -96,15 +96,12 @@ def check_ranking(ranking: Ranking, truth: csr_array, ks: Sequence[int]) -> None
     if not ks or min(ks) < 1:
         raise BadInput(f"metrics were asked at k = {list(ks)}; give at least one k, each 1 or more")
     if max(ks) > ranking.width:
-        raise BadInput(
-            f"metrics at k = {max(ks):,} need {max(ks):,} labels a query, but the ranking holds {ranking.width:,}; "
-            f"search with k = {max(ks)} or ask for metrics up to {ranking.width}"
-        )
+        both = f"{max(ks):,} labels a query, but the ranking holds {ranking.width:,}"
+        advice = f"search with k = {max(ks)} or ask for metrics up to {ranking.width}"
+        raise BadInput(f"metrics at k = {max(ks):,} need {both}; {advice}")
     if truth.shape != (len(ranking), ranking.labels):
-        raise BadInput(
-            f"the ranking is of {len(ranking):,} queries and {ranking.labels:,} labels, the truth of "
-            f"{truth.shape[0]:,} and {truth.shape[1]:,}; are they of the same split?"
-        )
+        ranked, right = f"{len(ranking):,} queries and {ranking.labels:,} labels", "{:,} and {:,}".format(*truth.shape)
+        raise BadInput(f"the ranking is of {ranked}, the truth of {right}; are they of the same split?")
 
 
 class F1(NamedTuple):
@@ -172,10 +169,8 @@ def paired_differences(
     names = [name for name in ours if name in theirs]
     for name in names:
         if len(ours[name].achieved) != len(theirs[name].achieved):
-            raise BadInput(
-                f"a paired comparison needs the same queries: ours has {len(ours[name].achieved):,}, "
-                f"theirs {len(theirs[name].achieved):,}"
-            )
+            both = f"ours has {len(ours[name].achieved):,}, theirs {len(theirs[name].achieved):,}"
+            raise BadInput(f"a paired comparison needs the same queries: {both}")
     if not names:
         return {}
     values = _resampled([side[name] for side in (ours, theirs) for name in names], resamples, seed)

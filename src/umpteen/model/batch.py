@@ -141,10 +141,8 @@ def _answer_all(
     limits = {name: getattr(wanted, name) for name in LIMITS}
     passed = rows.pass_over(unread, done.rows)  # answered before a kill
     if done.rows and (passed < done.rows or rows.digest != done.digest):
-        raise BadInput(
-            f"{rows.path} has changed: its first {done.rows:,} rows are not those that were answered; "
-            "--overwrite begins anew"
-        )
+        problem = f"its first {done.rows:,} rows are not those that were answered"
+        raise BadInput(f"{rows.path} has changed: {problem}; --overwrite begins anew")
     while rows.position < first and (others := rows.pass_over(unread, TEXTS_AT_A_TIME, BYTES_AT_A_TIME)):
         passed += others
     if done.chunks == 0:
@@ -226,10 +224,9 @@ class Work:
             begun, self.replaces = self._read(BEGUN, "identity"), bool(self._read(BEGUN, "replaces"))
             for name, value in identity.items():
                 if begun.get(name) != value:
-                    raise BadInput(
-                        f"{workspace.folder} was begun with {name} = {begun.get(name)!r}, not {value!r}; give the same "
-                        "again, or --overwrite to begin anew"
-                    )
+                    both = f"{name} = {begun.get(name)!r}, not {value!r}"
+                    advice = "give the same again, or --overwrite to begin anew"
+                    raise BadInput(f"{workspace.folder} was begun with {both}; {advice}")
             chunks = sorted(path.name for path in workspace.folder.glob("*.chunk"))
             self.state = State(**self._read(chunks[-1], "state")) if chunks else self.state
             for name in {*map(_chunk, range(1, self.state.chunks))} - {*chunks}:

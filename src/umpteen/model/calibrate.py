@@ -75,10 +75,9 @@ def _whole(classifier: Classifier, dataset: Dataset, folds: int) -> tuple[RunCon
         raise BadInput("the model has no recipe.toml, so it cannot be trained anew on folds; leave --folds out")
     if classifier.recipe.startswith(_STARTED_FROM):
         origin = classifier.recipe.partition("\n")[0].removeprefix("# ")
-        raise BadInput(
-            f"the model's recipe says: {origin} That model may have seen the texts of every fold, so folds prove "
-            "nothing; leave --folds out and calibrate on texts that are new to both"
-        )
+        why = "That model may have seen the texts of every fold, so folds prove nothing"
+        advice = "leave --folds out and calibrate on texts that are new to both"
+        raise BadInput(f"the model's recipe says: {origin} {why}; {advice}")
     recipe = checked(tomllib.loads(classifier.recipe), origin="the model's recipe.toml")
     whole = dataset.with_validation_in_train() if recipe.data.fit_on == "train+validation" else dataset
     if not 2 <= folds <= len(whole.train):

@@ -21,7 +21,7 @@ from umpteen.model.changes import PATIENCE, Change, Replaced, Step, Store, Versi
 from umpteen.model.folder import ModelFolder, at_one_moment
 from umpteen.model.labels import LABELS, LiveLabels, read_labels
 from umpteen.search.index import Indexed, LiveVectors, Rows
-from umpteen.search.ranking import Vectors
+from umpteen.search.ranking import OF_NO_USE, Vectors
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -44,10 +44,7 @@ def encoding(tower: Callable[[], Encoder], known: Encoded | None, progress: Adva
         vectors = () if by is None or not new else encode_new(by, new, progress=progress).float().cpu().numpy()
         for text, vector in zip(new, vectors, strict=True):
             if not np.isfinite(vector).all():
-                raise BadInput(
-                    f"the vector of {text[:40]!r} holds NaN or infinity, so the model's weights are no use; train it "
-                    "again, with a lower optimizer.learning_rate"
-                )
+                raise BadInput(f"the vector of {text[:40]!r} holds NaN or infinity, {OF_NO_USE}")
             known[by, text] = vector
         return [known[by, text] for text in texts]
 

@@ -281,9 +281,8 @@ class Store:
             return
         assert self.path is not None
         if Path(f"{self.path}-journal").exists():  # none is written in WAL mode, and it could name any file to delete
-            raise DamagedModel(
-                f"{self.path}-journal: is none of umpteen's files; remove it, and ask where the model comes from"
-            )
+            advice = "remove it, and ask where the model comes from"
+            raise DamagedModel(f"{self.path}-journal: is none of umpteen's files; {advice}")
         mode = "mode=rw"  # never creates a file; a folder that cannot be written is read as it lies there
         if not os.access(self.path.parent, os.W_OK) or not os.access(self.path, os.W_OK):
             mode = "mode=ro" if Path(f"{self.path}-wal").exists() else _AS_IT_LIES
@@ -449,10 +448,8 @@ def _require_ours(connection: Connection, path: Path, model: str) -> None:
     """Tables as this module makes them and nothing else: no view or trigger of somebody else's runs here."""
     found = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")]
     if found != [_APPLICATION, _FORMAT]:
-        raise DamagedModel(
-            f"{path}: is no database of this version of umpteen (format {found[1]}, now {_FORMAT}); copy the model "
-            "again, or train it again"
-        )
+        version = f"this version of umpteen (format {found[1]}, now {_FORMAT})"
+        raise DamagedModel(f"{path}: is no database of {version}; copy the model again, or train it again")
     tables = connection.execute("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL").fetchall()
     if sorted(sql for (sql,) in tables) != sorted(_SCHEMA):
         raise DamagedModel(f"{path}: was altered, it has other tables than umpteen makes; copy the model again")
@@ -473,15 +470,11 @@ def _explained(path: Path | None, patience: float = PATIENCE) -> Iterator[None]:
             reason = f"another process has been changing it{waited}; nothing was changed, try again later"
             raise Locked(f"{path}: {reason}") from error
         if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
-            raise NotSaved(
-                f"{path}: could not be written ({error}); nothing was changed. Free space, or copy the model folder to "
-                "a place you may write to"
-            ) from error
+            advice = "Free space, or copy the model folder to a place you may write to"
+            raise NotSaved(f"{path}: could not be written ({error}); nothing was changed. {advice}") from error
         if code == sqlite3.SQLITE_CANTOPEN and path is not None and not path.exists():
             raise Replaced from error
         if code == sqlite3.SQLITE_CANTOPEN and Path(f"{path}-wal").exists():
-            raise DamagedModel(
-                f"{path}: is not at rest, a killed process left {path}-wal, which is taken in where it can be written; "
-                "copy the whole folder to such a place"
-            ) from error
+            left = f"a killed process left {path}-wal, which is taken in where it can be written"
+            raise DamagedModel(f"{path}: is not at rest, {left}; copy the whole folder to such a place") from error
         raise DamagedModel(f"{path}: is damaged ({error}); copy the model again") from error

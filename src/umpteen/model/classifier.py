@@ -484,10 +484,8 @@ class Classifier:
         texts = _checked(texts)
         right, wrong = ([()] * len(texts) if column is None else values_of(column) for column in (labels, wrong))
         if not len(texts) == len(right) == len(wrong):
-            raise BadInput(
-                f"{len(texts):,} texts, but {len(right):,} lists of right and {len(wrong):,} of wrong labels; "
-                "give each text one of each"
-            )
+            lists = f"{len(right):,} lists of right and {len(wrong):,} of wrong labels"
+            raise BadInput(f"{len(texts):,} texts, but {lists}; give each text one of each")
         keys = [[(one,) if isinstance(one, str) else tuple(one) for one in column] for column in (right, wrong)]
         given = [Example(*row) for row in zip(texts, *keys, strict=True)]
         encode = encoding(lambda: self.query_tower, encoded)

@@ -176,11 +176,9 @@ def in_rows_of(classifier: Judged, dataset: Dataset) -> Dataset:
     rows = np.array([known.get(key, -1) for key in dataset.labels.keys])
     missing = np.flatnonzero(rows < 0)
     if len(missing) and not (dataset.labels_are_named and len(missing) < len(rows)):
-        raise BadInput(
-            f"{len(missing):,} of {len(rows):,} labels of {dataset.name} are not in the model, first "
-            f"{dataset.labels.keys[missing[0]]!r}; was it trained on this dataset? `umpteen labels import` adds labels "
-            "by their texts, `umpteen train --from` trains them"
-        )
+        lacking, first = f"{len(missing):,} of {len(rows):,} labels of {dataset.name}", dataset.labels.keys[missing[0]]
+        advice = "`umpteen labels import` adds labels by their texts, `umpteen train --from` trains them"
+        raise BadInput(f"{lacking} are not in the model, first {first!r}; was it trained on this dataset? {advice}")
     rows[(rows >= 0) & ~labels.active[rows]] = -1
     moved: dict[str, Any] = {name: split.moved(rows, len(labels)) for name, split in dataset.splits().items()}
     return replace(dataset, labels=labels.catalogue(), **moved)
@@ -209,7 +207,6 @@ def as_trained(classifier: Judged, dataset: Dataset, *, otherwise: str | None) -
 def require_own_data(classifier: Judged, dataset: Dataset, otherwise: str) -> None:
     """Refuses data that the model was not trained on."""
     if classifier.data.get("fingerprint") != dataset.fingerprint:
-        raise BadInput(
-            f"{dataset.name} is not what the model was trained on ({classifier.data.get('name')}), so it is unknown "
-            f"which of its texts the model has not seen; give that dataset, or {otherwise}"
-        )
+        other = f"{dataset.name} is not what the model was trained on ({classifier.data.get('name')})"
+        unknown = "it is unknown which of its texts the model has not seen"
+        raise BadInput(f"{other}, so {unknown}; give that dataset, or {otherwise}")

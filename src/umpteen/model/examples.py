@@ -116,10 +116,8 @@ class LiveExamples:
             self.take_in(connection)
             _check_keys(given, catalogue.labels)
             if len(self.all()) + len(given) > MOST_EXAMPLES:
-                raise BadInput(
-                    f"a model has at most {MOST_EXAMPLES:,} examples; `umpteen fit DATA --from MODEL` makes a model "
-                    "that was trained with those that are there"
-                )
+                advice = "`umpteen fit DATA --from MODEL` makes a model that was trained with those that are there"
+                raise BadInput(f"a model has at most {MOST_EXAMPLES:,} examples; {advice}")
             vectors = [of_length_1(vector[None]).astype(np.float16).tobytes() for vector in encode(texts)]
             made = [self.lessons.record(connection, _rows(given), vectors, note, None)] if given else []
         self.lessons += made
@@ -172,9 +170,8 @@ def _check(example: Example, place: int) -> None:
         if not isinstance(key, str):
             raise BadInput(f"{what}: label key {key!r} is a {type(key).__name__}, not a string")
         if keys.count(key) > 1:
-            raise BadInput(
-                f"{what} names the label {key!r} twice; it is right or wrong", code="contradiction", place=place
-            )
+            reason = f"{what} names the label {key!r} twice; it is right or wrong"
+            raise BadInput(reason, code="contradiction", place=place)
 
 
 def _check_keys(given: Sequence[Example], labels: LiveLabels) -> None:

@@ -38,10 +38,9 @@ def export_model(model: Path | str, *, agreement: float = 0.99, sample: Sample |
             as_scored = Ranking(found, exact_scores(queries, found.astype(np.int64), labels), len(labels))
             same = (recalls(as_scored, exact_search(queries, labels, k)) == 1).astype(np.float64)
             if same.mean() < agreement:
-                raise BadInput(
-                    f"{same.mean():.4f} of {len(texts):,} texts have the same {k} labels as with torch, not "
-                    f"{agreement:g}; nothing was changed: ask for less (--agreement), or stay with torch"
-                )
+                agree = f"{same.mean():.4f} of {len(texts):,} texts have the same {k} labels as with torch"
+                advice = "nothing was changed: ask for less (--agreement), or stay with torch"
+                raise BadInput(f"{agree}, not {agreement:g}; {advice}")
             part.labels_version = classifier.version
             part.about = {
                 "kind": "onnx",

@@ -103,9 +103,8 @@ class ModelFolder:
             there = read_parts(connection)
             for other, needed in new.needs.items():
                 if there.get(other) != needed:
-                    raise NotSaved(
-                        f"{self.path}: has another {other} by now, so this {name} holds no more; make it again"
-                    )
+                    reason = f"has another {other} by now, so this {name} holds no more"
+                    raise NotSaved(f"{self.path}: {reason}; make it again")
             if not has_version(connection, new.labels_version):
                 raise NotSaved(f"{self.path}: its labels were put back meanwhile; make the {name} again")
             new.replaced = there.get(name)
@@ -292,10 +291,8 @@ def checked_parts(connection: Connection) -> dict[str, Part]:
         if ours is None or ours[1] != part.name or ours[3]:
             raise DamagedModel(f"the model's {part.name} is said to be in {part.folder!r}; do not use this model")
         if not has_version(connection, part.labels_version):
-            raise DamagedModel(
-                f"{part.folder}: was made with version {part.labels_version} of the labels, which is not there; "
-                f"make the {part.name} again"
-            )
+            lost = f"was made with version {part.labels_version} of the labels, which is not there"
+            raise DamagedModel(f"{part.folder}: {lost}; make the {part.name} again")
         _require_confined(part.files, part.folder)
     return parts
 
@@ -309,16 +306,14 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         content: dict[str, Any] = json.loads(read_plainly(path))
         found, model = content["format"], content.get("model")
     except FileNotFoundError:
-        raise DamagedModel(
-            f"{folder}: {MANIFEST} is missing; this is no umpteen model, or it was not copied whole"
-        ) from None
+        reason = "this is no umpteen model, or it was not copied whole"
+        raise DamagedModel(f"{folder}: {MANIFEST} is missing; {reason}") from None
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DamagedModel(f"{path}: is damaged ({error!r}); copy the model again, or train it again") from error
     if found != FORMAT:
-        raise DamagedModel(
-            f"{path}: format {found!r} found, {FORMAT} expected; it was written by umpteen "
-            f"{content.get('umpteen', '(unknown)')}, this is {__version__}: use that version, or train it again"
-        )
+        both = f"it was written by umpteen {content.get('umpteen', '(unknown)')}, this is {__version__}"
+        advice = "use that version, or train it again"
+        raise DamagedModel(f"{path}: format {found!r} found, {FORMAT} expected; {both}: {advice}")
     if content.get("checksum") != checksum_of(content) or not (isinstance(model, str) and _ID.fullmatch(model)):
         raise DamagedModel(f"{path}: was altered, its checksum does not match; copy the model again, or train it again")
     if not all(isinstance(content.get(name), dict) for name in ("settings", "files")):
@@ -343,10 +338,9 @@ def refuse_links(folder: Path | str) -> None:
             if entry.is_dir(follow_symlinks=False):
                 refuse_links(entry.path)
             elif not entry.is_file(follow_symlinks=False) and os.path.lexists(entry.path):
-                raise DamagedModel(
-                    f"{entry.path}: is a link or no file; a model folder holds its own files only. Nothing was "
-                    "changed: remove it, and ask where the model comes from"
-                )
+                reason = "is a link or no file; a model folder holds its own files only"
+                advice = "Nothing was changed: remove it, and ask where the model comes from"
+                raise DamagedModel(f"{entry.path}: {reason}. {advice}")
 
 
 def verify(path: Path | str, progress: Advance = silent) -> list[str]:

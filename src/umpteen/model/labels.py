@@ -82,9 +82,8 @@ class StoredLabels:
             raise DamagedModel(f"{path}: was altered, it has other tables than umpteen makes; copy the model again")
         ((first, last),) = self.rows(_FIRST_AND_LAST)
         if (first, last) != (0, rows - 1):
-            raise DamagedModel(
-                f"{path}: holds the rows {first} to {last}, not those of {rows:,} vectors; copy the model again"
-            )
+            both = f"holds the rows {first} to {last}, not those of {rows:,} vectors"
+            raise DamagedModel(f"{path}: {both}; copy the model again")
         self.keys, self.texts = self._column("key"), self._column("text")
 
     def _column(self, name: str) -> Sequence[str]:

@@ -74,10 +74,8 @@ class LiveModel:
     ) -> None:
         count, shape = len(catalogue.start), tuple(catalogue.base.shape)
         if shape != (count, towers.dimension):
-            raise BadInput(
-                f"{count:,} labels in {towers.dimension} dimensions need as many label vectors, "
-                f"but these have the shape {shape}"
-            )
+            needed = f"{count:,} labels in {towers.dimension} dimensions need as many label vectors"
+            raise BadInput(f"{needed}, but these have the shape {shape}")
         if ranker is not None and len(ranker.texts) != count:
             raise BadInput(f"the ranker knows {len(ranker.texts):,} labels, the model {count:,}; fit it again")
         self.catalogue = catalogue
@@ -279,10 +277,9 @@ class LiveModel:
             try:
                 new = kind.open(where, part.about, self.catalogue.indexed(), held, changed)
             except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
-                raise DamagedModel(
-                    f"{where}: cannot be opened although its files are whole ({error}); "
-                    "`umpteen index build` makes it again, `umpteen index remove` goes back to exact search"
-                ) from error
+                advice = "`umpteen index build` makes it again, `umpteen index remove` goes back to exact search"
+                reason = f"cannot be opened although its files are whole ({error})"
+                raise DamagedModel(f"{where}: {reason}; {advice}") from error
             try:
                 if try_it:
                     try_out(new, self.catalogue.vectors.dimension)

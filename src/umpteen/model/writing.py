@@ -121,10 +121,9 @@ def _carried(live: LiveModel, parts: Mapping[str, Part], path: Path, *, drop_ind
     if index is not None and index.labels_version == live.version:
         found += [index] if is_own or not index.about.get(BOUND) else []
     elif index is not None and is_own and not drop_index:
-        raise BadInput(
-            f"the index of {path} was built of older labels and cannot come along; build it again first "
-            f"(`umpteen index build {path}`), or remove it (`umpteen index remove {path}`) and build it afterwards"
-        )
+        build, remove = (f"(`umpteen index {verb} {path}`)" for verb in ("build", "remove"))
+        advice = f"build it again first {build}, or remove it {remove} and build it afterwards"
+        raise BadInput(f"the index of {path} was built of older labels and cannot come along; {advice}")
     return found
 
 

@@ -67,9 +67,8 @@ class Targets:
         if not bool(self.pulled.within(self.relevant).all()):
             raise BadInput("a pulled pair is missing among the relevant ones; list every pulled pair there too")
         if self.scale is not None and self.scale.shape != (self.queries,):
-            raise BadInput(
-                f"scale has shape {tuple(self.scale.shape)}; one number a query is needed, ({self.queries},)"
-            )
+            both = f"{tuple(self.scale.shape)}; one number a query is needed, ({self.queries},)"
+            raise BadInput(f"scale has shape {both}")
         if self.weights is not None:
             if self.weights.shape != self.pulled.query.shape:
                 raise BadInput(f"{len(self.weights):,} weights for {len(self.pulled.query):,} pulled pairs")

@@ -311,10 +311,8 @@ def make_plan(config: RunConfig, *, memory_gb: float | None, processes: int, obs
     `memory_gb` is what a process may hold; without it, what the machine has available, shared by the processes.
     """
     if config.pool.name not in ("all", "bank"):
-        raise BadConfig(
-            f'pool.name = "{config.pool.name}": a plan is made for steps over all labels; --set pool.name=all gives '
-            "an upper bound"
-        )
+        reason = "a plan is made for steps over all labels; --set pool.name=all gives an upper bound"
+        raise BadConfig(f'pool.name = "{config.pool.name}": {reason}')
     meter = Meter(pick_device(config.training.device))
     limit = meter.available() // processes if memory_gb is None else int(memory_gb * 1e9)
     run = build_run(config, workspace=None, observer=observer)
@@ -378,8 +376,6 @@ def advice(plan: dict[str, Any]) -> str:
     if plan["suggestion"] is not None:
         settings = " ".join(f"--set {key}={value}" for key, value in plan["suggestion"].items())
         return f"{story}; the largest settings that fit: {settings}"
-    return (
-        f"{story}; no batch, token budget or tile makes it fit: {plan['memory_least_gb']:.2f} GB are needed whatever "
-        f"they are, {plan['memory_of_labels_gb']:.2f} of them for the labels' vectors and gradients, which more "
-        "processes on more machines would share"
-    )
+    least = f"{plan['memory_least_gb']:.2f} GB are needed whatever they are, {plan['memory_of_labels_gb']:.2f} of them"
+    shared = "for the labels' vectors and gradients, which more processes on more machines would share"
+    return f"{story}; no batch, token budget or tile makes it fit: {least} {shared}"

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 Vectors: TypeAlias = "Tensor | NDArray[Any]"
 NO_LABEL = -1  # stands in `rows` where a query has fewer labels than the ranking is wide
 SPARE = 100
+OF_NO_USE = "so the model's weights are no use; train it again, with a lower optimizer.learning_rate"
 
 
 @dataclass(frozen=True)
@@ -172,5 +173,4 @@ def require_finite(what: str, vectors: Vectors) -> None:
         sums = as_floats(vectors.sum(1) if isinstance(vectors, np.ndarray) else vectors.float().sum(1))
     broken = np.flatnonzero(~np.isfinite(sums))
     if len(broken):
-        advice = "so the model's weights are no use; train it again, with a lower optimizer.learning_rate"
-        raise BadInput(f"the vector of {what} row {int(broken[0]):,} holds NaN or infinity, {advice}")
+        raise BadInput(f"the vector of {what} row {int(broken[0]):,} holds NaN or infinity, {OF_NO_USE}")

@@ -90,10 +90,9 @@ class Connection(HttpToolsProtocol):
         others = self._others
         if len(self.connections) > others.most:
             if not others.silent:
-                reason = (
-                    f"{others.most:,} connections have requests under way, which is the most; come back in a moment"
-                )
-                self._refuse(Refusal(503, "too_many_connections", reason, headers={"Retry-After": "1"}))
+                reason = f"{others.most:,} connections have requests under way, which is the most"
+                told = f"{reason}; come back in a moment"
+                self._refuse(Refusal(503, "too_many_connections", told, headers={"Retry-After": "1"}))
                 return
             longest_silent = next(iter(others.silent))
             del others.silent[longest_silent]

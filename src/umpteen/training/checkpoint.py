@@ -91,10 +91,8 @@ class Checkpoints:
             differing = [key for key in sorted(was.keys() | now.keys()) if was.get(key) != now.get(key)]
             if differing:
                 told = "; ".join(f"{key} was {was.get(key)!r}, is {now.get(key)!r}" for key in differing[:5])
-                raise DamagedCheckpoint(
-                    f"{newest} belongs to another recipe: {told}. "
-                    "Resume with the recipe it was started with, or choose another --output"
-                )
+                advice = "Resume with the recipe it was started with, or choose another --output"
+                raise DamagedCheckpoint(f"{newest} belongs to another recipe: {told}. {advice}")
             if record["data"] != self.data:
                 told = "was trained on other data than is given now; choose another --output"
                 raise DamagedCheckpoint(f"{newest} {told}")

@@ -133,10 +133,9 @@ class Loop:
                 total = sum(float(weight.double().sum()) for weight in shared)
             high, low = self._world.largest(total, -total)
             if high != -low:
-                raise Diverged(
-                    f"the processes no longer hold the same weights after step {self._state.step:,} (their sums go "
-                    f"from {-low!r} to {high!r}); use machines of one kind, and resume from the last checkpoint"
-                )
+                since = f"after step {self._state.step:,} (their sums go from {-low!r} to {high!r})"
+                advice = "use machines of one kind, and resume from the last checkpoint"
+                raise Diverged(f"the processes no longer hold the same weights {since}; {advice}")
 
 
 def _clock(state: TrainState) -> dict[str, float]:

@@ -116,9 +116,8 @@ class MetricsLog(Observer):
             with self._path.open("a", encoding="utf-8") as log:
                 log.write(json.dumps(record) + "\n")
         except OSError as problem:
-            raise NotSaved(
-                f"{self._path}: could not be written: {problem.strerror}; --resume goes on from the last checkpoint"
-            ) from problem
+            reason = f"could not be written: {problem.strerror}"
+            raise NotSaved(f"{self._path}: {reason}; --resume goes on from the last checkpoint") from problem
 
 
 def _step_of(line: str) -> float:

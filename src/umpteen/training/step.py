@@ -189,10 +189,9 @@ class TrainingStep:
 
     def _diverged(self, what: str, step: int) -> Diverged:
         rate = max(group["lr"] for group in self.optimizer.param_groups)
-        return Diverged(
-            f"{what} at step {step + 1:,}, where the learning rate was {rate:.2g}; lower optimizer.learning_rate, or "
-            "raise objective.temperature; the last checkpoint, if there is one, is kept"
-        )
+        where = f"at step {step + 1:,}, where the learning rate was {rate:.2g}"
+        advice = "lower optimizer.learning_rate, or raise objective.temperature"
+        return Diverged(f"{what} {where}; {advice}; the last checkpoint, if there is one, is kept")
 
     def _gradients_within_memory(self, rows: NDArray[np.int64], *, step: int, seed: int) -> StepOutcome:
         """The batch's gradients; each time the memory does not suffice, from the beginning with half the budget."""
@@ -204,10 +203,9 @@ class TrainingStep:
                 if self._budget <= self._longest:
                     raise  # a micro-batch is a single text already
                 self._budget //= 2
-                self.notice(
-                    f"out of memory at step {step + 1:,}: it starts again, with micro-batches of {self._budget:,} "
-                    f"tokens; --set training.token_budget={self._budget} spares the next run this"
-                )
+                again = f"it starts again, with micro-batches of {self._budget:,} tokens"
+                advice = f"--set training.token_budget={self._budget} spares the next run this"
+                self.notice(f"out of memory at step {step + 1:,}: {again}; {advice}")
 
     def gradients(self, rows: NDArray[np.int64], *, step: int, seed: int) -> StepOutcome:
         """The batch's loss; its gradient then stands on the weights, the same on every process."""
@@ -258,10 +256,9 @@ class TrainingStep:
         if (fraction := self.config.training.replay_fraction) is None:
             return [(labels, gradients)], {}
         if labels.cache.is_random:
-            raise BadConfig(
-                "training.replay_fraction: dropout ties a text to its micro-batch, so leaving texts out would "
-                "spare nothing; set dropout = 0 and hidden_dropout = 0 for the label tower"
-            )
+            reason = "dropout ties a text to its micro-batch, so leaving texts out would spare nothing"
+            advice = "set dropout = 0 and hidden_dropout = 0 for the label tower"
+            raise BadConfig(f"training.replay_fraction: {reason}; {advice}")
         chosen, gradients, sampled = thin(gradients, fraction, shard, start)
         positions = chosen if labels.positions is None else labels.positions[chosen]
         return [(Side(labels.cache, positions), gradients)], sampled
@@ -330,8 +327,7 @@ class TrainingStep:
         alone = int((kept >= in_play).sum())
         if alone and not self._told_of_lonely_queries:
             self._told_of_lonely_queries = True
-            self.notice(
-                f"{alone:,} of {targets.queries:,} queries of a batch have no negative among the {in_play:,} "
-                "labels in play and learn nothing from it; a larger training.batch_size or pool.negatives gives some"
-            )
+            lonely = f"{alone:,} of {targets.queries:,} queries of a batch have no negative"
+            advice = "a larger training.batch_size or pool.negatives gives some"
+            self.notice(f"{lonely} among the {in_play:,} labels in play and learn nothing from it; {advice}")
         return {"pool": in_play, "staleness": encoded.draw.staleness, "queries_without_negatives": alone}
