@@ -253,8 +253,7 @@ def _gathered(rows: Tensor, with_grad: bool = False) -> tuple[Tensor, int]:
     counts = all_gather(torch.tensor([len(rows)], device=rows.device)).tolist()
     padded = pad(rows, (0, 0, 0, max(counts) - len(rows))).contiguous()
     everyone = all_gather(padded, with_grad=with_grad).view(len(counts), max(counts), -1)
-    joined = torch.cat([part[:count] for part, count in zip(everyone, counts, strict=True)])
-    return joined, sum(counts[: get_rank()])
+    return torch.cat([part[:count] for part, count in zip(everyone, counts, strict=True)]), sum(counts[: get_rank()])
 
 
 @dataclass

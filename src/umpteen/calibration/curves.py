@@ -212,8 +212,7 @@ class TextCurves:
         safe = np.where(there, scores, 0.0)
         first = self.first(safe[..., :1])
         others = self.others(safe[..., 1:] - self.of_best * safe[..., :1])
-        found = np.concatenate([first, np.minimum(others, first)], axis=-1)
-        return np.where(there, found, 0.0).astype(np.float32)
+        return np.where(there, np.concatenate([first, np.minimum(others, first)], axis=-1), 0.0).astype(np.float32)
 
     @classmethod
     def fit(cls, held_out: HeldOut, choice: Choice) -> TextCurves:

@@ -157,8 +157,7 @@ def compare(
         dataset = watch.open_dataset(source)
         chosen = recipes or _usual_recipes(dataset.name, names())
         first = resolve(chosen[0].removesuffix("+ranker"), (), source).evaluation
-        propensity = (first.propensity_a, first.propensity_b)
-        task = comparison.make_task(source, dataset, propensity=propensity, **asked)
+        task = comparison.make_task(source, dataset, propensity=(first.propensity_a, first.propensity_b), **asked)
         methods = with_ensembles([*their_methods(wanted), *our_methods(chosen, watch)], ensemble)
         folder = output or Path("runs/compare") / dataset.name
         outcome = comparison.compare(task, methods, trials=trials, output=folder, observer=watch)

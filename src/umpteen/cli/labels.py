@@ -68,8 +68,7 @@ def diff(model: Path, first: int | None, last: int | None, as_json: bool) -> Non
     catalogue = open_labels(model)
     first = catalogue.start.version if first is None else first
     last = catalogue.labels.version if last is None else last
-    steps = catalogue.between(first, last)
-    _show(catalogue.at(first), steps, {"from_version": first, "to_version": last}, as_json)
+    _show(catalogue.at(first), catalogue.between(first, last), {"from_version": first, "to_version": last}, as_json)
 
 
 def _show(before: "LiveLabels", steps: Sequence[Step], about: dict[str, Any], as_json: bool) -> None:
@@ -103,8 +102,7 @@ def export(model: Path, file: Path, retired: bool) -> None:
     from umpteen.model.catalogue import open_labels
     from umpteen.model.label_files import write_label_file
 
-    count = write_label_file(file, open_labels(model).labels, retired=retired)
-    say(f"{count:,} labels in {file}")
+    say(f"{write_label_file(file, open_labels(model).labels, retired=retired):,} labels in {file}")
 
 
 @verb(labels, MODEL, KEY, TEXT, NOTE)

@@ -28,8 +28,7 @@ def show_table(columns: Mapping[str, Iterable[str]], *, title: str = "", words: 
     for row in zip(*columns.values(), strict=True):
         cells = zip(columns, row, strict=True)
         made.add_row(*(escape(visible(cell)) if name in words else cell for name, cell in cells))
-    console = Console(file=sys.stdout, highlight=False, soft_wrap=False, width=None if sys.stdout.isatty() else 120)
-    console.print(made)
+    Console(file=sys.stdout, highlight=False, soft_wrap=False, width=None if sys.stdout.isatty() else 120).print(made)
 
 
 def figures(metrics: Sequence[Mapping[str, float]], name: str) -> list[str]:

@@ -36,8 +36,7 @@ def train(recipe: str, source: str | None, overrides: tuple[str, ...], output: P
     from umpteen.training.build import pick_device
 
     config = resolve(recipe, overrides, source)
-    device = pick_device(config.training.device)
-    with join_world(device) as world, Watch(quiet=quiet or not world.is_first) as watch:
+    with join_world(pick_device(config.training.device)) as world, Watch(quiet=quiet or not world.is_first) as watch:
         if world.gather_objects(started_by_this_launch(workspace_of(output)))[0]:
             how |= {"resume": True, "overwrite": False}  # this process stands in the place of one that ended
         train_in(world, config, output=output, observers=[watch], **how)

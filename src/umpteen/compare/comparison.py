@@ -106,8 +106,7 @@ def _read(file: Path, identity: str) -> tuple[dict[str, Any], Ranking] | None:
         with np.load(file) as stored:
             if str(stored["identity"]) != identity:
                 return None
-            ranking = Ranking(stored["rows"], stored["scores"], int(stored["labels"]))
-            return json.loads(str(stored["about"])), ranking
+            return json.loads(str(stored["about"])), Ranking(stored["rows"], stored["scores"], int(stored["labels"]))
     except (OSError, EOFError, ValueError, KeyError, BadZipFile) as problem:
         raise BadFile(file, f"is not a result of `umpteen compare` ({problem}); give another --output") from None
 
@@ -154,8 +153,7 @@ COSTS = {"train_seconds": "training time, seconds", "parameters": "parameters"}
 def write_page(path: Path, outcome: dict[str, Any]) -> None:
     """Writes the page; it shows what is in `outcome` and computes nothing."""
     metrics = shown_metrics(outcome)
-    template = page_template(Path(__file__).with_name("page.html.jinja"), short_number)
-    page = template.render(
+    page = page_template(Path(__file__).with_name("page.html.jinja"), short_number).render(
         outcome,
         metrics=metrics,
         best={metric: max(result["metrics"][metric] for result in outcome["results"]) for metric in metrics},

@@ -1,6 +1,5 @@
 """Who takes part in a comparison: baselines fitted in one go, peers that can be had here, and our recipes."""
 
-import hashlib
 import json
 import sys
 import time
@@ -21,7 +20,7 @@ from umpteen.errors import BadInput, known
 from umpteen.evaluation.baselines import TfidfNeighbours, popularity
 from umpteen.evaluation.report import Evaluator
 from umpteen.files.progress import Notice, silent
-from umpteen.files.storage import write_atomically
+from umpteen.files.storage import digest_of, write_atomically
 from umpteen.model.classifier import Classifier
 from umpteen.model.rerank import fit_ranker
 from umpteen.model.train import train
@@ -64,7 +63,7 @@ class Task:
     def identify(self, *parts: Any) -> str:
         """One name for what follows from these parts on this data."""
         shared = [self.dataset.fingerprint, self.metric, self.seed, self.fraction, self.propensity]
-        return hashlib.sha256(json.dumps([shared, parts], sort_keys=True).encode()).hexdigest()[:16]
+        return digest_of([shared, parts])[:16]
 
 
 class Outcome(NamedTuple):

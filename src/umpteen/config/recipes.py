@@ -65,8 +65,7 @@ def checked(settings: dict[str, Any], *, origin: str) -> RunConfig:
     try:
         return RunConfig.model_validate(settings)
     except ValidationError as invalid:
-        problems = [_explain(dict(problem)) for problem in invalid.errors()]
-        raise BadConfig(f"{origin}: " + "; ".join(problems)) from None
+        raise BadConfig(f"{origin}: " + "; ".join(_explain(dict(problem)) for problem in invalid.errors())) from None
 
 
 def _explain(problem: dict[str, Any]) -> str:

@@ -224,8 +224,7 @@ def open_prepared(folder: Path) -> dict[str, Any]:
     manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     labels = LabelCatalogue(Texts.open(folder, "keys"), Texts.open(folder, "labels"))
     splits = dict.fromkeys(SPLITS) | _open_splits(folder, manifest["splits"], len(labels))
-    about = {name: manifest[name] for name in ABOUT} | {"told": tuple(manifest["told"])}
-    return {**about, "labels": labels, **splits}
+    return {name: manifest[name] for name in ABOUT} | {"told": tuple(manifest["told"]), "labels": labels, **splits}
 
 
 def _open_splits(folder: Path, bounds: Mapping[str, Sequence[int]], labels: int) -> dict[str, Split]:

@@ -168,15 +168,13 @@ def tokenise(texts: Texts, tokenizer: Tokenizer, progress: Advance = silent) -> 
     """The texts' token ids; all texts that `texts` is a view of are tokenised together, once, into the cache."""
     whole = texts.whole()
     if len(whole) < SMALL:
-        rows = chain.from_iterable(_tokenised(texts, tokenizer, 0, progress))
-        return TokenTable.of(rows, tokenizer.vocabulary_size)
+        return TokenTable.of(chain(*_tokenised(texts, tokenizer, 0, progress)), tokenizer.vocabulary_size)
     dtype = id_type(tokenizer.vocabulary_size)
     identity = {"version": TOKENS_VERSION, "texts": whole.fingerprint()}
     identity |= {"tokenizer": tokenizer.fingerprint, "id_type": dtype.name}
-    name = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
-    folder = cache_folder() / "tokens" / name
-    find = partial(_open, folder, dtype, len(whole))
-    table = cached(folder, find, partial(_write, folder, whole, tokenizer, progress))
+    folder = cache_folder() / "tokens" / hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
+    find, make = partial(_open, folder, dtype, len(whole)), partial(_write, folder, whole, tokenizer, progress)
+    table = cached(folder, find, make)
     return table if texts is whole else table.take(texts.rows)
 
 

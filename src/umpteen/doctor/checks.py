@@ -282,8 +282,7 @@ def look(name: str, check: Callable[[], str]) -> Check:
         detail = check()
     except Exception as problem:  # a doctor is for what nobody has foreseen
         status = "skipped" if isinstance(problem, Skipped) else "failed"
-        foreseen = isinstance(problem, UmpteenError)
-        detail = str(problem) if foreseen else f"{type(problem).__name__}: {problem}"
+        detail = str(problem) if isinstance(problem, UmpteenError) else f"{type(problem).__name__}: {problem}"
     return Check(name, status, detail, round(time.monotonic() - began, 2))
 
 
@@ -330,8 +329,7 @@ class Examination:
 
     def open_data(self) -> str:
         dataset = self._dataset = open_dataset(self.config.data.source)
-        encoder = with_lengths(self.config.encoder, dataset)
-        self.config = self.config.model_copy(update={"encoder": encoder})
+        self.config = self.config.model_copy(update={"encoder": with_lengths(self.config.encoder, dataset)})
         return f"{dataset.name}: {len(dataset.train):,} training queries, {len(dataset.labels):,} labels"
 
     def start_model(self) -> str:

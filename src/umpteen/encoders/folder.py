@@ -335,8 +335,7 @@ def buckets_of(left: NDArray[np.uint64], right: NDArray[np.uint64], buckets: int
     bits = left << np.uint64(32) | right
     for shift, factor in ((30, 0xBF58_476D_1CE4_E5B9), (27, 0x94D0_49BB_1331_11EB)):
         bits = (bits ^ bits >> np.uint64(shift)) * np.uint64(factor)
-    mixed = bits ^ bits >> np.uint64(31)
-    return (mixed & np.uint64(2**63 - 1)) % np.uint64(buckets)
+    return ((bits ^ bits >> np.uint64(31)) & np.uint64(2**63 - 1)) % np.uint64(buckets)
 
 
 def _roles(folder: Path) -> dict[str, str]:

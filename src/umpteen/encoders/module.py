@@ -24,8 +24,7 @@ class EncoderModule(InputModule):
         self.tokenizer = None  # type: ignore[assignment]  # each of several parts has its own, inside
 
     def preprocess(self, inputs: Any, prompt: str | None = None, **kwargs: Any) -> dict[str, Tensor]:
-        texts = self._prepend_prompt(list(inputs), prompt or "")
-        ids, offsets = self.encoder.read_now(texts)
+        ids, offsets = self.encoder.read_now(self._prepend_prompt(list(inputs), prompt or ""))
         return {"input_ids": ids, "offsets": offsets}
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:

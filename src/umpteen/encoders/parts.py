@@ -157,8 +157,7 @@ class PartsEncoder(Encoder):
         if not skip or set(skip) - set(PARTS) or not all(0 <= rate < 1 for rate in skip.values()):
             raise DamagedModel(f"{folder}: skips the parts {skip}; there is {', '.join(PARTS)}, each from 0 to below 1")
         parts = {name: read_encoder(folder / name, beside) for name in skip}
-        known = {name: settings[name] for name in ("normalise", "dropout")}
-        encoder = cls(parts, settings["kind"], skip=skip, **known)
+        encoder = cls(parts, settings["kind"], skip=skip, **{name: settings[name] for name in ("normalise", "dropout")})
         weights = layout.read_tensors(folder / layout.WEIGHTS_FILE)["weights"]
         if not torch.isfinite(weights).all() or (encoder.how == "concat" and not (weights > 0).all()):
             raise DamagedModel(f"{folder}: its parts' weights are {weights.tolist()}; copy or save the model again")

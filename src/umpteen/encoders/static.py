@@ -45,8 +45,7 @@ def bigram_buckets(ids: Tensor, offsets: Tensor, buckets: int) -> tuple[Tensor, 
     inside = ~starts[1:-1]  # [T-1]: token i+1 stands in the same text as token i
     left, right = (side[inside].cpu().numpy().astype(np.uint64) for side in (ids[:-1], ids[1:]))
     found = torch.from_numpy(buckets_of(left, right, buckets).astype(np.int64)).to(ids.device)
-    lengths = (offsets.diff() - 1).clamp_min(0)
-    return found, pad(lengths.cumsum(0), (1, 0))
+    return found, pad((offsets.diff() - 1).clamp_min(0).cumsum(0), (1, 0))
 
 
 # V rows in the table, d their size, n texts, T tokens in all of them.

@@ -101,9 +101,8 @@ class TransformerEncoder(Encoder):
         )
         vectors = torch.empty_like(found).index_copy(0, order, found)
         if len(vectors) >= len(offsets):  # some texts have several pieces, which count by their tokens
-            weighted = vectors * lengths[:, None]
-            total = vectors.new_zeros(len(offsets) - 1, vectors.shape[1]).index_add(0, text, weighted)
-            vectors = total / offsets.diff()[:, None].clamp_min(1)
+            total = vectors.new_zeros(len(offsets) - 1, vectors.shape[1])
+            vectors = total.index_add(0, text, vectors * lengths[:, None]) / offsets.diff()[:, None].clamp_min(1)
         if self.projection is not None:
             vectors = self.projection(vectors)
         return self.finished(vectors)

@@ -56,8 +56,7 @@ def out_of_fold(classifier: Classifier, dataset: Dataset, folds: int, workspace:
             others[out] = False
             part = replace(whole, train=whole.train.take(others), test=None)
             with own_cache(work / "cache"):
-                model = _train(recipe, part, work, classifier.ranker, observer)
-                model.held_out(whole.train.take(out)).save(kept)
+                _train(recipe, part, work, classifier.ranker, observer).held_out(whole.train.take(out)).save(kept)
         shutil.rmtree(work, ignore_errors=True)
         parts.append(HeldOut.load(kept))
     return HeldOut.join(parts)
@@ -161,8 +160,7 @@ def carry_calibration(source: Classifier, target: Path) -> None:
     assert source.calibration is not None
     origin = source.calibration.origin
     said = f"{origin['said']}, scored by a model of the same settings trained without them"
-    calibration = replace(source.calibration, origin={**origin, "said": said})
-    Classifier.load(target, index=False).keep_calibration(calibration)
+    Classifier.load(target, index=False).keep_calibration(replace(source.calibration, origin={**origin, "said": said}))
 
 
 def _some(split: Split) -> Split:

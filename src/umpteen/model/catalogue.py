@@ -221,8 +221,7 @@ def encode_new(tower: Encoder, texts: Sequence[str], progress: Advance = silent)
 
     if isinstance(texts, Texts):  # of a dataset: they are tokenised once, into the cache
         return encode_tokens(tower, tokens_for(tower, texts), progress=progress)
-    few = 1 if tower.pads else _FEW
-    if len(texts) <= few and tower.rows is None and not tower.training:
+    if len(texts) <= (1 if tower.pads else _FEW) and tower.rows is None and not tower.training:
         return tower.encode(texts)
     return encode_texts(tower, texts, progress=progress)
 

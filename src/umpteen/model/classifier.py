@@ -326,8 +326,7 @@ class Classifier:
             raise BadInput(f"k is {k:,}, but the model has {count:,} labels; ask for 1 to {count}")
         texts, light = texts if isinstance(texts, Texts) else _checked(texts), self._live.light
         vectors: Vectors = encode_new(self.query_tower, texts) if light is None else light.encode(texts)
-        corrections = self.corrections if examples else None
-        return self._answer(texts, vectors, k, excluding, corrections, trained)[-1].head(k)
+        return self._answer(texts, vectors, k, excluding, self.corrections if examples else None, trained)[-1].head(k)
 
     def _answer(
         self,

@@ -116,8 +116,7 @@ def evaluate_ensemble(
     evaluator = evaluator_of(first, dataset, split, **how)
     queries = [encode_texts(classifier.query_tower, evaluator.split.texts) for classifier in classifiers]
     mean = torch.cat(queries, 1).float() / len(classifiers)
-    filtered = evaluator.split.filtered.matrix
-    ranking = top_k(mean, labels, max(evaluator.at), excluding=filtered, hidden=first.hidden)
+    ranking = top_k(mean, labels, max(evaluator.at), excluding=evaluator.split.filtered.matrix, hidden=first.hidden)
     return evaluator.report(ranking), ranking
 
 

@@ -187,8 +187,7 @@ class Explainer:
         votes = None if memory is None or nearest is None else memory.votes(nearest, dense.rows, settings.similarity)
         margins = ranker.margins([self._text], dense.rows)
         if ranker.texts[row] <= 0:  # it knows nothing of the label, which keeps its place among the others
-            kept = float(ranker.scores(margins, votes, dense.rows)[0, place])
-            return [Term(PLACE, ranker.weight * kept)], [], []
+            return [Term(PLACE, ranker.weight * float(ranker.scores(margins, votes, dense.rows)[0, place]))], [], []
         said = {
             name: ranker.weight * float(value[0, place])
             for name, value in ranker.terms(margins, votes, dense.rows).items()
@@ -269,6 +268,5 @@ def _spread(whole: float, drops: Shares, group: NDArray[np.int64], words: int) -
     if not alike.any():
         alike = np.ones_like(drops)
     if len(group):
-        shares = (drops + rest * alike / alike.sum()) / np.bincount(group)
-        found[: len(group)] = shares[group]
+        found[: len(group)] = ((drops + rest * alike / alike.sum()) / np.bincount(group))[group]
     return found

@@ -126,8 +126,7 @@ def fit_data(
             found = search.fit(output, stood_in(workspace, stands), trials, compare)
         except (Stopped, KeyboardInterrupt) as stopped:
             kept = f"stopped; what was tried is kept in {workspace.folder}: the same command goes on"
-            number = stopped.signal if isinstance(stopped, Stopped) else signal.SIGINT
-            raise Stopped(kept, signal=number) from None
+            raise Stopped(kept, signal=stopped.signal if isinstance(stopped, Stopped) else signal.SIGINT) from None
         except UmpteenError:
             observer.notice(f"what was tried is kept in {workspace.folder}")
             raise
@@ -266,8 +265,7 @@ class _Search:
     def config(self, point: Point, fit_on: str = "train") -> RunConfig:
         alone = {"encoder.query.kind=frozen", "encoder.query.static=none"} & {*point}  # there is no bag to be set
         own = tuple(setting for setting in self._sized if not (alone and ".static." in setting))
-        settings = (f"seed={self._seed}", f"data.fit_on={fit_on}", *own, *point)
-        return resolve(self._recipe, settings, self._source)
+        return resolve(self._recipe, (f"seed={self._seed}", f"data.fit_on={fit_on}", *own, *point), self._source)
 
     def fit(self, output: Path, stands: Standing | None, trials: int, compare: bool) -> Fitted:
         """Tries settings, and makes the model of the best of them."""
@@ -473,8 +471,7 @@ class _Search:
             best, *others = self._found.best_first()
             for other in others:
                 shutil.rmtree(self._folder / other["identity"], ignore_errors=True)
-            highest = self._found.metric_of(best)
-            self._observer.notice(f"  {len(self._tried)} tried, best so far {highest:.2f}")
+            self._observer.notice(f"  {len(self._tried)} tried, best so far {self._found.metric_of(best):.2f}")
         return self._found.metric_of(self._tried[identity])
 
     def _train(self, config: RunConfig, identity: str) -> dict[str, Any]:
@@ -487,8 +484,7 @@ class _Search:
             return {"metrics": {config.evaluation.metric: 0.0}, "then": [], "again": time.monotonic() - began}
         assert model.report is not None
         again = round(time.monotonic() - began - pace.read, 1)  # what it takes once texts are read
-        weights = as_settings(model.training.get("weights", {}))
-        return {"metrics": model.report.metrics, "then": weights, "again": again}
+        return {"metrics": model.report.metrics, "then": as_settings(model.training.get("weights", {})), "again": again}
 
 
 def sized(dataset: Dataset, recipe: str = RECIPE) -> Point:

@@ -24,7 +24,7 @@ from safetensors import SafetensorError, safe_open
 from umpteen import __version__
 from umpteen.errors import BadFile, BadInput, DamagedModel, NotSaved, UmpteenError
 from umpteen.files.progress import Advance, silent
-from umpteen.files.storage import atomic_folder, is_taken, unfinished_target, write_atomically
+from umpteen.files.storage import atomic_folder, digest_of, is_taken, unfinished_target, write_atomically
 from umpteen.model.changes import Part, Replaced, Store, drop_parts, has_version, is_database, read_parts, write_part
 
 FORMAT = 3
@@ -86,8 +86,7 @@ class ModelFolder:
 
     def stamp(self) -> Stamp:
         """Changes with whatever is written here: three looks at the disk."""
-        files = (self.path / MANIFEST, f"{self.store.path}", f"{self.store.path}-wal")
-        return tuple(stamp_of(file) for file in files)
+        return tuple(stamp_of(file) for file in (self.path / MANIFEST, f"{self.database}", f"{self.database}-wal"))
 
     @contextmanager
     def adding(self, name: str) -> Iterator["NewPart"]:
@@ -164,8 +163,7 @@ class ModelFolder:
         """The manifest, the card, the database, and all that is listed: what a copy of the model needs."""
         groups = [(self.trained.name, self.manifest["files"])]
         groups += [(part.folder, part.files) for part in checked_parts(connection).values()]
-        listed = [f"{folder}/{file}" for folder, files in groups for file in files]
-        return [MANIFEST, CARD, self.database.name, *listed]
+        return [MANIFEST, CARD, self.database.name, *(f"{folder}/{file}" for folder, files in groups for file in files)]
 
     def require_whole(self, connection: Connection, parts: Iterable[Part] = (), only: tuple[str, ...] = ("",)) -> None:
         """Refuses damaged files, as far as `problems` sees without reading every byte."""
@@ -416,18 +414,17 @@ def keep_hashes_of(connection: Connection, folder: Path, files: Files) -> None:
 
 
 def listed(folder: Path, living: str | None = None) -> Files:
-    paths = sorted(path for path in folder.rglob("*") if path.is_file())
     return {
         path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
-        for path in paths
-        if living is None or not path.is_relative_to(folder / living)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and (living is None or not path.is_relative_to(folder / living))
     }
 
 
 def weights_of(files: Files) -> str:
     """A digest of the encoder's arrays, as a model's files are listed: what was made of others does not hold."""
     arrays = {name: file["sha256"] for name, file in files.items() if re.fullmatch(r"encoder/.*\.safetensors", name)}
-    return hashlib.sha256(json.dumps(arrays, sort_keys=True).encode()).hexdigest()[:32]
+    return digest_of(arrays)[:32]
 
 
 def stamp_of(path: Path | str) -> tuple[int, int, int]:

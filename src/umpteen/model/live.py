@@ -116,8 +116,7 @@ class LiveModel:
                 settings["training"],
             )
             towers = (LightEncoder.read(folder.trained / "encoder") if light else None) or _towers(folder)
-            catalogue = LiveCatalogue.read(folder, connection)
-            loaded = cls(towers, catalogue, told=told, folder=folder, follows=follows)
+            loaded = cls(towers, LiveCatalogue.read(folder, connection), told=told, folder=folder, follows=follows)
             loaded.examples.take_in(connection)
             for name in loaded._wanted(parts):
                 loaded._use(name, parts.get(name), try_it=False)

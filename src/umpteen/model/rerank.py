@@ -124,8 +124,8 @@ def _fit(
         samples.keep_matrix("features", features.transform(train.texts))
         samples.keep_matrix("relevant", relevant)
         _retrieve(classifier, train, samples, settings, told)
-        advance = partial(told, "fitting labels")
-        weights, intercepts = fit_weights(samples, count, settings, jobs=jobs, progress=advance)
+        fitting = partial(told, "fitting labels")
+        weights, intercepts = fit_weights(samples, count, settings, jobs=jobs, progress=fitting)
     memory = None
     if settings.memory:
         vectors = _vectors(classifier, train.texts, partial(told, "remembering texts"))

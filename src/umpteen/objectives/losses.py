@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
-from umpteen.config.settings import ObjectiveConfig, OneVsAll, SoftTopK
+from umpteen.config.settings import ObjectiveConfig, SoftTopK
 from umpteen.errors import BadConfig, BadInput, known
 from umpteen.objectives.scores import Scores
 from umpteen.objectives.targets import Targets
@@ -102,16 +102,12 @@ def _build_soft_top_k(settings: SoftTopK, labels: int) -> Objective:
     return partial(soft_top_k, **settings.arguments())
 
 
-def _build_one_vs_all(settings: OneVsAll, labels: int) -> Objective:
-    return one_vs_all if settings.logit_bias is None else ScaledOneVsAll(settings.logit_bias)
-
-
 # A new objective is a function, a row here, its settings in config/settings.py and its formula in reference.py.
 OBJECTIVES: dict[str, Callable[[Any, int], Objective]] = {  # of its settings, for so many labels
-    "softmax": lambda settings, labels: softmax,
-    "decoupled_softmax": lambda settings, labels: decoupled_softmax,
+    "softmax": lambda own, labels: softmax,
+    "decoupled_softmax": lambda own, labels: decoupled_softmax,
     "soft_top_k": _build_soft_top_k,
-    "one_vs_all": _build_one_vs_all,
+    "one_vs_all": lambda own, labels: one_vs_all if own.logit_bias is None else ScaledOneVsAll(own.logit_bias),
 }
 
 

@@ -136,9 +136,8 @@ class TextFeatures:
             if lengths is None:
                 continue
             limits = {"min_df": settings.min_texts, "max_features": settings.max_features}
-            analyzer = partial(_KINDS[kind], lengths)
             try:
-                learnt = TfidfVectorizer(analyzer=analyzer, dtype=np.float32, **limits).fit(texts)
+                learnt = TfidfVectorizer(analyzer=partial(_KINDS[kind], lengths), dtype=np.float32, **limits).fit(texts)
             except ValueError as problem:
                 left = f"no n-gram of {kind} is left of the training texts ({problem}); lower min_texts"
                 advice = f"which is {settings.min_texts:,}, or look at the texts with `umpteen data describe`"

@@ -181,18 +181,15 @@ class Corrections:
         """weight · Σ exp((cosine − 1) / temperature) · said over the examples, cut to [−1, 1]; nothing for pairs stored
         in `excluding`."""  # [n, L]
         step, queries = max(1, PAIRS_AT_A_TIME // len(self.vectors)), as_floats(queries)
-        blocks = (queries[start : start + step] for start in range(0, max(1, len(queries)), step))
-        found = csr_array(vstack([self._near(block) @ self.said for block in blocks]))
+        blocks = (of_length_1(queries[start : start + step]) for start in range(0, max(1, len(queries)), step))
+        near = (np.exp((product(block, self.vectors.T) - 1) / np.float32(self.temperature)) for block in blocks)
+        found = csr_array(vstack([csr_array(np.where(some >= LEAST, some, 0)) @ self.said for some in near]))
         found.data = np.clip(self.weight * found.data, -1, 1).astype(np.float32)
         if excluding is not None:
             stored = csr_array((np.ones(excluding.nnz, np.float32), excluding.indices, excluding.indptr), found.shape)
             found = csr_array(found - found.multiply(stored))
         found.eliminate_zeros()
         return found
-
-    def _near(self, queries: NDArray[np.float32]) -> csr_array:
-        near = np.exp((product(of_length_1(queries), self.vectors.T) - 1) / np.float32(self.temperature))
-        return csr_array(np.where(near >= LEAST, near, 0))  # [n, E]
 
 
 def shifts(ranking: Ranking, votes: csr_array) -> NDArray[np.float32]:
@@ -202,8 +199,7 @@ def shifts(ranking: Ranking, votes: csr_array) -> NDArray[np.float32]:
     """  # [n, k]
     share, scores = values_at(votes, ranking.rows), np.where(ranking.rows == NO_LABEL, 0, ranking.scores)
     top, bottom = scores.max(1, keepdims=True, initial=1), scores.min(1, keepdims=True, initial=0)
-    found = np.where(share > 0, share * (top - scores), share * (scores - bottom))
-    return np.asarray(found, dtype=np.float32)
+    return np.asarray(np.where(share > 0, share * (top - scores), share * (scores - bottom)), dtype=np.float32)
 
 
 def corrected(ranking: Ranking, votes: csr_array, score: Callable[[NDArray[np.int32]], NDArray[np.float32]]) -> Ranking:

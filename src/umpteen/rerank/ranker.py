@@ -183,8 +183,7 @@ class Ranker:
 
     def save(self, folder: Path) -> None:
         folder.mkdir(exist_ok=True)
-        about = {"origin": self.origin, "settings": asdict(self.settings), "report": self.report}
-        content = {**self.chosen(), **about}
+        content = {**self.chosen(), "origin": self.origin, "settings": asdict(self.settings), "report": self.report}
         (folder / "ranker.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         self.features.save(folder)
         sparse = self.weights.indptr, self.weights.indices, self.weights.data

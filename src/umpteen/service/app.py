@@ -59,8 +59,7 @@ class App(FastAPI):
                 await self.straight.app(scope, limited, send)
                 status = 200
             else:  # bodies are JSON here, and curl calls each a form unless told otherwise
-                headers = [header for header in scope["headers"] if header[0] != JSON[0]]
-                scope = {**scope, "headers": [*headers, JSON]}
+                scope = {**scope, "headers": [*(header for header in scope["headers"] if header[0] != JSON[0]), JSON]}
                 await super().__call__(scope, limited, noting)
         except Exception as problem:
             refusal = refusal_of(problem)

@@ -162,5 +162,4 @@ def _refusing(field: Callable[[BadInput], str | None]) -> Iterator[None]:
     try:
         yield
     except BadInput as problem:
-        status = _STATUS.get(problem.code, 422)
-        raise Refusal(status, problem.code, str(problem), field=field(problem)) from problem
+        raise Refusal(_STATUS.get(problem.code, 422), problem.code, str(problem), field=field(problem)) from problem

@@ -57,8 +57,7 @@ def add_predict(app: FastAPI, service: Service) -> Route:
         k, least = _wanted(message, service)
         if len(texts) > 1:
             at_most(len(texts) * k, limits.answers, "texts", "labels in an answer (texts × k)")
-        found = await service.batcher.predict(texts, k, receive)
-        body = written(found, least)
+        body = written(await service.batcher.predict(texts, k, receive), least)
         headers = [JSON, (b"content-length", b"%d" % len(body))]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})

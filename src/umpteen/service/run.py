@@ -98,8 +98,7 @@ class _Worker:
 
     def _start(self) -> None:
         news, theirs = self._processes.Pipe()
-        work = (self._served, self.counts, theirs)
-        self._process = self._processes.Process(target=_work, args=work, daemon=True)
+        self._process = self._processes.Process(target=_work, args=(self._served, self.counts, theirs), daemon=True)
         self._process.start()
         theirs.close()
         self.news = news

@@ -273,8 +273,7 @@ class TrainingStep:
         if self.pool is None:
             labels = self._side(1, self._texts.distinct, self._texts.positions, now)
             return Encoded(queries, labels, vectors, self.labels, None)
-        known = self.data.known.take(rows)
-        draw = self.pool.draw(Batch(rows, vectors.detach(), targets, known, filtered, now[1], rng))
+        draw = self.pool.draw(Batch(rows, vectors.detach(), targets, self.data.known.take(rows), filtered, now[1], rng))
         self.mark("loss")  # mining is a loss, too
         shard = self.labels.among(draw.rows)
         own = draw.rows[shard.rows]

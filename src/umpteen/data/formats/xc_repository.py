@@ -183,6 +183,5 @@ def _read_filter(folder: Path, split: str, into: Builder) -> None:
                 try:
                     query, label = map(int, line.split())
                 except ValueError:
-                    problem = f'{line.strip()[:60]!r} is not "query_row label_row", two whole numbers'
-                    raise at.error(problem) from None
+                    raise at.error(f'{line.strip()[:60]!r} is not "query_row label_row", two whole numbers') from None
                 into.ignore(query, label, at)
