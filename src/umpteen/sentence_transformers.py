@@ -97,10 +97,8 @@ class ManyPositivesLoss(CachedLossMixin, nn.Module):  # type: ignore[misc]
     def calculate_loss(self, reps: list[list[Tensor]], labels: Any = None, *, with_backward: bool = False) -> Tensor:
         """The loss of a batch from the vectors of its columns: the form that the gradient cache asks for."""
         batch: _Batch = labels
-        vectors = (torch.cat(parts) for parts in reps)
-        queries, *others = (
-            found if rows is None else found[rows] for found, (_, rows) in zip(vectors, batch.columns, strict=True)
-        )
+        columns = zip(map(torch.cat, reps), batch.columns, strict=True)
+        queries, *others = (found if rows is None else found[rows] for found, (_, rows) in columns)
         labels, pairs = torch.cat(others), batch.pairs
         if self.gather_across_devices:
             labels, start = _gathered(labels, with_grad=True)

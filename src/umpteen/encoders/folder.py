@@ -229,11 +229,8 @@ class TextTokenizer:
         self.special_tokens = special_tokens
         self.roles = roles  # which token plays "pad_token", "cls_token", …
         # What it adds around a text need not be in its vocabulary.
-        ids = {
-            *tokenizer.get_vocab(with_added_tokens=True).values(),
-            *tokenizer.encode("", add_special_tokens=special_tokens).ids,
-        }
-        self.vocabulary_size = max(ids, default=-1) + 1
+        around = tokenizer.encode("", add_special_tokens=special_tokens).ids
+        self.vocabulary_size = 1 + max([*tokenizer.get_vocab(with_added_tokens=True).values(), *around], default=-1)
         kept = f"\n{self.max_length}" if self.window < self.max_length else ""
         self.fingerprint = hashlib.sha256(f"{special_tokens}\n{tokenizer.to_str()}{kept}".encode()).hexdigest()
 

@@ -96,9 +96,8 @@ class TransformerEncoder(Encoder):
         # A GPU would rather pad than be called again; a CPU pays for each padding token.
         parts = micro_batches(lengths.numpy(), PADDED_TOGETHER) if self.pads else [np.arange(len(starts))]
         order = torch.from_numpy(np.concatenate(parts)).to(ids.device)
-        found = torch.cat(
-            [self._pooled(ids, starts[part], lengths[part]) for part in torch.split(order, [*map(len, parts)])]
-        )
+        places_of = torch.split(order, [*map(len, parts)])
+        found = torch.cat([self._pooled(ids, starts[part], lengths[part]) for part in places_of])
         vectors = torch.empty_like(found).index_copy(0, order, found)
         if len(vectors) >= len(offsets):  # some texts have several pieces, which count by their tokens
             total = vectors.new_zeros(len(offsets) - 1, vectors.shape[1])

@@ -309,24 +309,13 @@ def evaluate(
 class Evaluator:
     """One split, and how it is evaluated: at which k, and by `evaluate`'s a, b and as_published."""
 
-    def __init__(
-        self,
-        dataset: Dataset,
-        split: Split,
-        *,
-        at: tuple[int, ...] = USUAL_KS,
-        a: float = USUAL[0],
-        b: float = USUAL[1],
-        as_published: bool = False,
-    ) -> None:
+    def __init__(self, dataset: Dataset, split: Split, *, at: tuple[int, ...] = USUAL_KS, **how: Any) -> None:
         # Propensities and deciles count the training set as it was before validation was taken from it.
         train = (dataset.with_validation_in_train() if dataset.validation_was_taken else dataset).train
         self.split = split
         self.at = tuple(k for k in at if k <= len(dataset.labels)) or (1,)
         self._how: dict[str, Any] = {
-            "a": a,
-            "b": b,
-            "as_published": as_published,
+            **how,
             "filtered": split.filtered.matrix,
             "label_counts": train.relevance.label_counts(),
             "train_queries": len(train),

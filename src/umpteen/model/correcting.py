@@ -69,9 +69,8 @@ def training_lines(
 ) -> Iterator[dict[str, Any]]:
     """One line a text, as `umpteen fit` reads them if it has a right label; what is wrong stands beside."""
     for text, (said, _) in examples.by_text().items():
-        right, wrong = (
-            [key for key, is_right in said.items() if is_right == asked and counts(key)] for asked in (True, False)
-        )
+        right = [key for key, is_right in said.items() if is_right and counts(key)]
+        wrong = [key for key, is_right in said.items() if not is_right and counts(key)]
         if right or wrong:
             yield {"text": text, "labels": right, **({"wrong": wrong} if wrong else {})}
 
@@ -127,9 +126,8 @@ def _taught(train: Split, lines: list[dict[str, Any]], catalogue: LabelCatalogue
         ignored[text].difference_update(right)
         for key in said[text].get("wrong", ()):
             found.pop(catalogue.row(key) if key in catalogue else -1, None)
-    labels = Relevance.from_lists(
-        [*map(list, weights.values())], len(catalogue), [list(w.values()) for w in weights.values()]
-    )
+    rows, shares = [list(found) for found in weights.values()], [list(found.values()) for found in weights.values()]
+    labels = Relevance.from_lists(rows, len(catalogue), shares)
     filtered = Relevance.from_lists([list(ignored[text]) for text in weights], len(catalogue))
     return train.take(np.delete(np.arange(len(train)), known)).join(Split.of(list(weights), labels, filtered))
 

@@ -45,11 +45,7 @@ class LiveExamples:
 
     def all(self) -> list[Example]:
         """Oldest first."""
-        return [
-            example._replace(time=lesson.time, note=lesson.note)
-            for lesson in self.standing()
-            for example in lesson.items
-        ]
+        return [one._replace(time=lesson.time, note=lesson.note) for lesson in self.standing() for one in lesson.items]
 
     def by_text(self) -> dict[str, tuple[dict[str, bool], bytes]]:
         """Whether a key is right, by text: of the same text and key, what was said last counts; and the vector."""

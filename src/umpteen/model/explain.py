@@ -188,10 +188,8 @@ class Explainer:
         margins = ranker.margins([self._text], dense.rows)
         if ranker.texts[row] <= 0:  # it knows nothing of the label, which keeps its place among the others
             return [Term(PLACE, ranker.weight * float(ranker.scores(margins, votes, dense.rows)[0, place]))], [], []
-        said = {
-            name: ranker.weight * float(value[0, place])
-            for name, value in ranker.terms(margins, votes, dense.rows).items()
-        }
+        terms = ranker.terms(margins, votes, dense.rows)
+        said = {name: ranker.weight * float(value[0, place]) for name, value in terms.items()}
         ngrams: list[NGram] = []
         neighbours: list[Neighbour] = []
         if settings.sparse and ranker.votes < 1:

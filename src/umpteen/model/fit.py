@@ -331,9 +331,7 @@ class _Search:
         evaluator = Evaluator(of, asked, a=settings.propensity_a, b=settings.propensity_b)
         width, seconds = max(evaluator.at), _seconds_of_linear(self.dataset)
         jobs = cores() if seconds > FEW_SECONDS_OF_LINEAR else 1
-        others: dict[str, Callable[[], TfidfNeighbours | LinearOneVsRest]] = {
-            "tf-idf neighbours": lambda: TfidfNeighbours(known)
-        }
+        others: dict[str, Callable[[], Any]] = {"tf-idf neighbours": lambda: TfidfNeighbours(known)}
         if seconds <= MOST_SECONDS_OF_LINEAR:
             others["linear one-vs-rest"] = lambda: LinearOneVsRest(known, jobs=jobs)
         found = {"popularity": popularity(known, asked, width)}

@@ -87,14 +87,14 @@ class StoredLabels:
         self.keys, self.texts = self._column("key"), self._column("text")
 
     def _column(self, name: str) -> Sequence[str]:
+        query = f"SELECT {name} FROM labels"
+
         def of_row(row: int) -> str:
-            for (text,) in self.rows(f"SELECT {name} FROM labels WHERE row = ?", row):
+            for (text,) in self.rows(f"{query} WHERE row = ?", row):
                 return str(text)
             raise DamagedModel(f"label {row} is missing in the model's {LABELS}; copy the model again")
 
-        return Column(
-            self._count, of_row, lambda: (text for (text,) in self.rows(f"SELECT {name} FROM labels ORDER BY row"))
-        )
+        return Column(self._count, of_row, lambda: (text for (text,) in self.rows(f"{query} ORDER BY row")))
 
     def __len__(self) -> int:
         return self._count
@@ -359,7 +359,8 @@ def read_labels(folder: Path, version: int, rows: int) -> LiveLabels:
 
 def write_labels(folder: Path, labels: LiveLabels) -> None:
     """All rows of the labels, in their order, as the first ones of a new model."""
-    columns = (labels.keys, labels.texts, labels.origins.tolist(), (~labels.active).astype(np.int64).tolist())
+    origins, retired = labels.origins.tolist(), (~labels.active).astype(np.int64).tolist()
+    rows = zip(range(len(labels)), labels.keys, labels.texts, origins, retired, strict=True)
     with closing(sqlite3.connect(folder / LABELS, isolation_level=None)) as connection:
         # As searches see it. SQLite knows less of upper and lower case than Python, and stops at a NUL.
         connection.create_function("searched", 1, lambda text: text.casefold().replace("\0", _NO_LETTER))
@@ -367,9 +368,7 @@ def write_labels(folder: Path, labels: LiveLabels) -> None:
         connection.execute("BEGIN")
         for statement in _SCHEMA:
             connection.execute(statement)
-        connection.executemany(
-            "INSERT INTO labels VALUES (?, ?, ?, ?, ?)", zip(range(len(labels)), *columns, strict=True)
-        )
+        connection.executemany("INSERT INTO labels VALUES (?, ?, ?, ?, ?)", rows)
         connection.execute(
             "INSERT INTO search (rowid, key, text) SELECT row, searched(key), searched(text) FROM labels ORDER BY row"
         )

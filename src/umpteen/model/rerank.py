@@ -203,11 +203,9 @@ def _retrieve(
     """The dual encoder's first labels of every training text, block by block; blocks that are there are kept."""
     for start in range(0, len(train), TEXTS_AT_A_TIME):
         stop = min(start + TEXTS_AT_A_TIME, len(train))
-        if not samples.has_candidates(start):
-            vectors = _vectors(classifier, train.texts[start:stop])
-            filtered = train.filtered.take(np.arange(start, stop)).matrix
-            found = top_k(
-                vectors, classifier.vectors, settings.candidates, excluding=filtered, hidden=classifier.hidden
-            )
+        if not samples.candidates(start).exists():
+            some, count = train.take(np.arange(start, stop)), settings.candidates
+            vectors, filtered = _vectors(classifier, some.texts), some.filtered.matrix
+            found = top_k(vectors, classifier.vectors, count, excluding=filtered, hidden=classifier.hidden)
             samples.keep_candidates(start, found.rows)
         progress("retrieving candidates", stop, len(train))

@@ -47,12 +47,12 @@ class Samples:
         arrays = tuple(np.load(self.folder / f"{name}.{array}.npy", mmap_mode="r") for array in _ARRAYS)
         return csr_array(arrays, shape=tuple(np.load(self.folder / f"{name}.shape.npy").tolist()))
 
-    def keep_candidates(self, start: int, rows: NDArray[np.int32]) -> None:
-        """The labels retrieved for the texts from `start` on."""
-        _write(self._path(start), rows)
+    def candidates(self, start: int) -> Path:
+        """Where the labels are that were retrieved for the texts from `start` on."""
+        return self.folder / f"candidates-{start:012}.npy"
 
-    def has_candidates(self, start: int) -> bool:
-        return self._path(start).exists()
+    def keep_candidates(self, start: int, rows: NDArray[np.int32]) -> None:
+        _write(self.candidates(start), rows)
 
     def of_labels(self, start: int, stop: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
         """The rows of positives and of negatives of each label from `start` to `stop`.
@@ -72,9 +72,6 @@ class Samples:
         wrong = ~np.isin(retrieved @ [count, 1], known @ [count, 1])
         positives, negatives = known[relevant.data[chosen] > 0], retrieved[wrong]
         return zip(_by_label(positives, count), _by_label(negatives, count), strict=True)
-
-    def _path(self, start: int) -> Path:
-        return self.folder / f"candidates-{start:012}.npy"
 
 
 def _by_label(pairs: NDArray[np.int64], labels: int) -> list[NDArray[np.int64]]:

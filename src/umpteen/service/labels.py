@@ -141,11 +141,9 @@ def add_editing(app: FastAPI, service: Service, token: str) -> None:
         """All of them or none. The next request for such a text, or one near to it, is answered accordingly."""
         given = message.examples
         at_most(len(given), most, "examples", "at once")
-        taught = [one.text for one in given], [one.labels for one in given], [one.wrong for one in given]
+        taught = [one.text for one in given], [one.labels for one in given], [one.wrong for one in given], message.note
         with _refusing(lambda problem: None if problem.place is None else f"examples[{problem.place}]"):
-            learnt = await service.change(
-                lambda kept: classifier.learn(*taught, message.note, patience=0, encoded=kept)
-            )
+            learnt = await service.change(lambda kept: classifier.learn(*taught, patience=0, encoded=kept))
         return schemas.Learnt(learnt=learnt, count=len(classifier.examples()))
 
     @app.post("/examples/undo", summary="Undo what was learnt last", **guarded)

@@ -107,10 +107,7 @@ def make_optimizer(towers: Iterable[tuple[nn.Module, float]], *, weight_decay: f
             seen.add(parameter)
             decay = weight_decay if parameter.ndim > 1 and parameter.shape[1] > 1 else 0.0
             groups.setdefault((learning_rate, decay), []).append(parameter)
-    given = [
-        {"params": parameters, "lr": rate, "peak": rate, "weight_decay": decay}
-        for (rate, decay), parameters in groups.items()
-    ]
+    given = [{"params": own, "lr": rate, "peak": rate, "weight_decay": decay} for (rate, decay), own in groups.items()]
     if tables:
         return RowAdamW(given, list(tables.values()), fused=True, **adam)
     return AdamW(given, fused=True, **adam)

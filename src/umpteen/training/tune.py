@@ -98,10 +98,7 @@ def choices_of(config: RunConfig) -> list[str]:
     return [
         f"data.label_queries={as_queries!r},{0.0 if as_queries else 0.1!r}",
         *mixes,
-        *(
-            f"{key}={value!r}," + ",".join(f"{value * factor:.2g}" for factor in factors[1:])
-            for key, value, factors in around
-        ),
+        *(f"{key}={now!r}," + ",".join(f"{now * by:.2g}" for by in factors[1:]) for key, now, factors in around),
     ]
 
 
