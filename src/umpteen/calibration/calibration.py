@@ -233,12 +233,12 @@ def fit_calibration(
     # Scores of vectors of length 1, with a ranker or not, stay within 1; larger ones are taken for logits.
     largest = np.abs(held_out.scores[held_out.real]).max(initial=0)
     raw: Reading = "clipped" if largest <= 1.001 else "sigmoid"
-    f1, by_coverage = rule_for_f1(held_out, probabilities), rule_for_coverage(held_out, probabilities, coverage)
+    by_coverage = rule_for_coverage(held_out, probabilities, coverage)
     curves, depth = TextCurves.fit(held_out, choice), held_out.scores.shape[1]
     steps = precision_steps(held_out, curves(held_out.scores), confidence)  # of the very order that it will answer in
     origin = {**origin, "texts": len(held_out), "labels_per_text": depth}
     figures = {**figures_of(held_out, probabilities, raw), "log_loss_of_curves": tried}
-    rules = {"f1": f1, "coverage": by_coverage}
+    rules = {"f1": rule_for_f1(held_out, probabilities), "coverage": by_coverage}
     return Calibration(curves, steps, confidence, rules, depth, raw, origin, figures)
 
 

@@ -120,16 +120,9 @@ def _evaluated(task: Task, rows: list[tuple[Method, dict[str, Any], Ranking]], t
     for method, row, _ in rows:
         report = reports[method.name]
         differences = {} if method.name == reference else paired_differences(report.terms, reports[reference].terms)
-        results.append(
-            {
-                "method": method.name,
-                "ours": method.is_ours,
-                "metrics": report.metrics,
-                "intervals": report.intervals,
-                "differences": {name: difference.to_dict() for name, difference in differences.items()},
-                **row,
-            }
-        )
+        told = {"method": method.name, "ours": method.is_ours, "metrics": report.metrics, "intervals": report.intervals}
+        told["differences"] = {name: difference.to_dict() for name, difference in differences.items()}
+        results.append(told | row)
     return {
         "dataset": task.dataset.name,
         "labels": len(task.dataset.labels),

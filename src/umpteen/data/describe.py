@@ -109,13 +109,10 @@ def _lengths(words: NDArray[np.int64]) -> Described:
 def _scan(parts: Mapping[str, Texts]) -> tuple[dict[str, NDArray[np.int64]], dict[str, Ids]]:
     """The number of words of each text, and a number that equal texts share, whatever part they are in."""
 
-    def digest(text: str) -> bytes:
-        return hashlib.blake2b(text.encode(), digest_size=16).digest()
+    def scan(text: str) -> tuple[int, bytes]:
+        return len(text.split()), hashlib.blake2b(text.encode(), digest_size=16).digest()
 
-    scans = [
-        np.fromiter(((len(text.split()), digest(text)) for text in texts), dtype="i8,S16", count=len(texts))
-        for texts in parts.values()
-    ]
+    scans = [np.fromiter(map(scan, texts), dtype="i8,S16", count=len(texts)) for texts in parts.values()]
     ids = np.unique(np.concatenate([scan["f1"] for scan in scans]), return_inverse=True)[1]
     apart = np.split(ids, np.cumsum([len(scan) for scan in scans])[:-1])
     words = {name: scan["f0"] for name, scan in zip(parts, scans, strict=True)}

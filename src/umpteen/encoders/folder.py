@@ -104,10 +104,8 @@ OWN_MODULES = [("umpteen.encoders.module.EncoderModule", "")]  # where sentence-
 # precision), and how to build the encoder again. Weights stand in one place only.
 def write_modules(folder: Path, modules: Sequence[tuple[str, str]]) -> None:
     """modules.json for (class, subfolder) pairs, and the model-wide configuration; a bare name is theirs."""
-    listing = [
-        {"idx": at, "name": str(at), "path": path, "type": kind if "." in kind else SENTENCE_TRANSFORMERS + kind}
-        for at, (kind, path) in enumerate(modules)
-    ]
+    named = [(kind if "." in kind else SENTENCE_TRANSFORMERS + kind, path) for kind, path in modules]
+    listing = [{"idx": at, "name": str(at), "path": path, "type": kind} for at, (kind, path) in enumerate(named)]
     write_json(folder / MODULES_FILE, listing)
     prompts = {"prompts": {"query": "", "document": ""}, "default_prompt_name": None}
     model_wide = {"model_type": "SentenceTransformer", **prompts, "similarity_fn_name": "dot"}

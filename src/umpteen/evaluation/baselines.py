@@ -90,9 +90,8 @@ class LinearOneVsRest(_Baseline):
         self._vectorizer = TfidfVectorizer(ngram_range=(1, ngrams), sublinear_tf=True, min_df=least)
         features = self._vectorizer.fit_transform(train.texts)
         texts_of = csr_array(train.relevance.without(train.filtered).matrix.T.tocsr())
-        found = Parallel(n_jobs=jobs)(
-            delayed(_one_label)(features, some, cost) for some in np.split(texts_of.indices, texts_of.indptr[1:-1])
-        )
+        rows = np.split(texts_of.indices, texts_of.indptr[1:-1])
+        found = Parallel(n_jobs=jobs)(delayed(_one_label)(features, some, cost) for some in rows)
         self._weights: csr_array = csr_array(vstack([weights for weights, _ in found], format="csr").T)
         self._intercepts = np.array([intercept for _, intercept in found], dtype=np.float32)
 

@@ -314,13 +314,8 @@ class Evaluator:
         train = (dataset.with_validation_in_train() if dataset.validation_was_taken else dataset).train
         self.split = split
         self.at = tuple(k for k in at if k <= len(dataset.labels)) or (1,)
-        self._how: dict[str, Any] = {
-            **how,
-            "filtered": split.filtered.matrix,
-            "label_counts": train.relevance.label_counts(),
-            "train_queries": len(train),
-            "ks": self.at,
-        }
+        known = {"label_counts": train.relevance.label_counts(), "train_queries": len(train)}
+        self._how: dict[str, Any] = {**how, **known, "filtered": split.filtered.matrix, "ks": self.at}
         self._tokens: tuple[Encoder, TokenTable] | None = None  # as the last encoder took them
 
     def require(self, metric: str) -> None:

@@ -415,10 +415,8 @@ def read_parts(connection: Connection) -> dict[str, Part]:
 
 
 def write_part(connection: Connection, part: Part) -> None:
-    connection.execute(
-        "INSERT OR REPLACE INTO parts VALUES (?, ?, ?, ?, ?)",
-        (part.name, part.folder, part.labels_version, json.dumps(part.about), json.dumps(part.files)),
-    )
+    row = part.name, part.folder, part.labels_version, json.dumps(part.about), json.dumps(part.files)
+    connection.execute("INSERT OR REPLACE INTO parts VALUES (?, ?, ?, ?, ?)", row)
 
 
 def drop_parts(connection: Connection, names: Iterable[str]) -> None:

@@ -146,10 +146,8 @@ def evaluator_of(
 
 def _rows_as_in(first: Judged, other: Judged) -> Tensor:
     """Where the other model keeps the vector of each of the first one's labels; retired ones have any."""
-    wanted, known = (
-        {labels.keys[row]: row for row in np.flatnonzero(labels.active).tolist()}
-        for labels in (first.labels, other.labels)
-    )
+    both = (first.labels, other.labels)
+    wanted, known = ({one.keys[row]: row for row in np.flatnonzero(one.active).tolist()} for one in both)
     missing = [key for key in wanted if key not in known]
     if missing or len(known) != len(wanted):
         which = f"{missing[0]!r} is missing" if missing else f"{len(known):,} against {len(wanted):,}"

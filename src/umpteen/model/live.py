@@ -107,14 +107,10 @@ class LiveModel:
         def read(folder: ModelFolder, connection: Connection) -> tuple[LiveModel, ModelFolder]:
             parts = {name: part for name, part in checked_parts(connection).items() if name in (*follows, RANKER)}
             folder.require_whole(connection, parts.values())
-            report, recipe = folder.trained / layout.REPORT, folder.trained / layout.RECIPE
+            files = (folder.trained / name for name in (layout.REPORT, layout.RECIPE))
+            report, recipe = (file.read_text(encoding="utf-8") if file.exists() else None for file in files)
             settings = folder.manifest["settings"]
-            told = Told(
-                json.loads(report.read_text(encoding="utf-8")) if report.exists() else None,
-                recipe.read_text(encoding="utf-8") if recipe.exists() else None,
-                settings["data"],
-                settings["training"],
-            )
+            told = Told(None if report is None else json.loads(report), recipe, settings["data"], settings["training"])
             towers = (LightEncoder.read(folder.trained / "encoder") if light else None) or _towers(folder)
             loaded = cls(towers, LiveCatalogue.read(folder, connection), told=told, folder=folder, follows=follows)
             loaded.examples.take_in(connection)

@@ -119,15 +119,10 @@ def train_in(
                 **({"tokens_cut_by_part": run.cut} if len(run.cut) > 1 else {}),
                 **({"weights": weights} if weights else {}),
             }
-            kept = Classifier(towers, labels, vectors).save(
-                output,
-                report=report,
-                recipe=origin + to_toml(config),
-                data=data,
-                training=training,
-                extra_files=[workspace.folder / "metrics.jsonl"],
-                unless_changed=stands,
-            )
+            about: dict[str, Any] = {"report": report, "recipe": origin + to_toml(config), "data": data}
+            about |= {"training": training, "unless_changed": stands}
+            log = workspace.folder / "metrics.jsonl"
+            kept = Classifier(towers, labels, vectors).save(output, **about, extra_files=[log])
             workspace.remove()
             if kept is not None:
                 observer.notice(f"{output} was changed while this one was trained; what stood there is kept in {kept}")

@@ -273,10 +273,8 @@ def solve(groups: Sequence[BestAndTail], world: World) -> tuple[Tensor, Tensor]:
 def _balance(groups: Sequence[BestAndTail], threshold: Tensor, members: Tensor, world: World) -> Tensor:
     """Log of what the top k lack, log of what the others have, and their slopes, over all processes."""  # [4, R]
     sizes = [len(group.k) for group in groups]
-    own = [
-        group.balance(at, count)
-        for group, at, count in zip(groups, torch.split(threshold, sizes), torch.split(members, sizes), strict=True)
-    ]
+    parts = zip(groups, torch.split(threshold, sizes), torch.split(members, sizes), strict=True)
+    own = [group.balance(at, count) for group, at, count in parts]
     logs, slopes = world.gather(torch.cat(own, dim=1)).tensor_split(2, dim=1)  # each [N, 2, R]
     total = logs.logsumexp(0)
     weights = (logs - total.masked_fill(total == -torch.inf, 0)).exp()

@@ -156,10 +156,8 @@ class Tiles:
 
     def largest(self) -> float:
         """A bound no score exceeds, up or down, on any process."""
-        norms = [
-            float(torch.linalg.vector_norm(vectors, dim=1).amax()) if vectors.numel() else 0.0
-            for vectors in (self.queries, self._labels)
-        ]
+        sides = (self.queries, self._labels)
+        norms = [float(torch.linalg.vector_norm(side, dim=1).amax()) if side.numel() else 0.0 for side in sides]
         return self.shard.world.largest(norms[0] * norms[1])[0]
 
     def at(self, pairs: Pairs) -> Tensor:
@@ -266,14 +264,10 @@ class Scores:
         """The matrix scale · score + bias, differentiable in both: a bias is one coordinate more, 1 in every label."""
         (queries, labels), tiles = self._vectors, self._tiles
         constant = (bias.to(queries) * tiles.temperature).expand(len(queries), 1)
-        return Scores(
-            torch.cat([scale.to(queries) * queries, constant], 1),
-            torch.cat([labels, labels.new_ones(len(labels), 1)], 1),
-            shard=tiles.shard,
-            temperature=tiles.temperature,
-            filtered=self.filtered,
-            tile=tiles.size,
-        )
+        left = torch.cat([scale.to(queries) * queries, constant], 1)
+        right = torch.cat([labels, labels.new_ones(len(labels), 1)], 1)
+        how: dict[str, Any] = {"temperature": tiles.temperature, "filtered": self.filtered, "tile": tiles.size}
+        return Scores(left, right, shard=tiles.shard, **how)
 
     def at(self, pairs: Pairs) -> Tensor:
         """The scores at the given pairs [p], filtered or not."""

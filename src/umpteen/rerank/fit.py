@@ -137,10 +137,9 @@ def fit_weights(
     waiting = [block for block in blocks if not _path(samples, block).exists()]
     done = labels - sum(stop - start for start, stop in waiting)
     try:
-        finished = Parallel(n_jobs=min(jobs, max(1, len(waiting))), return_as="generator_unordered")(
-            delayed(_fit_block)(samples.folder, block, settings, os.getpid()) for block in waiting
-        )
-        for start, stop in finished:
+        at_once = Parallel(n_jobs=min(jobs, max(1, len(waiting))), return_as="generator_unordered")
+        work = (delayed(_fit_block)(samples.folder, block, settings, os.getpid()) for block in waiting)
+        for start, stop in at_once(work):
             done += stop - start
             progress(done, labels)
     except BrokenProcessPool as problem:

@@ -382,10 +382,8 @@ def _create(client: Any, name: str, labels: LiveVectors, structure: str) -> None
 
 def _all_of_length_1(labels: LiveVectors, rows: Rows) -> bool:
     """Whether these rows' vectors differ in nothing but their directions."""
-    return all(
-        (abs(np.linalg.norm(labels.of(rows[start : start + _ROWS_AT_A_TIME]), axis=1) - 1) <= _ALIKE).all()
-        for start in range(0, len(rows), _ROWS_AT_A_TIME)
-    )
+    parts = (labels.of(rows[start : start + _ROWS_AT_A_TIME]) for start in range(0, len(rows), _ROWS_AT_A_TIME))
+    return all((abs(np.linalg.norm(part, axis=1) - 1) <= _ALIKE).all() for part in parts)
 
 
 def _connection(folder: Path, about: dict[str, Any]) -> MilvusConnection:

@@ -36,16 +36,11 @@ def add_predict(app: FastAPI, service: Service) -> Route:
         if found.labels is not labels:
             labels = found.labels
             label.cache_clear()
-        results = [
-            {
-                "labels": [
-                    {**label(row), "score": score, "probability": probability}
-                    for row, score, probability in text
-                    if row != NO_LABEL and (probability is None or probability >= least)
-                ]
-            }
-            for text in found.texts
-        ]
+        results = []
+        for text in found.texts:
+            kept = [one for one in text if one[0] != NO_LABEL and (one[2] is None or one[2] >= least)]
+            shown = [{**label(row), "score": score, "probability": probability} for row, score, probability in kept]
+            results.append({"labels": shown})
         return orjson.dumps({"version": labels.version, "results": results})
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:

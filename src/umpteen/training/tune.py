@@ -191,12 +191,9 @@ def candidate(point: Point, config: RunConfig, observer: Observer) -> Candidate:
             evaluations = [*evaluations, {"step": state.step, "metrics": built.loop.evaluate()}]
         own = evaluations[-1:] if weights else []  # of equal ones, the weighed is the best, and then the first
         best = max([*own, *evaluations], key=lambda evaluation: float(evaluation["metrics"][metric]))
-        return {
-            "metrics": best["metrics"],
-            "best_step": best["step"],
-            "course": [(evaluation["step"], round(evaluation["metrics"][metric], 2)) for evaluation in evaluations],
-            "then": as_settings(weights) if best in own else [],
-        }
+        course = [(evaluation["step"], round(evaluation["metrics"][metric], 2)) for evaluation in evaluations]
+        then = as_settings(weights) if best in own else []
+        return {"metrics": best["metrics"], "best_step": best["step"], "course": course, "then": then}
 
     return Candidate(point, identify(config, open_dataset(config.data.source).fingerprint), run)
 

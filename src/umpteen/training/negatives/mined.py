@@ -88,11 +88,8 @@ class Shortlist(Pool):
     def state(self) -> dict[str, Tensor]:
         if self._refreshed is None:
             return {}
-        return {
-            "refreshed": torch.tensor(self._refreshed),
-            "rows": torch.from_numpy(self._rows),
-            "kept_out": torch.from_numpy(self._kept_out),
-        }
+        rows, kept_out = torch.from_numpy(self._rows), torch.from_numpy(self._kept_out)
+        return {"refreshed": torch.tensor(self._refreshed), "rows": rows, "kept_out": kept_out}
 
     def restore(self, state: dict[str, Tensor]) -> None:
         if state:
