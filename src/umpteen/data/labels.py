@@ -73,10 +73,9 @@ class LabelCatalogue:
 
     def row(self, key: str) -> int:
         """The label's position in every matrix."""
-        try:
-            return self._rows[key]
-        except KeyError:
-            raise BadInput(f"there is no label with the key {key!r}") from None
+        if key not in self._rows:
+            raise BadInput(f"there is no label with the key {key!r}")
+        return self._rows[key]
 
     def __contains__(self, key: object) -> bool:
         return key in self._rows

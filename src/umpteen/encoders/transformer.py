@@ -136,20 +136,13 @@ class TransformerEncoder(Encoder):
         self.tokenizer.save(folder)
         limits = {"max_seq_length": self.tokenizer.window, "do_lower_case": False}
         layout.write_json(folder / "sentence_bert_config.json", limits)
-        pooling = {
-            "word_embedding_dimension": self.model.config.hidden_size,
-            "pooling_mode_cls_token": self.pooling == "first",
-            "pooling_mode_mean_tokens": self.pooling == "mean",
-        }
+        modes = {"pooling_mode_cls_token": self.pooling == "first", "pooling_mode_mean_tokens": self.pooling == "mean"}
+        pooling = {"word_embedding_dimension": self.model.config.hidden_size, **modes}
         layout.write_json(folder / "1_Pooling" / "config.json", pooling)
         modules = [("Transformer", ""), ("Pooling", "1_Pooling")]
         if self.projection is not None:
-            dense = {
-                "in_features": self.projection.in_features,
-                "out_features": self.projection.out_features,
-                "bias": True,
-                "activation_function": "torch.nn.modules.linear.Identity",
-            }
+            sizes = {"in_features": self.projection.in_features, "out_features": self.projection.out_features}
+            dense = {**sizes, "bias": True, "activation_function": "torch.nn.modules.linear.Identity"}
             layout.write_json(folder / "2_Dense" / "config.json", dense)
             tensors = {"linear.weight": self.projection.weight, "linear.bias": self.projection.bias}
             layout.write_tensors(folder / "2_Dense" / layout.WEIGHTS_FILE, tensors)

@@ -360,11 +360,9 @@ class History(list[Entry[Item]]):
         return (self[-1].number, self[-1].digest) if self else self._first
 
 
-def _entry(
-    previous: str, about: Sequence[Any], items: tuple[Item, ...], vectors: Sequence[bytes | None]
-) -> Entry[Item]:
+def _entry(before: str, about: Sequence[Any], items: tuple[Item, ...], vectors: Sequence[bytes | None]) -> Entry[Item]:
     number, time, note, *undoes = about
-    made = hashlib.sha256(json.dumps([previous, *about, [item[:3] for item in items]], ensure_ascii=False).encode())
+    made = hashlib.sha256(json.dumps([before, *about, [item[:3] for item in items]], ensure_ascii=False).encode())
     for vector in vectors:
         made.update(vector or b"")
     return Entry(number, time, note, items, tuple(vectors), undoes[0] if undoes else None, made.hexdigest())

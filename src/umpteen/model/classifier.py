@@ -26,8 +26,7 @@ from umpteen.data.texts import Texts, values_of
 from umpteen.errors import BadInput, UmpteenError
 from umpteen.model.catalogue import Encoded, LiveCatalogue, encode_new, encoding
 from umpteen.model.changes import PATIENCE, Add, Change, Example, Rename, Replaced, Retire, VersionSummary
-from umpteen.model.folder import CALIBRATION, INDEX, RUNTIME, Stamp, read_plainly
-from umpteen.model.folder import RANKER as RANKER
+from umpteen.model.folder import CALIBRATION, INDEX, RANKER, RUNTIME, Stamp, read_plainly
 from umpteen.model.folder import verify as verify
 from umpteen.model.labels import LiveLabels
 from umpteen.model.live import LiveModel
@@ -276,14 +275,9 @@ class Classifier:
         labels = self.labels
         ranking, probable = self.select(texts, k, min_probability=min_probability, precision=precision, rule=rule)
         columns = ranking.rows, ranking.scores, np.full(ranking.rows.shape, None) if probable is None else probable
-        return [
-            [
-                Prediction(labels.keys[row], labels.texts[row], score, probability)
-                for row, score, probability in zip(*text, strict=True)
-                if row != NO_LABEL
-            ]
-            for text in zip(*(column.tolist() for column in columns), strict=True)
-        ]
+        answers = zip(*(column.tolist() for column in columns), strict=True)
+        given = ([one for one in zip(*answer, strict=True) if one[0] != NO_LABEL] for answer in answers)
+        return [[Prediction(labels.keys[row], labels.texts[row], *sure) for row, *sure in text] for text in given]
 
     def select(
         self,

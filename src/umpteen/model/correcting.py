@@ -64,13 +64,11 @@ def read_corrections(path: Path, known: Container[str], notice: Notice) -> list[
     return saying
 
 
-def training_lines(
-    examples: LiveExamples, counts: Callable[[str], bool] = lambda key: True
-) -> Iterator[dict[str, Any]]:
+def training_lines(examples: LiveExamples, knows: Callable[[str], bool] = lambda key: True) -> Iterator[dict[str, Any]]:
     """One line a text, as `umpteen fit` reads them if it has a right label; what is wrong stands beside."""
     for text, (said, _) in examples.by_text().items():
-        right = [key for key, is_right in said.items() if is_right and counts(key)]
-        wrong = [key for key, is_right in said.items() if not is_right and counts(key)]
+        right = [key for key, is_right in said.items() if is_right and knows(key)]
+        wrong = [key for key, is_right in said.items() if not is_right and knows(key)]
         if right or wrong:
             yield {"text": text, "labels": right, **({"wrong": wrong} if wrong else {})}
 

@@ -129,16 +129,11 @@ def _complete(card: Path, live: LiveModel, name: str, written: Path | str, told:
             made.data[key] = value if key in anew else made.data.get(key) or value
         if figures:
             made.data["model_name"], made.data["metrics"] = name.rpartition("/")[2], list(figures)
+            of: dict[str, Any] = {"task_type": "text-classification", "dataset_type": _identifier(on)}
+            of["dataset_split"] = "validation"
+            of["dataset_name"] = on if report is not None else f"{on}, before the final fit on all of train"
             made.data["eval_results"] = [
-                EvalResult(
-                    task_type="text-classification",
-                    dataset_type=_identifier(on),
-                    dataset_name=on if report is not None else f"{on}, before the final fit on all of train",
-                    dataset_split="validation",
-                    metric_type=metric,
-                    metric_name=f"{metric} (%)",
-                    metric_value=round(value, 2),
-                )
+                EvalResult(**of, metric_type=metric, metric_name=f"{metric} (%)", metric_value=round(value, 2))
                 for metric, value in figures.items()
             ]
         write_atomically(card, str(ModelCard(str(made))))

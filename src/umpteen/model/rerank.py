@@ -20,9 +20,9 @@ from umpteen.data.texts import Texts
 from umpteen.encoders.encoder import encode_tokens, tokens_for
 from umpteen.files.progress import Advance, Progress, silent
 from umpteen.files.storage import open_workspace
-from umpteen.model.classifier import RANKER, Classifier
+from umpteen.model.classifier import Classifier
 from umpteen.model.evaluate import as_trained, evaluator_of
-from umpteen.model.folder import CALIBRATION, ModelFolder
+from umpteen.model.folder import CALIBRATION, RANKER, ModelFolder
 from umpteen.model.labels import TRAINED
 from umpteen.model.writing import standing_in
 from umpteen.rerank.features import RankerSettings, TextFeatures
@@ -197,9 +197,7 @@ def try_on_validation(
     return trials
 
 
-def _retrieve(
-    classifier: Classifier, train: Split, samples: Samples, settings: RankerSettings, progress: Progress
-) -> None:
+def _retrieve(classifier: Classifier, train: Split, samples: Samples, settings: RankerSettings, told: Progress) -> None:
     """The dual encoder's first labels of every training text, block by block; blocks that are there are kept."""
     for start in range(0, len(train), TEXTS_AT_A_TIME):
         stop = min(start + TEXTS_AT_A_TIME, len(train))
@@ -208,4 +206,4 @@ def _retrieve(
             vectors, filtered = _vectors(classifier, some.texts), some.filtered.matrix
             found = top_k(vectors, classifier.vectors, count, excluding=filtered, hidden=classifier.hidden)
             samples.keep_candidates(start, found.rows)
-        progress("retrieving candidates", stop, len(train))
+        told("retrieving candidates", stop, len(train))

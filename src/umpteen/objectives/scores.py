@@ -28,6 +28,7 @@ PAIRS_AT_ONCE = 4096  # so that their gathered vectors stay small
 HALVES = (torch.bfloat16, torch.float16)
 
 Holes = Sequence[Tensor]  # for each tile, the flat positions of its excluded pairs
+Gradients = tuple[Tensor | None, Tensor | None]  # of the queries, of the labels, as far as they are wanted
 
 
 class Bar(Protocol):
@@ -184,7 +185,7 @@ class Tiles:
                     added = added.new_zeros(len(label), added.shape[1]).index_add_(0, place, added).to(to_labels)
                 to_labels.index_add_(0, label, added)
 
-    def hand_out(self) -> tuple[Tensor | None, Tensor | None]:
+    def hand_out(self) -> Gradients:
         """The gradients collected so far, of the queries and of the labels; collecting begins anew."""
         gradients = self._buffers()
         self._query_gradient = self._label_gradient = None
@@ -194,9 +195,7 @@ class Tiles:
         """Positions of the pairs whose label is in this shard."""
         return torch.where((pairs.label >= self.shard.start) & (pairs.label < self.shard.stop))[0]
 
-    def _buffers(
-        self, new_for_labels: Callable[[Tensor], Tensor] = torch.zeros_like
-    ) -> tuple[Tensor | None, Tensor | None]:
+    def _buffers(self, new_for_labels: Callable[[Tensor], Tensor] = torch.zeros_like) -> Gradients:
         """The gradients so far, of those that are wanted."""
         if self.wanted[0] and self._query_gradient is None:
             self._query_gradient = torch.zeros_like(self.queries)

@@ -108,17 +108,13 @@ def make_optimizer(towers: Iterable[tuple[nn.Module, float]], *, weight_decay: f
             decay = weight_decay if parameter.ndim > 1 and parameter.shape[1] > 1 else 0.0
             groups.setdefault((learning_rate, decay), []).append(parameter)
     given = [{"params": own, "lr": rate, "peak": rate, "weight_decay": decay} for (rate, decay), own in groups.items()]
-    if tables:
-        return RowAdamW(given, list(tables.values()), fused=True, **adam)
-    return AdamW(given, fused=True, **adam)
+    return RowAdamW(given, list(tables.values()), fused=True, **adam) if tables else AdamW(given, fused=True, **adam)
 
 
 def learning_rate_factor(step: int, steps: int, warmup: float) -> float:
     """Share of the peak learning rate at a step, counted from 0; it would reach 0 after the last."""
     rise = max(1, round(steps * warmup)) if warmup > 0 else 0
-    if step < rise:
-        return (step + 1) / rise
-    return max(0.0, (steps - step) / max(1, steps - rise))
+    return (step + 1) / rise if step < rise else max(0.0, (steps - step) / max(1, steps - rise))
 
 
 def set_learning_rate(optimizer: AdamW, factor: float) -> float:
