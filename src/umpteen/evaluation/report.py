@@ -179,10 +179,8 @@ def paired_differences(
     turned = np.minimum((differences <= 0).sum(0), (differences >= 0).sum(0))
     # One is added to both sides, since resampling can never show that a chance is 0.
     chances = np.minimum(1.0, 2 * (turned + 1) / (resamples + 1)).tolist()
-    return {
-        name: Difference(ours[name].value - theirs[name].value, (low[at], high[at]), chances[at])
-        for at, name in enumerate(names)
-    }
+    sides = zip(names, zip(low, high, strict=True), chances, strict=True)
+    return {name: Difference(ours[name].value - theirs[name].value, interval, p) for name, interval, p in sides}
 
 
 def _resampled(terms: Sequence[Terms], resamples: int, seed: int) -> NDArray[np.float64]:

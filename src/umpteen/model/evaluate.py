@@ -81,9 +81,13 @@ def report_by_origin(
         evaluator = evaluator_of(classifier, dataset, split, counting=group, **how)
         right = evaluator.split.relevance.without(evaluator.split.filtered).pairs
         report = evaluator.report(ranking) if right else None
-        figures = (report.queries, report.metrics, report.intervals) if report else (0, {}, {})
-        sizes = {"labels": int((group & labels.active).sum()), "right_pairs": right}
-        found[name] = sizes | dict(zip(("queries", "metrics", "intervals"), figures, strict=True))
+        found[name] = {
+            "labels": int((group & labels.active).sum()),
+            "right_pairs": right,
+            "queries": report.queries if report else 0,
+            "metrics": report.metrics if report else {},
+            "intervals": report.intervals if report else {},
+        }
     return found
 
 

@@ -133,7 +133,7 @@ def sync_index(model: Path | str, *, sample: Sample | int = USUAL, progress: Pro
     found = index_of(model)
     if found is None:
         raise BadInput(f"{model} has no index; `umpteen index build` makes one")
-    part, certificate = found
+    part, built = found
     catalogue = open_labels(model)
     changed = catalogue.since(part.labels_version)
     chosen = class_of(str(part.about.get("kind")))
@@ -146,9 +146,7 @@ def sync_index(model: Path | str, *, sample: Sample | int = USUAL, progress: Pro
                 raise NotSaved(f"{folder.path}: its index was replaced meanwhile; what stands there now is as it was")
             write_part(connection, part._replace(labels_version=catalogue.labels.version))
     elif len(changed):
-        build_index(
-            model, certificate.kind, recall=certificate.target, k=certificate.k, sample=sample, progress=progress
-        )
+        build_index(model, built.kind, recall=built.target, k=built.k, sample=sample, progress=progress)
     return len(changed)
 
 
