@@ -40,6 +40,7 @@ class Course:
     negatives: int = 4  # of a query, hard or random, beside those of its batch
     shortlist: int = 100
     from_epoch: int = 0  # hard negatives of an untrained transformer lead it nowhere
+    refresh_epochs: int = 1  # between two searches for hard negatives, each of all labels for all queries
 
 
 @dataclass(frozen=True)
@@ -72,11 +73,10 @@ DESIGNS = {
     ),
     "paper": Design(
         {
-            "static": Course((100_000, 500_000, 1_000_000), 1024, 20, 1e-2, from_epoch=5),
+            "static": Course((10_000, 100_000, 500_000, 1_000_000), 1024, 20, 1e-2, from_epoch=5, refresh_epochs=5),
             "transformer": Course((100_000, 500_000, 1_000_000), 1024, 100, 2e-4, from_epoch=25),
         },
         words=None,
-        width=384,
     ),
 }
 
@@ -161,7 +161,8 @@ def recipe(design: Design, variant: Variant, start: str, data: str, seed: int) -
     if variant.pool != BATCH:
         pool["negatives"] = course.negatives
     if variant.pool == HARD:
-        pool |= {"shortlist": course.shortlist, "from_epoch": course.from_epoch}
+        own = {"shortlist", "from_epoch", "refresh_epochs"}
+        pool |= {name: value for name, value in asdict(course).items() if name in own}
     return checked(
         {
             "name": "memorisation",

@@ -129,6 +129,12 @@ def test_odd_names_of_columns_can_be_said(tmp_path: Path) -> None:
     assert list(dataset.train.texts) == ["why"] and labels_of(dataset) == [["a", "b"]]
 
 
+def test_one_column_is_not_both(tmp_path: Path) -> None:
+    path = write_text(tmp_path / "set.csv", "text,labels\nx,a\n")
+    with pytest.raises(BadFile, match="column 'labels' cannot hold both"):
+        opened(path, "?text=labels&labels=labels")
+
+
 def test_other_splits_are_separated_as_train_is(tmp_path: Path) -> None:
     write_text(tmp_path / "set" / "train.csv", 'text,labels\nx,"a, b"\ny,"b, a"\n')
     write_text(tmp_path / "set" / "test.csv", 'text,labels\nz,"a, c"\n')

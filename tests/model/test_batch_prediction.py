@@ -101,6 +101,18 @@ def test_fields_and_ids_are_taken_as_named(classifier: Classifier, tmp_path: Pat
     assert read(tmp_path / "two.jsonl")[0]["labels"] == expected(classifier, ["the fish of law"])[0]
 
 
+def test_without_a_field_texts_are_where_a_fit_finds_them_and_one_of_several_may_be_missing(
+    classifier: Classifier, tmp_path: Path
+) -> None:
+    (tmp_path / "two.csv").write_text(",id,title,body,tags\n0,7,the fish,of law,a|b\n")
+    (tmp_path / "two.jsonl").write_text(
+        '{"body": "of law", "title": "the fish"}\n{"title": "the fish", "body": null}\n'
+    )
+    for name, texts in (("two.csv", ["the fish of law"]), ("two.jsonl", ["the fish of law", "the fish"])):
+        predict_file(classifier, tmp_path / name, tmp_path / "out.jsonl", Wanted(), overwrite=True)
+        assert [answer["labels"] for answer in read(tmp_path / "out.jsonl")] == expected(classifier, texts)
+
+
 def test_cells_and_texts_may_hold_line_ends_quotes_and_any_script(classifier: Classifier, tmp_path: Path) -> None:
     texts = ['a "law"\nof fish', "図書館, book\u2028tree", "x" * 200_000 + " dog"]
     lines = "".join(f'"{text.replace(chr(34), chr(34) * 2)}"\n' for text in texts)
@@ -373,13 +385,13 @@ def test_a_file_of_bad_rows_only_gives_an_empty_output(classifier: Classifier, t
 def test_files_that_cannot_be_read_are_refused_by_name(home: Path, classifier: Classifier, tmp_path: Path) -> None:
     output = tmp_path / "out.jsonl"
     (tmp_path / "empty.txt").touch()
-    (tmp_path / "header.csv").write_text("title\nlaw\n")
+    (tmp_path / "header.csv").write_text("words\nlaw\n")
     (tmp_path / "twice.csv").write_text("text,text\na,b\n")
     (tmp_path / "quotes.csv").write_text('text\nlaw\n"fish" x\n')
     (tmp_path / "cut.txt.gz").write_bytes(gzip.compress(b"law\n" * 9999)[:-9])
     for name, problem in {
         "empty.txt": r"empty\.txt: holds no text",
-        "header.csv": r"header\.csv, line 1: has no column 'text'; it has 'title'",
+        "header.csv": r"header\.csv, line 1: has no column 'text'; it has 'words'",
         "twice.csv": "names a column twice: 'text'",
         "quotes.csv": r"quotes\.csv, line 3: breaks the quoting rules",
         "cut.txt.gz": "is no whole gzip file",

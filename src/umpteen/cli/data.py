@@ -24,7 +24,7 @@ def describe(source: str, as_json: bool) -> None:
         described = describing.describe(dataset)
         cut = described["tokens_cut"] = tokens_beyond(dataset.train.texts)
     beyond = f"{cut['share']:.1%} beyond max_length = {cut['max_length']}"
-    last = f'tokens      {beyond}; "auto" keeps all of 99 texts in 100'
+    last = f'tokens      {beyond}; "auto", which fit takes, keeps all of 99 texts in 100'
     tell(as_json, described, *describing.lines_of(described), last)
 
 

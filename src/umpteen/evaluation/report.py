@@ -320,7 +320,8 @@ class Evaluator:
         """Refuses a metric that the reports will not have."""
         there = [f"{name}@{k}" for name in ("P", "nDCG", "R", "PSP", "PSnDCG") for k in self.at]
         if metric not in there:
-            raise BadConfig(f"evaluation.metric = {metric!r}: there is {', '.join(there)}")
+            advice = f"choose by one of them, for example --set evaluation.metric={there[0]} (of compare: --metric)"
+            raise BadConfig(f"evaluation.metric = {metric!r}: there is {', '.join(there)}; {advice}")
 
     def require_positives(self) -> None:
         """Refuses a split in which there is nothing to find."""

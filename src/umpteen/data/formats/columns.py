@@ -105,6 +105,8 @@ def columns_of(path: Path, rows: Rows, asked: Mapping[str, str], known: Containe
     text = given("text", "+") or text_columns(header, labels.strip().lower()) or _longest(rows, labels)
     if not text:
         raise BadFile(path, f"has no column of texts; it has {_written(header)}: say which, with --text COLUMN", line=1)
+    if labels in text:
+        raise BadFile(path, f"column {labels!r} cannot hold both the texts and the labels; say which others do", line=1)
     mark, told = asked.get("separator"), ""
     if (text, labels) != (("text",), "labels") and not {"text", "labels"} <= set(asked):
         told = f"texts are in {' and '.join(map(repr, text))}, labels in {labels!r}"
