@@ -68,10 +68,8 @@ def encodings_of(trained: Trained) -> dict[str, float]:
     every = len(trained.dataset.labels)
 
     def encoded(record: dict[str, Any]) -> float:
-        kept = (
-            "pool" in record and "replayed" in record
-        )  # a bank; a replay encodes all labels, and a share of them twice
-        return float(every * record["replayed"] if kept else record.get("pool", every))
+        is_bank = {"pool", "replayed"} <= set(record)  # a replay alone encodes all labels, and a share of them twice
+        return float(every * record["replayed"] if is_bank else record.get("pool", every))
 
     return {
         "encoded": round(float(np.mean([encoded(record) for record in trained.records])), 1),
