@@ -9,7 +9,6 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from functools import partial
 from html import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -280,20 +279,14 @@ class Classifier:
         return [[Prediction(labels.keys[row], labels.texts[row], *sure) for row, *sure in text] for text in given]
 
     def select(
-        self,
-        texts: Sequence[str],
-        k: int | None = None,
-        *,
-        min_probability: float | None = None,
-        precision: float | None = None,
-        rule: str | None = None,
+        self, texts: Sequence[str], k: int | None = None, **limits: Any
     ) -> tuple[Ranking, NDArray[np.float32] | None]:
         """What `predict` gives as label rows and scores, and their probabilities if the model is calibrated."""
         if self.calibration is None:
-            if (min_probability, precision, rule) != (None, None, None):
+            if any(limit is not None for limit in limits.values()):
                 raise BadInput("the model gives no probabilities yet; `umpteen calibrate` fits them")
             return self.rank(texts, min(USUAL_K, self.labels.count()) if k is None else k), None
-        line = self.calibration.line(min_probability=min_probability, precision=precision, rule=rule)
+        line = self.calibration.line(**limits)
         most = min(line.at_most or USUAL_K, self.labels.count())
         ranking = self.rank(texts, most if k is None else k)
         probabilities = self.calibration.probabilities(ranking.scores)
@@ -332,7 +325,27 @@ class Classifier:
         trained: bool = False,
     ) -> tuple[Ranking, Ranking]:
         """The first labels of texts with these vectors, k or more: by the dual encoder, and as they are answered."""
-        search = partial(self._search, k=k, trained=trained)
+        count, ranker, head_start = self.labels.count(), self.ranker, self.head_start
+
+        def search(
+            texts: Sequence[str], vectors: Vectors, excluding: csr_array | None, votes: csr_array | None = None
+        ) -> tuple[Ranking, Ranking]:
+            """Of texts that all have votes, or none."""
+            asked = k if votes is None else min(count, k + SPARE)  # who is voted out leaves a gap
+            width = asked if ranker is None else min(count, max(asked, ranker.settings.candidates))
+            wider = width if head_start is None else min(count, max(width, SPARE) + SPARE)
+            if excluding is None:
+                dense = replace(self.index.search(vectors, wider), labels=len(self.labels))
+            else:
+                dense = search_many(vectors, self.vectors, wider, excluding=excluding, hidden=self.hidden)
+            dense = dense if head_start is None else dense.lifted(head_start, width)
+            answered = dense if ranker is None else ranker.rerank(texts, vectors, dense, trained=trained)
+            if votes is not None:
+                from umpteen.rerank.memory import corrected
+
+                answered = corrected(answered, votes, lambda rows: self._scores(vectors, rows))
+            return dense, answered
+
         votes = None if corrections is None else corrections.votes(vectors, excluding)
         if votes is None or votes.nnz == 0:
             return search(texts, vectors, excluding)
@@ -344,33 +357,6 @@ class Classifier:
         some = None if excluding is None else excluding[near]
         own = search([texts[row] for row in near.tolist()], vectors[near], some, votes[near])
         return dense.with_answers(near, own[0]), answered.with_answers(near, own[1])
-
-    def _search(
-        self,
-        texts: Sequence[str],
-        vectors: Vectors,
-        excluding: csr_array | None,
-        votes: csr_array | None = None,
-        *,
-        k: int,
-        trained: bool,
-    ) -> tuple[Ranking, Ranking]:
-        """What `_answer` gives, of texts that all have votes, or none."""
-        count, ranker, head_start = self.labels.count(), self.ranker, self.head_start
-        asked = k if votes is None else min(count, k + SPARE)  # who is voted out leaves a gap
-        width = asked if ranker is None else min(count, max(asked, ranker.settings.candidates))
-        wider = width if head_start is None else min(count, max(width, SPARE) + SPARE)
-        if excluding is None:
-            dense = replace(self.index.search(vectors, wider), labels=len(self.labels))
-        else:
-            dense = search_many(vectors, self.vectors, wider, excluding=excluding, hidden=self.hidden)
-        dense = dense if head_start is None else dense.lifted(head_start, width)
-        answered = dense if ranker is None else ranker.rerank(texts, vectors, dense, trained=trained)
-        if votes is not None:
-            from umpteen.rerank.memory import corrected
-
-            answered = corrected(answered, votes, lambda rows: self._scores(vectors, rows))
-        return dense, answered
 
     def _scores(self, vectors: Vectors, rows: NDArray[np.int32]) -> NDArray[np.float32]:
         """What labels outside the ranker's candidates have: the dual encoder's scores, for rows of each text."""
