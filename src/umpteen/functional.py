@@ -29,13 +29,18 @@ Positives = Any
 Inputs = TypeVar("Inputs")
 
 
-class Options(TypedDict, total=False):
-    """What the losses of positives take."""
+class Posed(TypedDict, total=False):
+    """What every loss takes."""
 
     temperature: float  # scores are <query, label> ÷ temperature; 1
-    reduction: Literal["mean", "sum"]  # over a query's positives; over queries it is always the mean. "mean"
     relevant: Positives  # right as well, but not to be pulled up, and never a negative; none
     filtered: Positives  # pairs that are left out of everything; none
+
+
+class Options(Posed, total=False):
+    """What the losses of positives take."""
+
+    reduction: Literal["mean", "sum"]  # over a query's positives; over queries it is always the mean. "mean"
 
 
 def softmax(queries: Tensor, labels: Tensor, positives: Positives, **options: Unpack[Options]) -> Tensor:
@@ -62,33 +67,19 @@ def soft_top_k(
     return objectives.soft_top_k(*_posed(queries, labels, positives, **options), k, alpha)
 
 
-def bce(
-    queries: Tensor,
-    labels: Tensor,
-    positives: Positives,
-    temperature: float = 1.0,
-    relevant: Positives | None = None,
-    filtered: Positives | None = None,
-) -> Tensor:
+def bce(queries: Tensor, labels: Tensor, positives: Positives, **options: Unpack[Posed]) -> Tensor:
     """Each pair is right or wrong on its own: summed over labels, averaged over queries."""
-    return objectives.one_vs_all(*_posed(queries, labels, positives, temperature, "mean", relevant, filtered))
+    return objectives.one_vs_all(*_posed(queries, labels, positives, **options))
 
 
-def _posed(
-    queries: Tensor,
-    labels: Tensor,
-    positives: Positives,
-    temperature: float = 1.0,
-    reduction: Literal["mean", "sum"] = "mean",
-    relevant: Positives | None = None,
-    filtered: Positives | None = None,
-) -> tuple[Scores, Targets]:
+def _posed(queries: Tensor, labels: Tensor, positives: Positives, **options: Unpack[Options]) -> tuple[Scores, Targets]:
+    relevant, filtered = options.get("relevant"), options.get("filtered")
     shape, device = (len(queries), len(labels)), queries.device
     pulled, weights = as_pairs(positives, shape, device)
     known = pulled if relevant is None else pulled.joined(as_pairs(relevant, shape, device)[0])
     left_out = None if filtered is None else as_pairs(filtered, shape, device)[0]
-    scores = Scores(queries, labels, temperature=temperature, filtered=left_out)
-    return scores, Targets(pulled, known, len(queries), weights, reduction)
+    scores = Scores(queries, labels, temperature=options.get("temperature", 1.0), filtered=left_out)
+    return scores, Targets(pulled, known, len(queries), weights, options.get("reduction", "mean"))
 
 
 def gradient_cache(encode: Callable[[Inputs], Tensor], inputs: Inputs, size: int) -> Tensor:

@@ -3,6 +3,7 @@
 import shutil
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -28,6 +29,7 @@ _TIE = 1e-6  # of a probability: among equally probable labels, the one of the h
 Float = TypeVar("Float", np.float32, np.float64)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class LabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn is not typed
     """Finds the best classifier for texts and labels in about so many minutes, as `umpteen.fit` does.
 
@@ -43,24 +45,13 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
     array(['dog'], dtype='<U3')
     """
 
-    def __init__(
-        self,
-        *,
-        minutes: float = 10.0,
-        trials: int = 20,
-        recipe: str = "mixed",
-        label_texts: Mapping[Any, str] | Sequence[str] | None = None,
-        sparse_output: bool = False,
-        random_state: Any = 0,
-        quiet: bool = True,
-    ) -> None:
-        self.minutes = minutes
-        self.trials = trials
-        self.recipe = recipe
-        self.label_texts = label_texts
-        self.sparse_output = sparse_output
-        self.random_state = random_state
-        self.quiet = quiet
+    minutes: float = 10.0
+    trials: int = 20
+    recipe: str = "mixed"
+    label_texts: Mapping[Any, str] | Sequence[str] | None = None
+    sparse_output: bool = False
+    random_state: Any = 0
+    quiet: bool = True
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -3,7 +3,6 @@
 import threading
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -72,11 +71,7 @@ def test_the_file_and_the_memory_find_the_same(
 
 
 def test_origins_and_retired_labels_are_written_with_the_labels(tmp_path: Path) -> None:
-    labels = LiveLabels(
-        LabelCatalogue(["a", "b", "c"], ["x", "y", "z"]),
-        active=np.array([True, False, True]),
-        origins=np.array([0, 2, 1], dtype=np.uint8),
-    )
+    labels = LiveLabels(LabelCatalogue(["a", "b", "c"], ["x", "y", "z"]), marked=[(1, 2, 1), (2, 1, 0)])
     write_labels(tmp_path, labels)
     found = read_labels(tmp_path, 7, 3)
     assert entries(found) == entries(labels) and found.version == 7 and found.is_retired("b")

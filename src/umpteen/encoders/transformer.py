@@ -54,25 +54,16 @@ class TransformerEncoder(Encoder):
         self.pad_id: int = tokenizer.pad_id if padding is None else padding
 
     @classmethod
-    def load(
-        cls,
-        source: str | Path,
-        *,
-        max_length: int = 128,
-        random_weights: bool = False,
-        hidden_dropout: float | None = None,
-        layers: int | None = None,
-        **own: Any,
-    ) -> "TransformerEncoder":
+    def load(cls, source: str | Path, *, max_length: int = 128, **own: Any) -> "TransformerEncoder":
         """A model from a folder or the hub, as `load_backbone` has it, with what else its encoder takes.
 
         `hidden_dropout` overrides the rates inside its layers, attention included; `trained_layers` trains the last so
         many and nothing below them. Of a text of more tokens than it has positions, pieces are read one by one.
         """
-        folder = layout.locate(source, weights=not random_weights)
+        shape = {name: own.pop(name) for name in ("random_weights", "hidden_dropout", "layers") if name in own}
+        folder = layout.locate(source, weights=not shape.get("random_weights"))
         tokenizer = layout.TextTokenizer.load(folder, max_length, special_tokens=True)
-        model = load_backbone(folder, random_weights=random_weights, hidden_dropout=hidden_dropout, layers=layers)
-        return cls(tokenizer, model, **own)
+        return cls(tokenizer, load_backbone(folder, **shape), **own)
 
     @classmethod
     def build(cls, settings: TransformerTower, place: Place) -> "TransformerEncoder":

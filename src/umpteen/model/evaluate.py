@@ -108,14 +108,7 @@ def evaluate_ensemble(
 
 
 def evaluator_of(
-    classifier: Classifier,
-    dataset: Dataset,
-    split: str,
-    counting: NDArray[np.bool_] | None = None,
-    *,
-    at: tuple[int, ...] = USUAL_KS,
-    propensity: tuple[float, float] | None = None,
-    as_published: bool = False,
+    classifier: Classifier, dataset: Dataset, split: str, counting: NDArray[np.bool_] | None = None, **how: Unpack[How]
 ) -> Evaluator:
     """The evaluator of a split; `counting` says which label rows can be right, by default all."""
     dataset = in_rows_of(classifier, dataset)
@@ -126,9 +119,9 @@ def evaluator_of(
     if counting is not None:
         rows = np.where(counting, np.arange(len(counting)), -1)
         chosen = replace(chosen, relevance=chosen.relevance.moved(rows, len(counting)))
-    a, b = propensity or propensity_of_recipe(classifier)
-    at = tuple(k for k in at if k <= classifier.labels.count())
-    return Evaluator(dataset, chosen, at=at, a=a, b=b, as_published=as_published)
+    a, b = how.get("propensity") or propensity_of_recipe(classifier)
+    at = tuple(k for k in how.get("at", USUAL_KS) if k <= classifier.labels.count())
+    return Evaluator(dataset, chosen, at=at, a=a, b=b, as_published=how.get("as_published", False))
 
 
 def _rows_as_in(first: Classifier, other: Classifier) -> Tensor:

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 from urllib.parse import quote
 
 import numpy as np
-from numpy.typing import NDArray
 
 from umpteen.errors import BadInput, DamagedModel
 from umpteen.model.changes import Add, Change, Retire, Step, Version, check_key, check_text
@@ -159,19 +158,14 @@ class LabelEntry(NamedTuple):
 class LiveLabels:
     """An immutable snapshot that shares the first labels and adds what has changed; retired rows are in it."""
 
-    def __init__(
-        self,
-        first: FirstLabels,
-        *,
-        version: int = 0,
-        active: NDArray[np.bool_] | None = None,
-        origins: NDArray[np.uint8] | None = None,
-    ) -> None:
-        self.version = version
-        self.first = first
-        self.active = np.ones(len(first), dtype=np.bool_) if active is None else active
-        self._first_origins = np.full(len(first), TRAINED, dtype=np.uint8) if origins is None else origins
-        self.origins = self._first_origins  # where the vectors of all rows come from, as places in ORIGINS
+    def __init__(self, first: FirstLabels, version: int = 0, marked: Iterable[tuple[int, int, int]] = ()) -> None:
+        """`marked` are those of the first labels that are not as trained: row, origin, and whether it is retired."""
+        self.version, self.first = version, first
+        self.active = np.ones(len(first), dtype=np.bool_)
+        self.origins = np.full(len(first), TRAINED, dtype=np.uint8)  # of the rows' vectors, as places in ORIGINS
+        for row, origin, retired in marked:
+            self.active[row], self.origins[row] = not retired, origin
+        self._first_origins = self.origins
         self._keys: dict[int, str] = {}  # of the rows after the first ones
         self._rows: dict[str, int] = {}  # the same, the other way round
         self._texts: dict[int, str] = {}  # of those rows, and of first ones with another text than at first
@@ -349,12 +343,11 @@ class LiveLabels:
 def read_labels(folder: Path, version: int, rows: int) -> LiveLabels:
     """The labels of a model's files, one for each of so many rows, which are read when somebody asks for one."""
     first = StoredLabels(folder / LABELS, rows)
-    active, origins = np.ones(rows, dtype=np.bool_), np.zeros(rows, dtype=np.uint8)
-    for row, origin, retired in first.rows("SELECT row, origin, retired FROM labels WHERE origin OR retired"):
+    marked = list(first.rows("SELECT row, origin, retired FROM labels WHERE origin OR retired"))
+    for row, origin, _ in marked:
         if not 0 <= origin < len(ORIGINS):
             raise DamagedModel(f"{folder / LABELS}: row {row} has the origin {origin}; copy the model again")
-        active[row], origins[row] = not retired, origin
-    return LiveLabels(first, version=version, active=active, origins=origins)
+    return LiveLabels(first, version, marked)
 
 
 def write_labels(folder: Path, labels: LiveLabels) -> None:

@@ -143,7 +143,7 @@ class FaissIndex(LabelIndex):
         return [Effort(k, 0, few)] if self.kind == FLAT else [Effort(k, 0, some) for some in more]
 
     def tell(self, now: Indexed, changed: Rows) -> None:
-        self.labels = now.vectors
+        super().tell(now, changed)
         self._state = self._seen(now.vectors, np.union1d(self._state[0].changed, changed))
 
     def _seen(self, labels: LiveVectors, changed: Rows) -> tuple[Overlay, NDArray[np.uint8] | None]:

@@ -171,9 +171,9 @@ class LabelIndex(ABC):
     away: str | None = None  # why exact search stands in for it, if it cannot be reached
     stood_in: str | None = None  # why it did when it last had to
 
-    @abstractmethod
     def tell(self, now: Indexed, changed: Rows) -> None:
         """The labels as they are now, and which rows have come, gone or changed since it was told last or built."""
+        self.labels = now.vectors
 
     @abstractmethod
     def search(self, queries: Vectors, k: int) -> Ranking:
@@ -258,9 +258,6 @@ class ExactIndex(LabelIndex):
 
     def __init__(self, labels: LiveVectors) -> None:
         self.labels = labels
-
-    def tell(self, now: Indexed, changed: Rows) -> None:
-        self.labels = now.vectors
 
     def search(self, queries: Vectors, k: int) -> Ranking:
         return exact_search(queries, self.labels, k)

@@ -247,7 +247,7 @@ class MilvusIndex(LabelIndex):
         return [Effort(k, lists, few) for lists in Effort.doubling(1, most)]
 
     def tell(self, now: Indexed, changed: Rows) -> None:
-        self.labels = now.vectors
+        super().tell(now, changed)
         self._overlay = Overlay(now.vectors, np.union1d(self._overlay.changed, changed))
 
     def write(self, rows: Rows, now: Indexed, progress: Advance = silent) -> None:
