@@ -243,12 +243,8 @@ class Ensemble:
 
     def __init__(self, of: "Baseline | Ours", models: int) -> None:
         self.of, self.models, self.name, self.is_ours = of, models, f"{of.name} × {models}", of.is_ours
-        self.install, self.particulars, self.choices, self.candidate = (
-            of.install,
-            of.particulars,
-            of.choices,
-            of.candidate,
-        )
+        self.install, self.particulars = of.install, of.particulars
+        self.choices, self.candidate = of.choices, of.candidate
 
     def finish(self, task: Task, settings: Point, folder: Path, seed: int) -> Outcome:
         found = [self.of.finish(task, settings, folder, seed + model) for model in range(self.models)]

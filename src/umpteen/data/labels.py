@@ -190,13 +190,9 @@ class Relevance:
 
     def either(self, other: Relevance) -> Relevance:
         """Every pair that is stored here or in the other, at weight 1."""
-        here, there = (
-            csr_array((np.ones(r.pairs, dtype=np.float32), r.matrix.indices, r.matrix.indptr), shape=r.matrix.shape)
-            for r in (self, other)
-        )
-        both = cast(csr_array, here + there)
-        both.data.fill(1)
-        return Relevance(both)
+        queries = np.concatenate([_queries_of(self.matrix), _queries_of(other.matrix)])
+        rows = np.concatenate([self.matrix.indices, other.matrix.indices])
+        return Relevance.from_pairs(queries, rows, np.ones(len(rows)), self.matrix.shape)
 
     def stack(self, other: Relevance) -> Relevance:
         """These queries, then the other's."""

@@ -63,6 +63,7 @@ class Encoder(nn.Module):
 
     dimension: int
     tokenizer: layout.TextTokenizer
+    reader: Any = None  # of one that does not train its transformer
 
     def __init__(self, *, normalise: bool = True, dropout: float = 0.0) -> None:
         super().__init__()
@@ -93,7 +94,7 @@ class Encoder(nn.Module):
     @property
     def rows(self) -> RowTable | None:
         """The learned vector that each label has, where labels are more than their texts."""
-        return None
+        return next((table for table in self.modules() if isinstance(table, RowTable)), None)
 
     def rearrange(self, rows: Tensor, labels: Shard, seed: int) -> None:
         """Label j has the vector of what was row rows[j] from now on; where that is NEW, it starts anew."""
@@ -121,8 +122,9 @@ class Encoder(nn.Module):
 
     @property
     def readers(self) -> list[Any]:
-        """The transformers it reads with and does not train, each a `FrozenReader`."""
-        return []
+        """The transformers that it, or a part of it, reads with and does not train, each a `FrozenReader`."""
+        parts = (part for part in self.modules() if isinstance(part, Encoder))
+        return list(dict.fromkeys(part.reader for part in parts if part.reader is not None))
 
     def with_transformers(self, change: Change) -> "Encoder":
         """Reads with what `change` makes of each transformer; all else is shared, and this one stays as it is."""

@@ -130,6 +130,8 @@ class FrozenEncoder(Encoder):
     W starts at the identity (of fewer dimensions: at the first rows of it) and V at zero, so it starts as the reader.
     """
 
+    reader: FrozenReader
+
     def __init__(self, reader: FrozenReader, *, dimension: int | None = None, hidden: int = 0, **how: Any) -> None:
         super().__init__(**how)
         size = reader.encoder.dimension
@@ -184,10 +186,6 @@ class FrozenEncoder(Encoder):
         twin = copy(self)
         twin.reader = FrozenReader(change(self.reader.encoder))
         return twin
-
-    @property
-    def readers(self) -> list[Any]:
-        return [self.reader]
 
     def save(self, folder: Path, beside: Encoder | None = None) -> None:
         has_reader = beside is None or self.reader not in beside.readers

@@ -17,7 +17,6 @@ from umpteen.config.settings import PARTS, PartsTower, TowerConfig
 from umpteen.data.tokens import JoinedTokens, TokenTable, segments
 from umpteen.encoders import folder as layout
 from umpteen.encoders.encoder import Change, Encoder, Leaf, Place, Read, Share, class_of, read_encoder
-from umpteen.encoders.rows import RowTable
 from umpteen.errors import BadConfig, DamagedModel
 from umpteen.parallel.world import Shard
 
@@ -67,10 +66,6 @@ class PartsEncoder(Encoder):
     def encoders(self) -> dict[str, Encoder]:
         """The parts by kind, in order."""
         return dict(self.parts.items())  # type: ignore[arg-type]
-
-    @property
-    def rows(self) -> RowTable | None:
-        return next((part.rows for part in self.encoders.values() if part.rows is not None), None)
 
     def rearrange(self, rows: Tensor, labels: Shard, seed: int) -> None:
         for part in self.encoders.values():
@@ -134,10 +129,6 @@ class PartsEncoder(Encoder):
         if not self.training or not self.skip[name]:
             return vectors
         return vectors * (torch.rand(len(vectors), 1, device=vectors.device) >= self.skip[name])
-
-    @property
-    def readers(self) -> list[Any]:
-        return list(dict.fromkeys(reader for part in self.encoders.values() for reader in part.readers))
 
     def with_transformers(self, change: Change) -> Encoder:
         twin = copy(self)

@@ -28,7 +28,7 @@ class LabelTable(Encoder):
         if bias is not None and (bias.count, bias.dimension) != (table.count, 1):
             raise BadInput(f"biases {tuple(bias.weight.shape)} for {table.count:,} labels; each has one number")
         self.optional = optional  # as a part beside others: zeros for a label it was not trained with
-        self.table = table
+        self.table = table  # before the bias: its `rows`
         self.bias = bias  # of one number a row
         self.dimension = table.dimension + (bias is not None)
 
@@ -45,10 +45,6 @@ class LabelTable(Encoder):
     @property
     def tokenizer(self) -> layout.TextTokenizer:  # type: ignore[override]
         _refuse_text()
-
-    @property
-    def rows(self) -> RowTable:
-        return self.table
 
     def rearrange(self, rows: Tensor, labels: Shard, seed: int) -> None:
         new = RowTable.zeros if self.optional else partial(RowTable.gaussian, seed=seed)
