@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from umpteen.data.dataset import Dataset
-from umpteen.data.labels import Relevance, Split
+from umpteen.data.labels import Split
 from umpteen.data.texts import Texts
 
 EXAMPLES = 3
@@ -51,7 +51,7 @@ def describe(dataset: Dataset) -> Described:
                 "pairs": split.relevance.pairs,
                 "ignored_pairs": split.filtered.pairs,
                 "graded": split.relevance.graded,
-                "labels_per_query": _spread(_counts(split.relevance)),
+                "labels_per_query": _spread(np.diff(split.relevance.matrix.indptr)),
                 "words": _lengths(words[name]),
             }
             for name, split in splits.items()
@@ -129,7 +129,7 @@ def _labels_to_look_at(dataset: Dataset, ids: Ids, counts: NDArray[np.int64]) ->
 
 def _queries_to_look_at(dataset: Dataset, name: str, split: Split, ids: Mapping[str, Ids]) -> Iterator[Described]:
     look, keys = partial(_finding, name, split.texts), dataset.labels.keys
-    yield look("rows_without_labels", f"{name} queries without a label", _counts(split.relevance) == 0)
+    yield look("rows_without_labels", f"{name} queries without a label", np.diff(split.relevance.matrix.indptr) == 0)
     if name != "train":
         what, first = f"{name} texts that stand in train", _first_rows(ids["train"], ids[name])
         yield look("texts_in_train", what, first >= 0, lambda row: f"train row {first[row] + 1:,}")
@@ -161,10 +161,6 @@ def _first_rows(ids: Ids, wanted: Ids) -> Ids:
     known, first = np.unique(ids, return_index=True)
     at = np.searchsorted(known, wanted).clip(max=len(known) - 1)
     return np.where(known[at] == wanted, first[at], -1)
-
-
-def _counts(relevance: Relevance) -> NDArray[np.int64]:
-    return np.diff(relevance.matrix.indptr)
 
 
 def _shown(text: str, width: int = 80) -> str:

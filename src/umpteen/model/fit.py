@@ -147,11 +147,8 @@ def _looked_at(dataset: Dataset) -> str:
 def _seconds_of_linear(dataset: Dataset) -> float:
     """What one linear machine a label takes of a core."""
     texts = _some(dataset)
-    return (
-        len(dataset.labels)
-        * len(dataset.train)
-        * (SECONDS_A_PAIR + SECONDS_A_WORD * _words(texts) / max(1, len(texts)))
-    )
+    words = _words(texts) / max(1, len(texts))
+    return len(dataset.labels) * len(dataset.train) * (SECONDS_A_PAIR + SECONDS_A_WORD * words)
 
 
 def _some(dataset: Dataset) -> list[str]:
