@@ -43,17 +43,7 @@ from umpteen.rerank.features import RankerSettings
 from umpteen.rerank.ranker import Ranker
 from umpteen.training.build import build_run
 from umpteen.training.observer import Observer
-from umpteen.training.tune import (
-    TRANSFORMER_BYTES,
-    Candidate,
-    Point,
-    Trials,
-    as_settings,
-    choices_of,
-    climb,
-    identify,
-    with_transformer,
-)
+from umpteen.training.tune import Candidate, Point, Trials, as_settings, choices_of, climb, identify, with_transformer
 
 WORK = "umpteen fit"  # the kind of its workspace
 RECIPE, QUICK = "mixed", "static"  # the most accurate for any data, and what is taken where time does not allow it
@@ -63,6 +53,7 @@ FIRST_SHARE = 0.25  # of the time: what the first training may take at most
 READING = 2.0  # times as long for reading, which is done once: a frozen transformer's vectors serve all trials
 FINAL_FITS = 2.0  # times the best trial's seconds are kept for the final fit, the ranker's two, and calibration
 TRANSFORMER_SHARE = 0.8  # of the time after the first trial: what a trained transformer's trial and final fit may take
+TRANSFORMER_BYTES = 2_500_000_000  # the graph of a micro-batch of one, and what learns
 LEAST_STEPS = 120  # a training of fewer steps has not learnt much; batches are made smaller then
 SMALLEST_BATCH = 32
 FEW_TEXTS = 5_000

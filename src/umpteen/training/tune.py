@@ -30,7 +30,6 @@ TRANSFORMER = (
     "encoder.label.transformer=none",
     "training.token_budget=16384",
 )
-TRANSFORMER_BYTES = 2_500_000_000  # the graph of a micro-batch, and what learns
 
 Point = tuple[str, ...]  # settings on top of a recipe
 
