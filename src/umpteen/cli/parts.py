@@ -193,11 +193,10 @@ def export(model: Path, kind: str, agreement: float, as_json: bool, **typical: A
     Without --queries or --data, the labels' own texts are compared. If fewer agree than asked for, nothing changes and
     the exit code is 2. Where onnxruntime is not installed, MODEL answers by torch as before.
     """
-    from umpteen.model.export import export_model
-    from umpteen.model.folder import RUNTIME, ModelFolder
+    from umpteen.model.export import export_model, remove_runtime
 
     if kind == "torch":
-        ModelFolder(model).drop(RUNTIME)
+        remove_runtime(model)
         tell(as_json, {"model": str(model), "kind": kind}, f"{model} encodes texts by torch")
         return
     with Watch(quiet=as_json) as watch:

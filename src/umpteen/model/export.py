@@ -9,7 +9,7 @@ from umpteen.encoders.encoder import Encoder, encode_texts
 from umpteen.encoders.runtime import export
 from umpteen.errors import BadInput
 from umpteen.model.classifier import USUAL_K, Classifier
-from umpteen.model.folder import RUNTIME, weights_of
+from umpteen.model.folder import RUNTIME, ModelFolder, weights_of
 from umpteen.model.index import USUAL, Sample, of_label_texts
 from umpteen.search.certificate import a_second, interval, recalls
 from umpteen.search.index import exact_scores, exact_search, size_of
@@ -61,3 +61,8 @@ def export_model(model: Path | str, *, agreement: float = 0.99, sample: Sample |
 
 def _speed(tower: Encoder, texts: list[str]) -> float:
     return a_second(lambda row: tower.encode([texts[row]]), len(texts))
+
+
+def remove_runtime(model: Path) -> None:
+    """Torch encodes from now on."""
+    ModelFolder(model).drop(RUNTIME)

@@ -11,7 +11,7 @@ import signal
 import tempfile
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -137,8 +137,7 @@ def _looked_at(dataset: Dataset) -> str:
 
 def _seconds_of_linear(dataset: Dataset) -> float:
     """What one linear machine a label takes of a core."""
-    texts = _some(dataset)
-    words = _words(texts) / max(1, len(texts))
+    words = _words(dataset) / max(1, min(LOOKED_AT, len(dataset.train)))
     return len(dataset.labels) * len(dataset.train) * (SECONDS_A_PAIR + SECONDS_A_WORD * words)
 
 
@@ -146,25 +145,23 @@ def _some(dataset: Dataset) -> list[str]:
     return [dataset.train.texts[row] for row in range(min(LOOKED_AT, len(dataset.train)))]
 
 
-def _words(texts: Sequence[str]) -> int:
-    return sum(len(re.findall(r"\w+", text)) for text in texts)
+def _words(dataset: Dataset) -> int:
+    return sum(len(re.findall(r"\w+", text)) for text in _some(dataset))
 
 
 def _pieces(dataset: Dataset, recipe: str) -> NDArray[np.int64]:
     """How many word pieces some texts have by the recipe's frozen transformer; none if it has none."""
     tower = next((tower for tower in resolve(recipe).encoder.query.reading() if tower.kind == "frozen"), None)
-    if tower is None:
-        return np.zeros(0, dtype=np.int64)
-    return np.array(TextTokenizer.load(tower.start, LONGEST, special_tokens=False).uncut_lengths(_some(dataset)))
+    tokenizer = None if tower is None else TextTokenizer.load(tower.start, LONGEST, special_tokens=False)
+    return np.array([] if tokenizer is None else tokenizer.uncut_lengths(_some(dataset)), dtype=np.int64)
 
 
 def _foreign(dataset: Dataset, recipe: str) -> str | None:
     """What to tell of texts whose words the encoder cuts into many pieces."""
-    words = _words(_some(dataset))
+    words = _words(dataset)
     if words == 0 or (pieces := int(_pieces(dataset, recipe).sum()) / words) < FOREIGN:
         return None
-    advice = "`umpteen train` can start from another"
-    return f"{pieces:.1f} word pieces a word: the encoder may not know this language; {advice}"
+    return f"{pieces:.1f} word pieces a word: the encoder may not know this language; `umpteen train` can take others"
 
 
 def fit(
