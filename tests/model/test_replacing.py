@@ -5,6 +5,7 @@ import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,7 +53,7 @@ def test_a_calibration_of_scores_that_are_no_longer_the_model_s_is_not_kept(
 
     monkeypatch.setattr(calibrating, "fit_calibration", beside)
     with pytest.raises(NotSaved, match="has another ranker by now"):
-        calibrate(plain_model, data, unseen=True)
+        calibrate(plain_model, replace(data, fingerprint="of others"), unseen=True)
     assert Classifier.load(plain_model).calibration is None and verify(plain_model) == []
 
 
@@ -63,7 +64,7 @@ def test_a_copy_has_no_calibration_of_another_ranker_than_its_own(
     fit_ranker(plain_model, data, FEW, weight=0.5)
     loaded = Classifier.load(plain_model)
     fit_ranker(plain_model, data, FEW, weight=0.9)
-    calibrate(plain_model, data, unseen=True)
+    calibrate(plain_model, replace(data, fingerprint="of others"), unseen=True)
     loaded.save(tmp_path / "copy")
     copy = Classifier.load(tmp_path / "copy")
     assert copy.ranker is not None and copy.ranker.weight == 0.5 and copy.calibration is None
