@@ -36,15 +36,10 @@ def module_name(path: Path) -> str:
 MODULES = {module_name(path): path for path in sorted(SOURCE.rglob("*.py"))}
 
 
-def imports_of(module: str, *, but_for_types: bool = False) -> set[str]:
-    """Full names of everything a module imports, at its top or inside a function; perhaps without what never runs."""
+def imports_of(module: str) -> set[str]:
+    """Full names of everything a module imports, at its top or inside a function."""
     found: set[str] = set()
-    tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
-    if but_for_types:
-        tree.body = [
-            node for node in tree.body if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
-        ]
-    for node in ast.walk(tree):
+    for node in ast.walk(ast.parse(MODULES[module].read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -99,10 +94,8 @@ def test_the_package_needs_nothing_that_stands_beside_it(module: str) -> None:
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
-    # `umpteen` loads names when they are asked for. What is imported for type checkers alone never runs: a classifier
-    # may offer to judge itself, by functions that say they take one.
-    others = [module for module in MODULES if module != "umpteen"]
-    graph = {module: imports_of(module, but_for_types=True) & MODULES.keys() - {module} for module in others}
+    # `umpteen` itself only promises names for type checkers and loads them when they are asked for.
+    graph = {module: own_imports(module) & MODULES.keys() - {module} for module in MODULES if module != "umpteen"}
     try:
         list(TopologicalSorter(graph).static_order())
     except CycleError as circle:

@@ -138,14 +138,7 @@ PEERS = f"Out of popularity, tfidf-knn; from umpteen's repository also {INSTALLE
 @option("--ensemble", type=click.IntRange(1), default=1, help="Also the mean of so many seeds of each.")
 @click.option("--output", type=PATH, help="Folder of trials, models, results.  [default: runs/compare/DATASET]")
 def compare(
-    source: str,
-    recipes: tuple[str, ...],
-    peers: str,
-    trials: int,
-    ensemble: int,
-    output: Path | None,
-    as_json: bool,
-    **asked: Any,
+    source: str, recipes: tuple[str, ...], peers: str, trials: int, output: Path | None, as_json: bool, **asked: Any
 ) -> None:
     """Compare recipes with popularity, tf-idf neighbours and PECOS on DATA; the same command goes on when stopped."""
     from umpteen.compare import comparison
@@ -155,10 +148,10 @@ def compare(
     wanted = [] if peers == "none" else [name.strip() for name in peers.split(",") if name.strip()]
     with Watch(quiet=as_json) as watch:
         dataset = watch.open_dataset(source)
-        chosen = recipes or _usual_recipes(dataset.name, names())
+        chosen, seeds = recipes or _usual_recipes(dataset.name, names()), asked.pop("ensemble")
         first = resolve(chosen[0].removesuffix("+ranker"), (), source).evaluation
         task = comparison.make_task(source, dataset, propensity=(first.propensity_a, first.propensity_b), **asked)
-        methods = with_ensembles([*their_methods(wanted), *our_methods(chosen, watch)], ensemble)
+        methods = with_ensembles([*their_methods(wanted), *our_methods(chosen, watch)], seeds)
         folder = output or Path("runs/compare") / dataset.name
         outcome = comparison.compare(task, methods, trials=trials, output=folder, observer=watch)
     if as_json:

@@ -161,9 +161,7 @@ class Ours:
     recipe: str
     observer: Observer
     is_ours = seeded = True
-
-    def install(self, notice: Notice) -> None:
-        """Nothing: it is here."""
+    install = staticmethod(silent)  # it is here
 
     @property
     def is_ranked(self) -> bool:
@@ -180,8 +178,7 @@ class Ours:
         return candidate(point, self._config(task, point), self.observer)
 
     def finish(self, task: Task, settings: Point, folder: Path, seed: int) -> Outcome:
-        """Fits on all of train, or goes on with that in `folder`, and ranks test; a ranker is weighed on validation,
-        with the task's own seed."""
+        """Fits on all of train, or goes on with that in `folder`, and ranks test; validation weighs a ranker once."""
         weighed, validation = None, None
         if self.is_ranked:
             model, _ = self._fit(task, settings, folder, "train")
@@ -248,10 +245,8 @@ class Ensemble:
 
     def finish(self, task: Task, settings: Point, folder: Path, seed: int) -> Outcome:
         found = [self.of.finish(task, settings, folder, seed + model) for model in range(self.models)]
-        trained, predicted = sum(one.train_seconds for one in found), sum(one.predict_seconds for one in found)
-        parameters = sum(one.parameters for one in found)
-        ranking = mean_of([one.ranking for one in found])
-        return Outcome(ranking, trained, predicted, parameters, found[0].validation)
+        rankings, trained, predicted, parameters, validation = zip(*found, strict=True)
+        return Outcome(mean_of(rankings), sum(trained), sum(predicted), sum(parameters), validation[0])
 
 
 def mean_of(rankings: Sequence[Ranking]) -> Ranking:

@@ -75,10 +75,8 @@ class Dataset:
         return {name: split for name, split in every.items() if split is not None}
 
     def with_validation(self, fraction: float, seed: int) -> Dataset:
-        """Train gives up a share of its queries, drawn by seed; a dataset that brings its own keeps it.
-
-        They are drawn from those with labels to find, where there are some: the others could not be judged by.
-        """
+        """Train gives up a share of its queries, of those with labels to find if there are some, drawn by seed; a
+        dataset that brings its own keeps it."""
         if self.validation is not None:
             return self
         if not 0 < fraction < 1:

@@ -50,8 +50,8 @@ def shares_cut(tower: Encoder, texts: Texts) -> dict[str, float]:
     """For each part of a tower that reads them, the share of the texts' tokens that lie beyond its max_length."""
     some = sample_of(texts)
     parts = tower.encoders if isinstance(tower, PartsEncoder) else {"": tower}
-    leaves = {name: leaf for name, part in parts.items() for leaf, _ in part.leaves(tokens_now(part, some[:1]))}
-    readers = {name: leaf.tokenizer for name, leaf in leaves.items()}
+    leaves = {name: part.leaves(tokens_now(part, some[:1])) for name, part in parts.items()}
+    readers = {name: leaf.tokenizer for name, own in leaves.items() for leaf, _ in own}
     return {name: _beyond(reader.uncut_lengths(some), reader.max_length) for name, reader in readers.items()}
 
 

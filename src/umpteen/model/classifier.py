@@ -279,14 +279,20 @@ class Classifier:
         return [[Prediction(labels.keys[row], labels.texts[row], *sure) for row, *sure in text] for text in given]
 
     def select(
-        self, texts: Sequence[str], k: int | None = None, **limits: Any
+        self,
+        texts: Sequence[str],
+        k: int | None = None,
+        *,
+        min_probability: float | None = None,
+        precision: float | None = None,
+        rule: str | None = None,
     ) -> tuple[Ranking, NDArray[np.float32] | None]:
         """What `predict` gives as label rows and scores, and their probabilities if the model is calibrated."""
         if self.calibration is None:
-            if any(limit is not None for limit in limits.values()):
+            if (min_probability, precision, rule) != (None, None, None):
                 raise BadInput("the model gives no probabilities yet; `umpteen calibrate` fits them")
             return self.rank(texts, min(USUAL_K, self.labels.count()) if k is None else k), None
-        line = self.calibration.line(**limits)
+        line = self.calibration.line(min_probability=min_probability, precision=precision, rule=rule)
         most = min(line.at_most or USUAL_K, self.labels.count())
         ranking = self.rank(texts, most if k is None else k)
         probabilities = self.calibration.probabilities(ranking.scores)

@@ -1,28 +1,41 @@
 """Evaluates saved models on a dataset, one, several beside each other, or averaged; labels are matched by key."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import Any, Protocol, TypedDict, Unpack
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 from torch import Tensor
 
-from umpteen.calibration.calibration import evaluate_calibration
+from umpteen.calibration.calibration import Calibration, evaluate_calibration
 from umpteen.data.dataset import Dataset
-from umpteen.encoders.encoder import encode_texts
+from umpteen.encoders.encoder import Encoder, encode_texts
 from umpteen.errors import BadInput
 from umpteen.evaluation.report import USUAL, USUAL_KS, Difference, Evaluator, Report, paired_differences
-from umpteen.model.labels import TRAINED
+from umpteen.model.labels import TRAINED, LiveLabels
 from umpteen.search.exact import top_k
 from umpteen.search.ranking import Ranking
 
-if TYPE_CHECKING:
-    from umpteen.model.classifier import Classifier
+
+class Judged(Protocol):
+    """What is asked of a classifier to judge it; it can so offer to judge itself."""
+
+    query_tower: Encoder
+    labels: LiveLabels
+    vectors: Tensor
+    hidden: NDArray[np.int64]
+    has_ranker: bool
+    calibration: Calibration | None
+    recipe: str | None
+    data: dict[str, Any]
+
+    def rank(
+        self, texts: Sequence[str], k: int, excluding: csr_array | None = None, *, trained: bool = False
+    ) -> Ranking: ...
 
 
 class How(TypedDict, total=False):
@@ -34,7 +47,7 @@ class How(TypedDict, total=False):
 
 
 def evaluate_model(
-    classifier: Classifier, dataset: Dataset, split: str = "test", **how: Unpack[How]
+    classifier: Judged, dataset: Dataset, split: str = "test", **how: Unpack[How]
 ) -> tuple[Report, Ranking]:
     """The model's report and ranking on one split of a dataset; A and B are its recipe's unless given."""
     evaluator, calibration = evaluator_of(classifier, dataset, split, **how), classifier.calibration
@@ -52,7 +65,7 @@ def evaluate_model(
 
 
 def report_by_origin(
-    classifier: Classifier, dataset: Dataset, split: str, ranking: Ranking, **how: Unpack[How]
+    classifier: Judged, dataset: Dataset, split: str, ranking: Ranking, **how: Unpack[How]
 ) -> dict[str, dict[str, Any]]:
     """A ranking evaluated by seen labels alone and by unseen ones alone, which were added or renamed after training.
 
@@ -79,7 +92,7 @@ def report_by_origin(
 
 
 def compare_models(
-    classifiers: Sequence[Classifier], dataset: Dataset, split: str = "test", **how: Unpack[How]
+    classifiers: Sequence[Judged], dataset: Dataset, split: str = "test", **how: Unpack[How]
 ) -> tuple[list[Report], list[dict[str, Difference]]]:
     """All models' reports, and each one's but the first paired differences from the first, whose A and B all use."""
     how["propensity"] = how.get("propensity") or propensity_of_recipe(classifiers[0])
@@ -88,7 +101,7 @@ def compare_models(
 
 
 def evaluate_ensemble(
-    classifiers: Sequence[Classifier], dataset: Dataset, split: str = "test", **how: Unpack[How]
+    classifiers: Sequence[Judged], dataset: Dataset, split: str = "test", **how: Unpack[How]
 ) -> tuple[Report, Ranking]:
     """The report and ranking of several dual encoders whose scores are averaged; rows and A and B are the first's.
 
@@ -108,7 +121,7 @@ def evaluate_ensemble(
 
 
 def evaluator_of(
-    classifier: Classifier, dataset: Dataset, split: str, counting: NDArray[np.bool_] | None = None, **how: Unpack[How]
+    classifier: Judged, dataset: Dataset, split: str, counting: NDArray[np.bool_] | None = None, **how: Unpack[How]
 ) -> Evaluator:
     """The evaluator of a split; `counting` says which label rows can be right, by default all."""
     dataset = in_rows_of(classifier, dataset)
@@ -124,7 +137,7 @@ def evaluator_of(
     return Evaluator(dataset, chosen, at=at, a=a, b=b, as_published=how.get("as_published", False))
 
 
-def _rows_as_in(first: Classifier, other: Classifier) -> Tensor:
+def _rows_as_in(first: Judged, other: Judged) -> Tensor:
     """Where the other model keeps the vector of each of the first one's labels; retired ones have any."""
     both = (first.labels, other.labels)
     wanted, known = ({one.keys[row]: row for row in np.flatnonzero(one.active).tolist()} for one in both)
@@ -135,13 +148,13 @@ def _rows_as_in(first: Classifier, other: Classifier) -> Tensor:
     return torch.tensor([known.get(key, 0) for key in first.labels.keys])
 
 
-def propensity_of_recipe(classifier: Classifier) -> tuple[float, float]:
+def propensity_of_recipe(classifier: Judged) -> tuple[float, float]:
     """A and B as the model's recipe has them, or else the usual ones."""
     recipe = tomllib.loads(classifier.recipe or "").get("evaluation", {})
     return recipe.get("propensity_a", USUAL[0]), recipe.get("propensity_b", USUAL[1])
 
 
-def in_rows_of(classifier: Classifier, dataset: Dataset) -> Dataset:
+def in_rows_of(classifier: Judged, dataset: Dataset) -> Dataset:
     """The dataset with its labels renumbered to the model's rows, found by key; those it has retired are left out.
 
     A key that the model never had is refused; a label that is only named is left out, as nothing tells what it means.
@@ -161,7 +174,7 @@ def in_rows_of(classifier: Classifier, dataset: Dataset) -> Dataset:
     return replace(dataset, labels=labels.catalogue(), **moved)
 
 
-def as_trained(classifier: Classifier, dataset: Dataset, *, otherwise: str | None) -> Dataset:
+def as_trained(classifier: Judged, dataset: Dataset, *, otherwise: str | None) -> Dataset:
     """The dataset split as the model's recipe split it, its labels in the model's rows.
 
     Unless it has a validation split that the model has not seen, `otherwise` is what the caller can give instead; None:
@@ -181,7 +194,7 @@ def as_trained(classifier: Classifier, dataset: Dataset, *, otherwise: str | Non
     return dataset.with_validation_in_train()
 
 
-def require_own_data(classifier: Classifier, dataset: Dataset, otherwise: str) -> None:
+def require_own_data(classifier: Judged, dataset: Dataset, otherwise: str) -> None:
     """Refuses data that the model was not trained on."""
     if classifier.data.get("fingerprint") != dataset.fingerprint:
         other = f"{dataset.name} is not what the model was trained on ({classifier.data.get('name')})"

@@ -257,9 +257,8 @@ class _Search:
         dataset, observer = self.dataset, self._observer
         assert self.held_out.validation is not None
         if (asked := len(self.held_out.validation)) < FEW_TO_CHOOSE_BY:
-            observer.notice(
-                f"warning: validation is {asked:,} texts: what is best on them, and their figures, are rough"
-            )
+            rough = "what is best on them, and their figures, are rough"
+            observer.notice(f"warning: validation is {asked:,} texts: {rough}")
         best = self.run(trials)
         tried: Path = self._folder / best["identity"]
         if not (tried / MANIFEST).exists():  # an earlier call may have removed it
@@ -302,11 +301,10 @@ class _Search:
                 ranker, _ = fit_ranker(model, self.dataset, settings, jobs=cores(), progress=self._observer)
             except BadInput as problem:
                 self._observer.notice(f"{'no n-grams' if settings.sparse else 'no ranker'}: {problem}")
-                continue
-            if ranker.weight:
-                return ranker
-            remove_ranker(model)
-            break
+            else:
+                if ranker.weight == 0:
+                    remove_ranker(model)
+                return ranker if ranker.weight else None
         return None
 
     def _reports(self, split: str, model: Classifier) -> dict[str, Report]:

@@ -84,10 +84,6 @@ def columns_of(path: Path, rows: Rows, asked: Mapping[str, str], known: Containe
     Where labels are known by their keys, these say how a cell falls apart; else what separates labels is guessed.
     """
     header = list(dict.fromkeys(name for row in rows for name in row))
-    by_name = {name.strip().lower(): name for name in reversed(header)}
-
-    def first(names: Sequence[str]) -> str | None:
-        return next((by_name[name] for name in names if name in by_name), None)
 
     def given(what: str, apart: str | None = None) -> tuple[str, ...]:
         if not (said := asked.get(what)):
@@ -98,7 +94,7 @@ def columns_of(path: Path, rows: Rows, asked: Mapping[str, str], known: Containe
                 raise BadFile(path, f"has no column {name!r}; it has {_written(header)}", line=1)
         return names
 
-    labels = "".join(given("labels")) or first(LABELS) or first(MORE_LABELS)
+    labels = "".join(given("labels")) or _named(header, (*LABELS, *MORE_LABELS))
     if labels is None:
         problem = f"has none of the columns that usually hold labels ({', '.join(LABELS)}); it has {_written(header)}"
         raise BadFile(path, f"{problem}: say which it is, with --labels COLUMN, or FILE?labels=COLUMN", line=1)
@@ -119,13 +115,16 @@ def columns_of(path: Path, rows: Rows, asked: Mapping[str, str], known: Containe
 
 def text_columns(header: Iterable[str], but: str = "") -> tuple[str, ...]:
     """Those whose names say that they hold texts: a title and a body, one of them, or none."""
-    by_name = {name.strip().lower(): name for name in reversed([*header])}
-    body, title = (
-        next((by_name[name] for name in names if name in by_name and name != but), None) for names in (TEXTS, TITLES)
-    )
+    body, title = (_named(header, names, but) for names in (TEXTS, TITLES))
     if body is not None and body.strip().lower() in ("text", "texts"):
         return (body,)
     return tuple(name for name in (title, body) if name is not None)
+
+
+def _named(header: Iterable[str], names: Sequence[str], but: str = "") -> str | None:
+    """The column that has the first of these names, in capitals or not."""
+    by_name = {name.strip().lower(): name for name in reversed([*header])}
+    return next((by_name[name] for name in names if name in by_name and name != but), None)
 
 
 def _longest(rows: Rows, but: str) -> tuple[str, ...]:

@@ -86,12 +86,10 @@ def read_queries(splits: Mapping[str, Path], into: Builder, records: Records = r
             texts = dict(zip((*keys, *ignored), told, strict=False))
             for key in (*keys, *ignored) if named else ():
                 if key not in into.row_of:
-                    if not suspected and not isinstance(row.get(columns.labels), list):
-                        suspected = (mark := parting([key], into.row_of)) is not None
-                        where = f"{path.name}, line {at.line}"
-                        into.tell(
-                            f"{where}: {key!r} would part at {mark!r} into known labels{hint}" if suspected else ""
-                        )
+                    is_cell = not suspected and not isinstance(row.get(columns.labels), list)
+                    if is_cell and (mark := parting([key], into.row_of)):
+                        suspected, told_of = True, f"{path.name}, line {at.line}: {key!r}"
+                        into.tell(f"{told_of} would part at {mark!r} into known labels{hint}")
                     into.add_label(key, texts.get(key) or key.replace("_", " "), at)
             labels = [into.label_row(key, at, hint) for key in keys]
             query = into.add_query(string(record, "text", at), labels, _optional("numbers", record, "weights", at), at)
