@@ -38,6 +38,16 @@ def write_table(path: Path, texts: int) -> Path:
     return path
 
 
+class Listening(Observer):
+    """Hears what people are told."""
+
+    def __init__(self, heard: list[str]) -> None:
+        self.heard = heard
+
+    def notice(self, message: str) -> None:
+        self.heard.append(message)
+
+
 @pytest.fixture(autouse=True, scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """MiniLM itself is fitted in the example of `umpteen.fit`."""
@@ -190,12 +200,8 @@ def test_a_transformer_is_trained_beside_the_best_of_the_others_where_time_allow
     monkeypatch.setattr("umpteen.model.fit.TRANSFORMER_SHARE", share)  # of what is left, that it may take
     heard: list[str] = []
 
-    class Listening(Observer):
-        def notice(self, message: str) -> None:
-            heard.append(message)
-
     table = write_table(tmp_path / "tickets.csv", 90)
-    found = fit_data(str(table), tmp_path / "model", minutes=100, trials=2, compare=False, observer=Listening())
+    found = fit_data(str(table), tmp_path / "model", minutes=100, trials=2, compare=False, observer=Listening(heard))
     tried = [trial for trial in found.trials if "encoder.label.transformer=none" in trial["settings"]]
     assert len(tried) == allowed and len(found.trials) == 2
     advised = [float(message.split()[1]) for message in heard if message.startswith("--minutes")]
@@ -207,10 +213,6 @@ def test_texts_that_take_too_long_to_read_are_read_less_far(tmp_path: Path, monk
     monkeypatch.setattr("umpteen.model.fit.SHORTER", (8, 4))
     table, heard = write_table(tmp_path / "tickets.csv", 90), list[str]()
 
-    class Listening(Observer):
-        def notice(self, message: str) -> None:
-            heard.append(message)
-
     class Slow(_Pace):
         def __call__(self, work: str, done: int, total: int) -> None:
             if work.startswith("reading") and not any("tokens then" in message for message in heard):
@@ -218,7 +220,7 @@ def test_texts_that_take_too_long_to_read_are_read_less_far(tmp_path: Path, monk
             super().__call__(work, done, total)
 
     monkeypatch.setattr("umpteen.model.fit._Pace", Slow)
-    found = fit_data(str(table), tmp_path / "model", trials=1, compare=False, observer=Listening())
+    found = fit_data(str(table), tmp_path / "model", trials=1, compare=False, observer=Listening(heard))
     (told,) = (message for message in heard if "tokens then" in message)
     length = int(told.split()[-3])
     assert length in (8, 4) and found.recipe.encoder.query.parts["frozen"].max_length == length
@@ -229,11 +231,7 @@ def test_a_fit_goes_on_where_texts_have_no_n_grams(tmp_path: Path) -> None:
     table, heard = tmp_path / "marks.csv", list[str]()
     table.write_text("text,labels\n" + "".join(f"{'!?+'[n % 3] * (1 + n)},label {n % 3}\n" for n in range(60)))
 
-    class Listening(Observer):
-        def notice(self, message: str) -> None:
-            heard.append(message)
-
-    found = fit_data(str(table), tmp_path / "model", trials=1, compare=False, observer=Listening())
+    found = fit_data(str(table), tmp_path / "model", trials=1, compare=False, observer=Listening(heard))
     assert any(message.startswith("no n-grams: ") for message in heard) and len(found.classifier.labels.keys) == 3
     assert any("validation is 6 texts" in message for message in heard)
 
@@ -242,12 +240,8 @@ def test_a_transformer_is_not_trained_where_memory_lacks(tmp_path: Path, monkeyp
     monkeypatch.setattr("umpteen.model.fit.free_memory", lambda: 1_000_000_000)
     heard: list[str] = []
 
-    class Listening(Observer):
-        def notice(self, message: str) -> None:
-            heard.append(message)
-
     table = write_table(tmp_path / "tickets.csv", 90)
-    found = fit_data(str(table), tmp_path / "model", minutes=100, trials=2, compare=False, observer=Listening())
+    found = fit_data(str(table), tmp_path / "model", minutes=100, trials=2, compare=False, observer=Listening(heard))
     assert "no transformer is trained: about 2.5 GB of memory would be needed, and 1.0 GB are free" in heard
     assert "transformer" not in found.recipe.encoder.query.parts and len(found.trials) == 2
 
