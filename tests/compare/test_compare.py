@@ -12,14 +12,17 @@ from lab.peers import apart
 from lab.peers.environment import Environment
 from stub_peer import calls, make_stub
 
+import umpteen.model.train
 from miniature import command, refused, write_miniature, write_recipe
 from umpteen.cli.evaluate import _usual_recipes
 from umpteen.compare.methods import mean_of
 from umpteen.config.recipes import names, resolve
+from umpteen.config.settings import RunConfig
 from umpteen.data.dataset import Split, open_dataset
 from umpteen.evaluation.baselines import TfidfNeighbours
 from umpteen.evaluation.report import Evaluator, Report
 from umpteen.search.ranking import Ranking
+from umpteen.training.build import Run
 
 QUICK = ("training.epochs=1", "evaluation.at=[1]")
 
@@ -227,6 +230,29 @@ def test_a_ranker_is_weighed_on_validation_and_shares_trials_and_dual_encoder(fo
     shutil.rmtree(tmp_path / "out" / "results")
     again, _ = compare(*asked)["results"]  # from a folder that has a ranker by now
     assert (again["metrics"], again["parameters"]) == (plain["metrics"], plain["parameters"])
+
+
+def test_a_ranked_recipe_is_trained_once_for_each_trial_and_once_for_test(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained = list[str]()
+    original = umpteen.model.train.build_run
+
+    def build_run(config: RunConfig, **more: Any) -> Run:
+        trained.append(config.data.fit_on)
+        return original(config, **more)
+
+    monkeypatch.setattr("umpteen.model.train.build_run", build_run)
+    output = tmp_path / "out"
+    answer = command(
+        *("compare", folder / "data", "--recipe", f"{folder / 'recipe.toml'}+ranker"),
+        *("--output", output, "--json", "--trials", "2", "--peers", "popularity"),
+    )
+    assert answer.code == 0, answer.err
+    ours = json.loads(answer.out)["results"][-1]
+    assert trained == ["train", "train", "train+validation"]
+    kept = [path for path in (output / "models").iterdir() if path.is_dir()]
+    assert len(kept) == 2 and len(ours["trials"]) == 2  # of the trials the best, and what was fitted for test
 
 
 def test_what_cannot_be_compared_is_refused(folder: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ finished method is kept, so the same command goes on where it was stopped. The p
 """
 
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -68,21 +69,30 @@ def compare(task: Task, methods: Sequence[Method], *, trials: int, output: Path,
 def _finish(task: Task, method: Method, most: int, output: Path, notice: Notice) -> tuple[dict[str, Any], Ranking]:
     """What a method took, and its ranking of test, after so many trials at most and its final fit."""
     ranked: list[dict[str, Any]] = []
+    models = output / "models"
     if most == 1 and not method.is_ours:  # validation would choose nothing
-        settings = tuple(axis[0] for axis in axes_of(method.choices(task)))
+        settings, then = tuple(axis[0] for axis in axes_of(method.choices(task))), ()
         tried = task.identify(method.name, settings)
     else:
         notice(f"{method.name}: up to {most} {'trial' if most == 1 else 'trials'} on validation")
         trials = Trials(output / "trials" / trials_file(method), task.metric, notice)
-        climb(method.choices(task), most, lambda point: trials.attempt(method.candidate(task, point)))
+
+        def attempt(point: tuple[str, ...]) -> float:
+            reached = trials.attempt(method.candidate(task, point, models))
+            for worse in trials.best_first()[1:]:
+                for model in models.glob(f"*-{worse['identity']}"):
+                    shutil.rmtree(model, ignore_errors=True)
+            return reached
+
+        climb(method.choices(task), most, attempt)
         ranked = trials.best_first()
-        settings, tried = (*ranked[0]["settings"], *ranked[0].get("then", ())), ranked[0]["identity"]
+        settings, then, tried = ranked[0]["settings"], ranked[0].get("then", ()), ranked[0]["identity"]
     place = output / "results" / f"{method.name.replace(' ', '-').replace('×', 'x')}.npz"
-    identity = task.identify(method.name, settings, tried, method.particulars)
+    identity = task.identify(method.name, (*settings, *then), tried, method.particulars)
     kept = _read(place, identity)
     if kept is None:
-        notice(f"{method.name}: final fit on all of train {' '.join(settings)}".rstrip())
-        found = method.finish(task, settings, output / "models", task.seed)
+        notice(f"{method.name}: final fit on all of train {' '.join((*settings, *then))}".rstrip())
+        found = method.finish(task, tuple(settings), tuple(then), models, task.seed)
         about = {name: value for name, value in found._asdict().items() if name != "ranking"}
         with atomic_file(place) as opened:  # as it is: a sparse matrix would not keep the order of equal scores
             np.savez(opened, **vars(found.ranking), identity=identity, about=json.dumps(about))
@@ -91,7 +101,7 @@ def _finish(task: Task, method: Method, most: int, output: Path, notice: Notice)
     tuned = ranked[0]["metrics"] if ranked else None
     row = {
         **about,
-        "settings": list(settings),
+        "settings": [*settings, *then],
         "validation": about["validation"] or tuned,  # with the settings it was given for test
         "trials": [{name: trial[name] for name in ("settings", "metrics", "seconds")} for trial in ranked],
     }

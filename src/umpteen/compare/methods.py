@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +24,7 @@ from umpteen.files.progress import Notice, silent
 from umpteen.files.storage import digest_of, write_atomically
 from umpteen.model.classifier import Classifier
 from umpteen.model.rerank import fit_ranker
-from umpteen.model.train import train
+from umpteen.model.train import train, train_trial
 from umpteen.parallel.world import cores
 from umpteen.rerank.features import RankerSettings
 from umpteen.rerank.ranker import Ranker
@@ -101,7 +102,7 @@ class Baseline:
         """What may be tried on validation as key=v1,v2,…; the first values are its own."""
         return self.knobs
 
-    def candidate(self, task: Task, point: Point) -> Candidate:
+    def candidate(self, task: Task, point: Point, folder: Path) -> Candidate:
         evaluator = task.evaluator_of_validation()
 
         def run() -> dict[str, Any]:
@@ -110,7 +111,7 @@ class Baseline:
 
         return Candidate(point, task.identify(self.name, point), run)
 
-    def finish(self, task: Task, settings: Point, folder: Path, seed: int) -> Outcome:
+    def finish(self, task: Task, settings: Point, then: Point, folder: Path, seed: int) -> Outcome:
         everything = task.dataset.with_validation_in_train().train
         return self._fit(task, everything, task.test, settings, max(task.evaluator_of_test().at), seed)
 
@@ -174,11 +175,19 @@ class Ours:
     def choices(self, task: Task) -> Sequence[str]:
         return choices_of(self._config(task))
 
-    def candidate(self, task: Task, point: Point) -> Candidate:
-        return candidate(point, self._config(task, point), self.observer)
+    def candidate(self, task: Task, point: Point, folder: Path) -> Candidate:
+        """A trial; where there will be a ranker, its model stays in `folder` to weigh that."""
+        config = self._config(task, point)
+        found = candidate(point, config, self.observer)
+        if not self.is_ranked:
+            return found
+        return found._replace(run=partial(train_trial, config, self._place(folder, found.identity), self.observer))
 
-    def finish(self, task: Task, settings: Point, folder: Path, seed: int) -> Outcome:
-        """Fits on all of train, or goes on with that in `folder`, and ranks test; validation weighs a ranker once."""
+    def finish(self, task: Task, settings: Point, then: Point, folder: Path, seed: int) -> Outcome:
+        """Fits on all of train, or goes on with that in `folder`, and ranks test; validation weighs a ranker once.
+
+        `then` are settings that validation chose after the trial's training.
+        """
         weighed, validation = None, None
         if self.is_ranked:
             model, _ = self._fit(task, settings, folder, "train")
@@ -187,7 +196,8 @@ class Ours:
             ranking = model.rank(evaluator.split.texts, max(evaluator.at), evaluator.split.filtered.matrix)
             validation = evaluator.report(ranking, bootstrap=0).metrics
             self.observer.notice(f"{self.name}: the ranker counts {weighed.weight:g}")
-        model, train_seconds = self._fit(replace(task, seed=seed), settings, folder, "train+validation", weighed)
+        task, settings = replace(task, seed=seed), (*settings, *then)
+        model, train_seconds = self._fit(task, settings, folder, "train+validation", weighed)
         began = time.monotonic()
         ranking = model.rank(task.test.texts, max(task.evaluator_of_test().at), task.test.filtered.matrix)
         predict_seconds = time.monotonic() - began
@@ -205,8 +215,7 @@ class Ours:
         Its folder is named after everything it follows from but for a ranker, which may be in it for another method.
         """
         config = self._config(task, settings, fit_on)
-        identity = identify(config, task.dataset.fingerprint)
-        place = folder / f"{self.name.removeprefix(OURS).removesuffix(RANKED)}-{identity}"
+        place = self._place(folder, identify(config, task.dataset.fingerprint))
         began = time.monotonic()
         model = train(config, output=place, resume=True, observers=[self.observer])
         # An interrupted run has trained for longer than this call took.
@@ -220,6 +229,9 @@ class Ours:
             fit_ranker(place, task.dataset, chosen, **found, jobs=cores(), progress=self.observer)
             write_atomically(clock, f"{time.monotonic() - began:.3f}")
         return Classifier.load(place), seconds + float(clock.read_text())
+
+    def _place(self, folder: Path, identity: str) -> Path:
+        return folder / f"{self.name.removeprefix(OURS).removesuffix(RANKED)}-{identity}"
 
     def _config(self, task: Task, settings: Point = (), fit_on: str = "train") -> RunConfig:
         a, b = task.propensity
@@ -243,8 +255,8 @@ class Ensemble:
         self.install, self.particulars = of.install, of.particulars
         self.choices, self.candidate = of.choices, of.candidate
 
-    def finish(self, task: Task, settings: Point, folder: Path, seed: int) -> Outcome:
-        found = [self.of.finish(task, settings, folder, seed + model) for model in range(self.models)]
+    def finish(self, task: Task, settings: Point, then: Point, folder: Path, seed: int) -> Outcome:
+        found = [self.of.finish(task, settings, then, folder, seed + model) for model in range(self.models)]
         rankings, trained, predicted, parameters, validation = zip(*found, strict=True)
         return Outcome(mean_of(rankings), sum(trained), sum(predicted), sum(parameters), validation[0])
 

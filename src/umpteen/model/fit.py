@@ -34,7 +34,7 @@ from umpteen.model.calibrate import calibrate, carry_calibration
 from umpteen.model.classifier import SHOWN, Classifier
 from umpteen.model.folder import MANIFEST
 from umpteen.model.rerank import fit_ranker, remove_ranker
-from umpteen.model.train import is_complete, train
+from umpteen.model.train import is_complete, train, train_trial
 from umpteen.model.watch import Watch
 from umpteen.model.writing import Standing, standing_in, stood_in
 from umpteen.parallel.meter import free_memory
@@ -43,7 +43,7 @@ from umpteen.rerank.features import RankerSettings
 from umpteen.rerank.ranker import Ranker
 from umpteen.training.build import build_run
 from umpteen.training.observer import Observer
-from umpteen.training.tune import Candidate, Point, Trials, as_settings, choices_of, climb, identify, with_transformer
+from umpteen.training.tune import Candidate, Point, Trials, choices_of, climb, identify, with_transformer
 
 WORK = "umpteen fit"  # the kind of its workspace
 RECIPE, QUICK = "mixed", "static"  # the most accurate for any data, and what is taken where time does not allow it
@@ -458,14 +458,8 @@ class _Search:
     def _train(self, config: RunConfig, identity: str) -> dict[str, Any]:
         pace = _Pace(self._limit)
         began = time.monotonic()
-        try:
-            model = train(config, output=self._folder / identity, resume=True, observers=[self._observer, pace])
-        except Diverged as problem:
-            self._observer.notice(str(problem))
-            return {"metrics": {config.evaluation.metric: 0.0}, "then": [], "again": time.monotonic() - began}
-        assert model.report is not None
-        again = round(time.monotonic() - began - pace.read, 1)  # what it takes once texts are read
-        return {"metrics": model.report.metrics, "then": as_settings(model.training.get("weights", {})), "again": again}
+        found = train_trial(config, self._folder / identity, self._observer, pace)
+        return {**found, "again": round(time.monotonic() - began - pace.read, 1)}  # what it takes once texts are read
 
 
 def sized(dataset: Dataset, recipe: str = RECIPE) -> Point:

@@ -14,7 +14,7 @@ from umpteen.config.settings import RunConfig
 from umpteen.data.dataset import Dataset
 from umpteen.encoders.encoder import Encoder, encode_tokens
 from umpteen.encoders.rows import row_tables
-from umpteen.errors import BadInput
+from umpteen.errors import BadInput, Diverged
 from umpteen.files.storage import can_hold, open_workspace, write_atomically
 from umpteen.model.classifier import Classifier
 from umpteen.model.folder import MANIFEST
@@ -24,6 +24,7 @@ from umpteen.training.build import Start, build_run, weigh_parts
 from umpteen.training.checkpoint import remove_checkpoint
 from umpteen.training.observer import Observer, Observers
 from umpteen.training.trackers import build_trackers
+from umpteen.training.tune import as_settings
 
 WORK = "umpteen train"  # the kind of its workspace
 LAUNCHED_BY = "launched-by"  # the launcher's name for the run: processes it restarts go on by themselves
@@ -54,6 +55,18 @@ def train(
     output = Path("runs", config.name) if output is None else Path(output)
     train_in(World(), config, output, resume=resume, overwrite=overwrite, start_from=start_from, observers=observers)
     return Classifier.load(output)
+
+
+def train_trial(config: RunConfig, output: Path, *observers: Observer) -> dict[str, Any]:
+    """A trial of `umpteen.training.tune` whose model stays in `output`, or what of it is there already."""
+    try:
+        model = train(config, output=output, resume=True, observers=observers)
+    except Diverged as problem:
+        Observers(*observers).notice(str(problem))
+        return {"metrics": {config.evaluation.metric: 0.0}, "then": []}
+    assert model.report is not None
+    weights = model.training.get("weights", {})
+    return {"metrics": model.report.metrics, "best_step": model.training["best_step"], "then": as_settings(weights)}
 
 
 def train_in(
