@@ -100,6 +100,8 @@ def test_values_are_found_where_they_are_stored() -> None:
     rows = np.array([[2, 0, NO_LABEL], [0, 1, 2]], dtype=np.int32)
     np.testing.assert_array_equal(values_at(matrix, rows), [[3, 0, 0], [4, 0, 0]])
     assert not values_at(csr_array((2, 3), dtype=np.float32), rows).any()
+    unsorted_and_twice = csr_array((np.array([1.0, 5.0, 2.0], np.float32), [2, 0, 2], [0, 3, 3]), shape=(2, 3))
+    np.testing.assert_array_equal(values_at(unsorted_and_twice, rows), [[3, 5, 0], [0, 0, 0]])
 
 
 @pytest.fixture(scope="module")

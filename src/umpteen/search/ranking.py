@@ -6,6 +6,7 @@ Neither torch nor scipy's matrices are loaded before they are needed: answering 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -128,21 +129,18 @@ def _without_hopeless(matrix: csr_array, k: int) -> csr_array:
 def contains(pairs: csr_array, rows: NDArray[np.int32]) -> NDArray[np.bool_]:
     """Whether (query i, label rows[i, j]) is stored in `pairs`; what is stored there, even 0, doesn't matter."""
     ones = np.ones(pairs.nnz, dtype=np.float32)
-    own = pairs.indices.copy(), pairs.indptr.copy()  # which may be put in order
-    return values_at(scipy.sparse.csr_array((ones, *own), shape=pairs.shape), rows) > 0
+    return values_at(scipy.sparse.csr_array((ones, pairs.indices, pairs.indptr), shape=pairs.shape), rows) > 0
 
 
 def values_at(matrix: csr_array, rows: NDArray[np.int32]) -> NDArray[np.float32]:
     """What `matrix` stores at (query i, label rows[i, j]); 0 where it stores nothing."""
-    matrix = scipy.sparse.csr_array(matrix)
-    matrix.sum_duplicates()
-    if matrix.nnz == 0:
-        return np.zeros(rows.shape, dtype=np.float32)
-    first = np.arange(len(rows), dtype=np.int64) * matrix.shape[1]  # each pair as one number
-    asked, stored = first[:, None] + rows, np.repeat(first, np.diff(matrix.indptr)) + matrix.indices
-    place = np.minimum(np.searchsorted(stored, asked), len(stored) - 1)
-    found = (stored[place] == asked) & (rows != NO_LABEL)
-    return np.where(found, matrix.data[place], 0).astype(np.float32)
+    line, found = np.zeros(matrix.shape[1], np.float32), np.empty(rows.shape, np.float32)
+    for query, (start, stop) in enumerate(pairwise(matrix.indptr)):
+        own = matrix.indices[start:stop]
+        np.add.at(line, own, matrix.data[start:stop])
+        found[query] = line[rows[query]]
+        line[own] = 0
+    return np.where(rows == NO_LABEL, np.float32(0), found)
 
 
 def as_floats(vectors: Vectors) -> NDArray[np.float32]:
