@@ -49,7 +49,7 @@ def _write(path: Path, records: list[dict[str, object]]) -> None:
 def write_recipe(folder: Path, *changes: str, kind: str = "static", towers: str = "separate") -> Path:
     """A recipe on the miniature in `folder` (both are made if missing); `changes` are lines like `seed=3`.
 
-    Of kind "sum" or "concat", the towers are a static and a frozen part.
+    Of kind "sum" or "concat", the towers are a static and a frozen part, and a transformer where changes speak of it.
     """
     from umpteen.config.recipes import checked, to_toml, with_overrides
 
@@ -57,7 +57,8 @@ def write_recipe(folder: Path, *changes: str, kind: str = "static", towers: str 
         write_miniature(folder / "data")
     if not (folder / "start").exists():
         tiny_transformer(folder / "start")
-    parts = (".static", ".frozen") if kind in ("sum", "concat") else ("",)
+    parts = [".static", ".frozen"] if kind in ("sum", "concat") else [""]
+    parts += [".transformer"] if any(change.startswith("encoder.query.transformer.") for change in changes) else []
     settings = (
         f"data.source={folder / 'data'}",
         f"encoder.towers={towers}",

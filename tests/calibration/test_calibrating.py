@@ -4,6 +4,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from answers import same_answers, same_numbers
 from miniature import command, flip_a_byte, listing, part_of, refused, trained, write_miniature
 from umpteen.calibration.calibration import Calibration, fit_calibration
 from umpteen.calibration.curves import HeldOut
+from umpteen.config.recipes import resolve
+from umpteen.config.settings import RunConfig
 from umpteen.data.dataset import Dataset, Split, open_dataset
 from umpteen.errors import BadInput, DamagedModel, NotSaved
 from umpteen.model.calibrate import calibrate, fold_size
@@ -301,8 +304,15 @@ def test_the_fused_score_is_what_is_calibrated_and_without_the_ranker_there_is_n
     expected = fit_calibration(loaded.held_out(split), found.origin)
     assert expected.curves.to_dict() == found.curves.to_dict()
     assert Classifier.load(model, ranker=False).calibration is None
+    gone = f"its probabilities were those of other scores, and are gone: umpteen calibrate {model} --data "
+    again = command("rerank", "fit", model, "--data", held / "data", "--set", "candidates=5")
+    assert f"{gone}{held / 'data'}" in again.out and Classifier.load(model).calibration is None
+    calibrate(model, dataset)
+    told = command("rerank", "fit", model, "--data", held / "data", "--set", "candidates=5", "--json")
+    assert json.loads(told.out)["dropped_calibration"] is True
+    calibrate(model, dataset)
     removed = command("rerank", "remove", model)
-    assert "its probabilities were those of other scores, and are gone" in removed.out
+    assert f"{gone}DATA" in removed.out
     assert Classifier.load(model).calibration is None
 
 
@@ -311,6 +321,22 @@ def test_folds_of_a_model_with_a_ranker_have_one_of_the_same_weight(final: Path,
     fit_ranker(model, dataset, RankerSettings.of({"candidates": 5}), weight=0.5, rare=0.25)
     found = calibrate(model, dataset, folds=2)
     assert found.origin["texts"] == 60 and Classifier.load(model).calibration is not None
+
+
+def test_the_models_of_folds_have_the_towers_of_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    of_queries = "encoder.query.transformer.layers=1", "encoder.label.transformer=none"
+    trained(tmp_path, "data.fit_on=train+validation", "training.steps=1", *of_queries, kind="sum")
+    recipes, real = [], umpteen.model.calibrate.train
+
+    def heard(config: RunConfig, **options: Any) -> Classifier:
+        recipes.append(config)
+        return real(config, **options)
+
+    monkeypatch.setattr(umpteen.model.calibrate, "train", heard)
+    calibrate(tmp_path / "model", open_dataset(tmp_path / "data"), folds=2)
+    asked = resolve(str(tmp_path / "recipe.toml")).encoder
+    assert [*asked.label_tower.parts] == ["static", "frozen"]
+    assert [config.encoder for config in recipes] == [asked, asked]
 
 
 def test_data_the_model_has_never_seen_is_used_whole_when_the_caller_says_so(final: Path, tmp_path: Path) -> None:

@@ -64,6 +64,17 @@ def test_labels_go_without_a_part_of_queries_where_the_recipe_or_an_override_say
 
 
 @pytest.mark.parametrize(
+    ("own", "kind"), [("encoder.query", "static"), ("encoder.query.static", "static"), ("encoder.query", "sum")]
+)
+def test_what_labels_leave_to_the_optimizer_stays_so_in_a_written_recipe(own: str, kind: str) -> None:
+    of_queries = (f"encoder.query.kind={'sum' if own.endswith('static') else kind}", f"{own}.learning_rate=0.02")
+    labels = (f"encoder.label.kind={kind}", "encoder.label.learning_rate=none")
+    said = resolve("mixed", (*of_queries, *labels))
+    assert said.encoder.label_tower.learning_rate is None
+    assert checked(tomllib.loads(to_toml(said)), origin="again") == said
+
+
+@pytest.mark.parametrize(
     ("given", "said"),
     [
         (("encoder.query.kind=sum",), "needs parts that read texts"),

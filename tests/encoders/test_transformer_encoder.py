@@ -8,9 +8,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tiny import HIDDEN_SIZE, POSITIONS, tiny_transformer
-from umpteen.encoders.encoder import tokens_now
+from umpteen.encoders.encoder import read_encoder, tokens_now
 from umpteen.encoders.transformer import TransformerEncoder
-from umpteen.errors import BadFile, BadInput
+from umpteen.errors import BadConfig, BadFile, BadInput
 
 TEXTS = ["the law of the fish", "", "tax and trade in food", "dog"]
 
@@ -134,6 +134,48 @@ def test_beyond_the_positions_a_text_is_the_mean_of_its_pieces_weighted_by_their
     assert encoder.tokenizer.max_length == 3 * POSITIONS  # whole pieces
     torch.testing.assert_close(found[3], encoder.encode([" ".join(words[: 3 * room])])[0], rtol=1e-12, atol=1e-12)
     assert encoder.tokenizer.uncut_lengths(["", " ".join(words[:150])]) == [2, int(weights.sum())]
+
+
+def test_the_first_layers_alone_give_what_they_give_below_the_others(source: str) -> None:
+    settings = {"normalise": False, "max_length": POSITIONS}
+    short, whole = (TransformerEncoder.load(source, layers=layers, **settings).eval() for layers in (1, None))
+    ids = torch.tensor(whole.tokenizer(["the law"]))
+    with torch.no_grad():
+        states = whole.model(input_ids=ids, attention_mask=torch.ones_like(ids), output_hidden_states=True)
+    torch.testing.assert_close(short.encode(["the law"])[0], states.hidden_states[1][0].mean(0))
+
+
+def test_of_trained_layers_the_last_alone_learn_as_they_do_among_all_and_stay_so_when_saved(
+    source: str, tmp_path: Path
+) -> None:
+    every, last = (
+        TransformerEncoder.load(source, max_length=9, hidden_dropout=0.0, trained_layers=layers).double()
+        for layers in (None, 1)
+    )
+    for encoder in (every, last):
+        encoder(*tokens_now(encoder, TEXTS).batch(np.arange(len(TEXTS))))[:, 0].sum().backward()
+    learned = {name: p.grad for name, p in last.named_parameters() if p.grad is not None}
+    assert learned and all(".layer.1." in name for name in learned)
+    among = dict(every.named_parameters())
+    for name, gradient in learned.items():
+        torch.testing.assert_close(gradient, among[name].grad, rtol=1e-12, atol=1e-12)
+    last.float().save(tmp_path / "saved")
+    again = read_encoder(tmp_path / "saved")
+    assert {name for name, p in again.named_parameters() if p.requires_grad} == set(learned)
+
+
+def test_more_trained_layers_than_there_are_and_layers_that_share_weights_are_refused(
+    source: str, tmp_path: Path
+) -> None:
+    with pytest.raises(BadConfig, match="has 2 layers; give fewer"):
+        TransformerEncoder.load(source, max_length=9, trained_layers=3)
+    from transformers import AlbertConfig, AlbertModel
+
+    folder = tiny_transformer(tmp_path)
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
+    AlbertModel(AlbertConfig(vocab_size=200, embedding_size=8, **sizes)).save_pretrained(folder)
+    with pytest.raises(BadConfig, match="leave it out"):
+        TransformerEncoder.load(folder, max_length=9, trained_layers=1)
 
 
 def test_positions_that_start_after_the_padding_leave_fewer(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_xr_linear_learns_the_miniature(monkeypatch: pytest.MonkeyPatch) -> None
     relevance = Relevance(csr_array(np.tile(np.eye(4, dtype=np.float32), (20, 1))))
     filtered = Relevance(csr_array(([1.0], ([0], [0])), shape=(4, 4)))
     asked = Split.of([f"about {word}" for word in words], relevance.take(np.arange(4)), filtered)
-    settings = {"threshold": 0.1, "ngrams": 2}
+    settings = {"threshold": 0.1, "ngrams": 2, "seed": 0}
     found = apart.fit("xr-linear", Split.of(texts, relevance), asked, settings, 2)
     assert found.ranking.rows[1:, 0].tolist() == [1, 2, 3]
     assert 0 not in found.ranking.rows[0] and found.parameters > 0

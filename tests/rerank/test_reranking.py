@@ -53,7 +53,10 @@ def test_a_fitted_model_ranks_as_its_parts_say_and_is_whole(home: Path) -> None:
     assert not (home / "model.ranker").exists()
     after, alters = listing(home / "model"), {"README.md", f"{files_of(home / 'model').name}.db"}
     assert all(after[name] == content for name, content in before.items() if name not in alters)
-    assert "## Ranker" in (home / "model" / "README.md").read_text()
+    card = (home / "model" / "README.md").read_text().partition("## Ranker")[2]
+    assert ranker.report is not None
+    first, (low, high) = (ranker.report[of]["P@1"] for of in ("metrics", "intervals"))
+    assert f"- as it answers: P@1 {first:.2f} [{low:.2f}, {high:.2f}], P@5 " in card
 
     best = max(trials, key=lambda trial: trial.mean)
     chosen = (ranker.weight, ranker.votes, ranker.rare, ranker.settings.neighbours, ranker.settings.similarity)

@@ -123,7 +123,17 @@ RUNS = {
         ("encoder.label.kind=table", "encoder.label.bias=true", "pool.name=random", "pool.negatives=2"),
     ),
     "bank": ("static", "separate", ("pool.name=bank", "pool.renewed=1", "training.batch_size=4")),
-    "mixed": ("sum", "separate", ("encoder.query.static.skip=0.3", "encoder.label.table.skip=0")),
+    "mixed": (
+        "sum",
+        "separate",
+        (
+            "encoder.query.static.skip=0.3",
+            "encoder.query.transformer.layers=1",
+            "encoder.query.transformer.learning_rate=0.003",
+            "encoder.label.transformer=none",
+            "encoder.label.table.skip=0",
+        ),
+    ),
     "fused": (
         "static",
         "separate",

@@ -58,6 +58,9 @@ def calibrate(model: Path, source: str, as_json: bool, **asked: Any) -> None:
     say(f"try: umpteen predict {model} 'your text' {least}")
 
 
+GONE = "its probabilities were those of other scores, and are gone: umpteen calibrate {model} --data {data}"
+
+
 @cli.group()
 def rerank() -> None:
     """Look again at a text's first labels: by n-grams and by training texts that vote (docs/how-to/ranker.md)."""
@@ -94,7 +97,7 @@ def fit(model: Path, source: str, overrides: tuple[str, ...], as_json: bool, **a
     texts = 0 if fitted.memory is None else len(fitted.memory.vectors)
     say(f"{model} has a ranker of {fitted.weights.nnz:,} weights and {texts:,} texts; it counts {fitted.weight:g}")
     if had_calibration:
-        say(f"its probabilities were those of other scores, and are gone: umpteen calibrate {model} --data {source}")
+        say(GONE.format(model=model, data=source))
 
 
 @verb(rerank, MODEL, last=(), name="remove")
@@ -103,9 +106,11 @@ def remove_ranker(model: Path) -> None:
     from umpteen.model.folder import CALIBRATION, has_part
     from umpteen.model.rerank import remove_ranker as remove
 
-    gone = "; its probabilities were those of other scores, and are gone" if has_part(model, CALIBRATION) else ""
+    had_calibration = has_part(model, CALIBRATION)
     remove(model)
-    say(f"{model} ranks with its dual encoder alone{gone}")
+    say(f"{model} ranks with its dual encoder alone")
+    if had_calibration:
+        say(GONE.format(model=model, data="DATA"))
 
 
 QUERIES = click.option("--queries", type=PATH, help="A .txt, .jsonl, .csv or .tsv file of typical texts.")

@@ -109,7 +109,7 @@ class Baseline:
             outcome = self._fit(task, task.held_out.train, evaluator.split, point, max(evaluator.at), task.seed)
             return {"metrics": evaluator.report(outcome.ranking, bootstrap=0).metrics}
 
-        return Candidate(point, task.identify(self.name, point), run)
+        return Candidate(point, task.identify(self.name, point, self.particulars), run)
 
     def finish(self, task: Task, settings: Point, then: Point, folder: Path, seed: int) -> Outcome:
         everything = task.dataset.with_validation_in_train().train

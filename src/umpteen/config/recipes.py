@@ -9,7 +9,7 @@ from typing import Any, get_args
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from umpteen.config.settings import KINDS, NO_PART, RunConfig, Section, merged
+from umpteen.config.settings import KINDS, UNSET, RunConfig, Section, merged
 from umpteen.errors import BadConfig, BadFile, BadInput
 
 _THERE_ARE = "`umpteen recipe list` names those that ship with umpteen"
@@ -99,8 +99,10 @@ def _sections_in(field: FieldInfo) -> list[type[Section]]:
 
 def to_toml(config: RunConfig) -> str:
     """The whole configuration as TOML, each key with its explanation."""
-    only_queries = config.encoder.query.parts.keys() - config.encoder.label_tower.parts.keys()
-    left_out = {f"encoder.label.{part}" for part in only_queries}
+    query, label = config.encoder.query, config.encoder.label_tower
+    under = query.parts.get(label.kind, query)  # whose settings labels have unless theirs say otherwise
+    unset = [name for name in type(label).model_fields if getattr(label, name) is None]
+    left_out = {f"encoder.label.{name}" for name in unset if getattr(under, name, None) is not None}
     return "\n".join(_section_lines(config, [], left_out)).strip() + "\n"
 
 
@@ -113,7 +115,7 @@ def _section_lines(section: Section, path: list[str], left_out: set[str]) -> lis
             nested += _section_lines(value, [*path, name], left_out)
             continue
         if ".".join([*path, name]) in left_out:
-            lines.append(f'{name} = "{NO_PART}"  # which queries have')
+            lines.append(f'{name} = "{UNSET}"  # which queries have')
             continue
         explanation = f"  # {field.description}" if field.description else ""
         if value is None:

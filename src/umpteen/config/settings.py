@@ -9,7 +9,7 @@ from pydantic.functional_validators import BeforeValidator, field_validator, mod
 _TOO_LARGE = 2**31  # what every library below can hold, seeds included
 _FASTEST = 100.0  # learning rate; far beyond what any run survives
 PARTS = ("static", "frozen", "transformer", "table")
-NO_PART = "none"  # how a recipe says that labels go without a part that queries have
+UNSET = "none"  # how a recipe says that labels go without something that queries have
 _WHICH = "docs/explanation/choosing-an-objective.md tells which to use"
 _RANDOM = Field(False, description="start from random weights; `start` then gives the shape and the vocabulary")
 _POOLED = "mean of the tokens, or the first one"
@@ -231,7 +231,7 @@ class EncoderConfig(Section):
             raise ValueError('"table" is for labels, which are known in advance: set it in [encoder.label]')
         if not isinstance(label, dict):
             return given
-        label = {name: None if name in PARTS and value == NO_PART else value for name, value in label.items()}
+        label = {name: None if value == UNSET else value for name, value in label.items()}
         own = str(label.get("kind", kind))
         under = query[own] if own in PARTS and isinstance(query.get(own), dict) else query  # as the part of its kind
         if kind in PARTS and isinstance(label.get(kind), dict):  # its part is as the tower of that kind

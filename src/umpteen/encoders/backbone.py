@@ -169,7 +169,8 @@ def train_last_layers(model: PreTrainedModel, count: int) -> None:
     there = model.config.num_hidden_layers
     stacks = [part for part in model.modules() if isinstance(part, nn.ModuleList) and len(part) == there]
     if count > there or len(stacks) != 1:
-        raise BadConfig(f"trained_layers = {count}: this {model.config.model_type} has {there} layers; give fewer")
+        advice = "give fewer" if count > there else "its layers share their weights or lie elsewhere; leave it out"
+        raise BadConfig(f"trained_layers = {count}: this {model.config.model_type} has {there} layers; {advice}")
     model.requires_grad_(False)
     for layer in stacks[0][there - count :]:
         layer.requires_grad_(True)

@@ -118,18 +118,18 @@ def _fit(
 ) -> Ranker:
     features, count = TextFeatures.fit(train.texts, settings), len(classifier.labels)
     relevant = train.relevance.without(train.filtered).matrix
+    remembered = _vectors(classifier, train.texts, partial(told, "remembering texts")) if settings.memory else None
     weights: csr_array = csr_array(np.zeros((0, count), dtype=np.float32))
     intercepts = np.zeros(count, dtype=np.float32)
     if settings.sparse:
         samples.keep_matrix("features", features.transform(train.texts))
         samples.keep_matrix("relevant", relevant)
-        _retrieve(classifier, train, samples, settings, told)
+        _retrieve(classifier, train, remembered, samples, settings, told)
         fitting = partial(told, "fitting labels")
         weights, intercepts = fit_weights(samples, count, settings, jobs=jobs, progress=fitting)
     memory = None
-    if settings.memory:
-        vectors = _vectors(classifier, train.texts, partial(told, "remembering texts"))
-        memory = Memory.of(vectors, relevant, train.texts if settings.keep_texts else None)
+    if remembered is not None:
+        memory = Memory.of(remembered, relevant, train.texts if settings.keep_texts else None)
     texts = np.bincount(relevant.indices[relevant.data > 0], minlength=count).astype(np.int64)
     texts[(texts == 0) & (classifier.labels.origins != TRAINED)] = LATER
     return Ranker(features, weights, intercepts, texts, settings, memory)
@@ -197,13 +197,24 @@ def try_on_validation(
     return trials
 
 
-def _retrieve(classifier: Classifier, train: Split, samples: Samples, settings: RankerSettings, told: Progress) -> None:
-    """The dual encoder's first labels of every training text, block by block; blocks that are there are kept."""
+def _retrieve(
+    classifier: Classifier,
+    train: Split,
+    vectors: Tensor | None,
+    samples: Samples,
+    settings: RankerSettings,
+    told: Progress,
+) -> None:
+    """The dual encoder's first labels of every training text, block by block; blocks that are there are kept.
+
+    The texts' vectors are computed block by block, too, unless they are given.
+    """
     for start in range(0, len(train), TEXTS_AT_A_TIME):
         stop = min(start + TEXTS_AT_A_TIME, len(train))
         if not samples.candidates(start).exists():
             some, count = train.take(np.arange(start, stop)), settings.candidates
-            vectors, filtered = _vectors(classifier, some.texts), some.filtered.matrix
-            found = top_k(vectors, classifier.vectors, count, excluding=filtered, hidden=classifier.hidden)
+            asked = _vectors(classifier, some.texts) if vectors is None else vectors[start:stop]
+            filtered, hidden = some.filtered.matrix, classifier.hidden
+            found = top_k(asked, classifier.vectors, count, excluding=filtered, hidden=hidden)
             samples.keep_candidates(start, found.rows)
         told("retrieving candidates", stop, len(train))

@@ -26,6 +26,7 @@ from umpteen.search.ranking import NO_LABEL, Ranking, Vectors, values_at
 
 _NEIGHBOURS = 5  # on either side
 NGRAMS, MEMORY = "n-grams", "training texts"  # who has a say
+_TOLD = ("P@1", "P@5", "nDCG@5", "PSP@5", "R@100")  # on the card
 LATER = -1  # in place of the number of training texts of a label that was added or renamed since
 _TEXTS_AT_A_TIME = 1024
 _UNREADABLE = UmpteenError, OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, SafetensorError
@@ -171,6 +172,12 @@ class Ranker:
 
     def describe(self) -> dict[str, Any]:
         """For the manifest and the model card."""
+        metrics, intervals = (self.report or {}).get("metrics", {}), (self.report or {}).get("intervals", {})
+        told = [
+            f"{name} {metrics[name]:.2f} [{intervals[name][0]:.2f}, {intervals[name][1]:.2f}]"
+            for name in _TOLD
+            if name in metrics
+        ]
         return {
             **self.chosen(),
             "candidates": self.settings.candidates,
@@ -179,6 +186,7 @@ class Ranker:
             "remembered_texts": 0 if self.memory is None else len(self.memory.vectors),
             **({"neighbours_found": self.memory.measured["recall"]} if self.memory and self.memory.measured else {}),
             **self.origin,
+            **({"as_it_answers": ", ".join(told)} if told else {}),
         }
 
     def save(self, folder: Path) -> None:
