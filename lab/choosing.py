@@ -1,10 +1,11 @@
 """Temperature, learning rate and length of training of each variant, found on validation: none runs with another's."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lab.comparison import finish_runs
+from lab.comparison import Outcomes, finish_runs
+from lab.experiment import Claim
 from lab.training import Trained, Workbench
 from umpteen.errors import BadInput, Diverged
 
@@ -67,6 +68,22 @@ def chosen_settings(bench: Workbench, variant: str, factors: Mapping[str, float]
     best, settled = climb(value_at, len(factors), MOST)
     wanted = bench.config(variant, 0, *settings_at(best))
     return Chosen(settings_at(best), settled, next((one for _, one in highest if one.config == wanted), None))
+
+
+def train_chosen(
+    bench: Workbench, variant: str, seed: int, factors: Mapping[str, float] = FACTORS
+) -> tuple[Trained, dict[str, Any]]:
+    """A run of the variant with settings of its own, and what a run keeps of how they were chosen."""
+    own = chosen_settings(bench, variant, factors)
+    trained = own.trained if seed == 0 and own.trained else bench.train(variant, seed, *own.settings)
+    return trained, {"chosen": list(own.settings), "settled": own.settled}
+
+
+def only_settled(claims: Iterable[Claim], outcomes: Outcomes) -> list[Claim]:
+    """The claims, undecided where a variant did not find its settings."""
+    if all(run["settled"] for run in outcomes):
+        return list(claims)
+    return [replace(claim, verdict="undecided") for claim in claims]
 
 
 def climb(value_at: Callable[[Place], float], knobs: int, most: int) -> tuple[Place, bool]:

@@ -1,10 +1,9 @@
 """The paper's ablation of objectives (section 5.5, table 4): who wins at which k?"""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from lab.choosing import FACTORS, MOST, RATE, chosen_settings
+from lab.choosing import FACTORS, MOST, RATE, train_chosen
 from lab.comparison import Outcomes, written
 from lab.dots import Dots, Value
 from lab.estimate import Estimate
@@ -49,18 +48,17 @@ def begin(setup: Setup) -> Job:
     factors = {RATE: FACTORS[RATE]} if short else FACTORS
 
     def make(variant: str, seed: int) -> dict[str, Any]:
-        chosen = chosen_settings(bench, variant, factors)
-        trained = chosen.trained if seed == 0 and chosen.trained else bench.train(variant, seed, *chosen.settings)
+        trained, how = train_chosen(bench, variant, seed, factors)
         config = trained.config
         return {
             **trained.metrics(),
             **trained.cost(),
             COSINE: _cosine(trained),
-            COURSE: [(point["step"], round(point["metrics"]["P@1"], 2)) for point in trained.state.evaluations],
+            COURSE: trained.course("P@1"),
             "temperature": config.objective.temperature,
             "learning rate": config.optimizer.learning_rate,
             "epochs": config.training.epochs,
-            "settled": chosen.settled,
+            **how,
             **_learned(trained),
         }
 
@@ -177,13 +175,15 @@ def conclude(outcomes: Outcomes) -> Conclusion:
             Dots({v: Value(**outcomes.mean(v, metric)) for v in outcomes.variants}, x=f"{metric} (%)")
             for metric in METRICS
         ]
-        + [Lines({v: _curve(outcomes.values(v, COURSE)[0]) for v in outcomes.variants}, x="step", y="P@1, validation")],
+        + [Lines({v: course_of(outcomes, v) for v in outcomes.variants}, x="step", y="P@1, validation")],
     )
 
 
-def _curve(course: Sequence[tuple[int, float]]) -> Curve:
-    """What validation said through one training."""
-    return Curve([step for step, _ in course], [value for _, value in course])
+def course_of(outcomes: Outcomes, variant: str) -> Curve:
+    """What validation said through training, in every seed as far as all of them went."""
+    courses = outcomes.values(variant, COURSE)
+    length = min(map(len, courses))
+    return Curve([step for step, _ in courses[0][:length]], [[value for _, value in one[:length]] for one in courses])
 
 
 def _fails(outcomes: Outcomes, claim: str, variant: str, softmax: str = SOFTMAX, *, paper: str) -> Claim:

@@ -27,6 +27,7 @@ from umpteen.training.build import build_evaluator, build_run
 BATCH, RANDOM, HARD = "in-batch", "random", "hard"
 POOLS = {BATCH: "batch", RANDOM: "random", HARD: "shortlist"}
 NEARLY_ALL = 99.0  # percent
+SHARED, MILLION = "static-shared", "static-million"  # static: one tower for both sides, more pairs; else two
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,9 @@ class Design:
     """What one size of the experiment consists of."""
 
     courses: dict[str, Course]  # by encoder
-    words: int | None  # in the vocabulary; None: MiniLM's own words, and the transformer starts as MiniLM
+    words: (
+        int | None
+    )  # in the vocabulary; None: MiniLM's own words, and the transformer starts as MiniLM's first layers
     length: int = 16  # words in a text, as in the paper
     width: int = 64  # numbers in a vector
     layers: int = 2  # of the transformer
@@ -58,6 +61,7 @@ DESIGNS = {
     "tiny": Design(
         {
             "static": Course((100, 200), 32, 3, 3e-2, shortlist=20),
+            SHARED: Course((100,), 32, 3, 3e-2, shortlist=20),
             "transformer": Course((50,), 32, 1, 1e-3, shortlist=20),
         },
         words=500,
@@ -67,16 +71,21 @@ DESIGNS = {
     "small": Design(
         {
             "static": Course((1000, 4000, 16_000), 64, 8, 1e-2, from_epoch=2),
+            SHARED: Course((1000, 4000, 16_000), 64, 8, 1e-2, from_epoch=2),
             "transformer": Course((500, 2000), 32, 10, 1e-3, negatives=2, from_epoch=4),
         },
         words=2000,
     ),
     "paper": Design(
         {
-            "static": Course((10_000, 100_000, 500_000, 1_000_000), 1024, 20, 1e-2, from_epoch=5, refresh_epochs=5),
-            "transformer": Course((100_000, 500_000, 1_000_000), 1024, 100, 2e-4, from_epoch=25),
+            "static": Course((10_000, 100_000), 1024, 20, 1e-2, from_epoch=5, refresh_epochs=5),
+            SHARED: Course((10_000, 100_000), 1024, 20, 1e-2, from_epoch=5, refresh_epochs=5),
+            # A search for hard negatives grows with the square of the pairs: hours each at a million.
+            MILLION: Course((500_000, 1_000_000), 1024, 20, 1e-2, from_epoch=5, refresh_epochs=5),
+            "transformer": Course((10_000, 100_000), 1024, 30, 2e-4, from_epoch=8, refresh_epochs=5),
         },
         words=None,
+        width=384,  # with 64, the towers' numbers are too few to hold a million pairs
     ),
 }
 
@@ -156,7 +165,9 @@ def recipe(design: Design, variant: Variant, start: str, data: str, seed: int) -
     course = design.courses[variant.encoder]
     static = {"kind": "static", "random_weights": True, "dimension": design.width, "idf": False}
     transformer = {"kind": "transformer", "random_weights": design.words is not None, "hidden_dropout": 0.0}
-    tower = static if variant.encoder == "static" else transformer
+    transformer |= {"layers": design.layers} if design.words is None else {}
+    tower = transformer if variant.encoder == "transformer" else static
+    towers = "shared" if variant.encoder == SHARED else "separate"
     pool: dict[str, Any] = {"name": POOLS[variant.pool]}
     if variant.pool != BATCH:
         pool["negatives"] = course.negatives
@@ -168,7 +179,7 @@ def recipe(design: Design, variant: Variant, start: str, data: str, seed: int) -
             "name": "memorisation",
             "seed": seed,
             "data": {"source": data, "fit_on": "train+validation"},
-            "encoder": {"towers": "separate", "query": {"start": start, "max_length": design.length + 2, **tower}},
+            "encoder": {"towers": towers, "query": {"start": start, "max_length": design.length + 2, **tower}},
             "objective": {"name": "softmax", "temperature": 0.05},
             "optimizer": {"learning_rate": course.learning_rate, "weight_decay": 0.0},
             "pool": pool,

@@ -24,7 +24,7 @@ def write_report(runs: Path, page: Path) -> list[dict[str, Any]]:
         for claim in results["claims"]
     ]
     template = page_template(Path(__file__).with_suffix(".html.jinja"), signed)
-    sections = [_section(folder, results) for folder, results in found]
+    sections = [_section(folder, folder.relative_to(runs).parts, results) for folder, results in found]
     write_atomically(page, template.render(claims=claims, sections=sections))
     return claims
 
@@ -45,10 +45,9 @@ def _read(runs: Path) -> list[tuple[Path, dict[str, Any]]]:
     return sorted(found, key=lambda item: (order.get(item[1]["experiment"], len(order)), item[1]["data"]))
 
 
-def _section(folder: Path, results: dict[str, Any]) -> dict[str, Any]:
-    """What the page shows of one experiment."""
-    parts = (results["experiment"], results["data"], results["size"], str(results["seeds"]))
-    anchor = re.sub(r"[^\w-]+", "-", "-".join(parts))
+def _section(folder: Path, place: tuple[str, ...], results: dict[str, Any]) -> dict[str, Any]:
+    """What the page shows of one experiment; its place below the folder of all tells it from others of its kind."""
+    anchor = re.sub(r"[^\w-]+", "-", "-".join((results["experiment"], *place)))
     picture = folder / f"{results['experiment']}.svg"
     rows = results["results"]
     return results | {

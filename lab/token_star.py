@@ -147,10 +147,12 @@ def _train(setup: Setup, sizes: Sizes, recipe: dict[str, Any], variant: str, see
     start = _metrics(run, run.evaluator)
     state = run.loop.run()
     measured = [start, *(evaluation["metrics"] for evaluation in state.evaluations)]
+    assert run.dataset.test is not None
     on_training_queries = _metrics(run, build_evaluator(config.evaluation, run.dataset, run.dataset.train))
+    on_test = _metrics(run, build_evaluator(config.evaluation, run.dataset, run.dataset.test))
     return {
-        "final": round(measured[-1]["P@1"], 3),
-        "final_R@5": round(measured[-1]["R@5"], 3),
+        "final": round(on_test["P@1"], 3),
+        "final_R@5": round(on_test["R@5"], 3),
         "final_on_training_queries": round(on_training_queries["P@1"], 3),
         "processor_seconds": round(state.processor_seconds, 1),  # of the steps alone
         "threads": torch.get_num_threads(),

@@ -128,6 +128,10 @@ class Trained:
         """How many training queries each label has, those held out for validation included."""
         return self.dataset.with_validation_in_train().train.relevance.label_counts()
 
+    def course(self, metric: str) -> list[tuple[int, float]]:
+        """What validation said through training: step and value."""
+        return [(point["step"], round(point["metrics"][metric], 2)) for point in self.state.evaluations]
+
     def cost(self) -> dict[str, float]:
         """What training took, the steps alone."""
         return {"steps": self.state.step, "processor_seconds": round(self.state.processor_seconds, 2)}

@@ -4,8 +4,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from lab.choosing import MOST, Chosen, Place, chosen_settings, climb
-from lab.experiment import Setup
+from lab.choosing import MOST, Chosen, Place, chosen_settings, climb, only_settled, train_chosen
+from lab.comparison import Outcomes
+from lab.experiment import Claim, Setup
 
 
 class Bench:
@@ -69,3 +70,18 @@ def test_the_tiny_size_tries_nothing_and_is_not_settled(tmp_path: Path, variant:
     found = chosen_settings(Bench(tmp_path, "tiny"), variant)  # type: ignore[arg-type]
     assert found == Chosen((), settled=False)
     assert not any(tmp_path.iterdir())
+
+
+def test_where_a_variant_found_no_settings_nothing_is_decided() -> None:
+    claims = [Claim("ours is better", "80 against 70", "confirmed", "81 against 70", {"mean": 11, "interval": [9, 13]})]
+    for settled, verdict in ((True, "confirmed"), (False, "undecided")):
+        runs = [{"variant": "ours", "seed": 0, "settled": settled}, {"variant": "theirs", "seed": 0, "settled": True}]
+        assert [claim.verdict for claim in only_settled(claims, Outcomes(runs))] == [verdict]
+
+
+def test_the_run_of_the_first_seed_is_the_best_trial_and_says_what_was_chosen(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, "small")
+    trained, how = train_chosen(bench, "SoftTop-5", 0)  # type: ignore[arg-type]
+    best = ("objective.temperature=0.08", "optimizer.learning_rate=0.02", "training.epochs=5")
+    assert how == {"chosen": list(best), "settled": True} and bench.trained.count(best) == 1
+    assert trained.config.settings == best  # type: ignore[attr-defined]

@@ -88,6 +88,17 @@ def test_the_report_holds_every_claim_and_figure_and_nothing_from_elsewhere(fini
     assert len(names) == len(set(names))
 
 
+def test_two_runs_of_an_experiment_have_sections_of_their_own(finished: Finished, tmp_path: Path) -> None:
+    folder, _ = finished("losses")
+    for name in ("static", "transformer"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        for file in (folder / "results.json", folder / "losses.svg"):
+            (tmp_path / "runs" / name / file.name).write_bytes(file.read_bytes())
+    write_report(tmp_path / "runs", tmp_path / "page.html")
+    names = [part.split('"')[0] for part in (tmp_path / "page.html").read_text().split(' id="')[1:]]
+    assert len(names) == len(set(names)) > 2
+
+
 def test_a_folder_without_results_makes_no_report(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no results of `python -m lab run` below"):
         write_report(tmp_path, tmp_path / "page.html")

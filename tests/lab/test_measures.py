@@ -148,9 +148,11 @@ def test_gains_go_by_similarity_and_the_tail_alone_where_it_is_asked_for() -> No
             {"variant": "classifier", "seed": 0, "hits": [2, 2, 2, 3, 3, 0]},
         ]
     )
-    assert gains(outcomes, "classifier", tail=False).tolist() == [[100.0, 120.0, 450.0]]
+    found, fewest = gains(outcomes, "classifier", tail=False)
+    assert found.tolist() == [[100.0, 120.0, 450.0]] and fewest == 2
     # Two tail labels in three bins: 200 % each where there is a hit of the classifier, and an empty bin.
-    assert gains(outcomes, "classifier", tail=True).tolist() == [[200.0, 900.0, 0.0]]
+    found, fewest = gains(outcomes, "classifier", tail=True)
+    assert found.tolist() == [[200.0, 900.0, 0.0]] and fewest == 0
 
 
 def test_a_cut_keeps_frequent_labels_and_queries_that_have_one() -> None:

@@ -40,13 +40,14 @@ def test_every_word_is_one_token_of_the_model_they_start_from(tmp_path: Path) ->
     assert TextTokenizer.load(tmp_path / "start", 18, special_tokens=True)(["w0"]) == [[2, 4, 3]]
 
 
-@pytest.mark.parametrize("encoder", ["static", "transformer"])
+@pytest.mark.parametrize("encoder", ["static", "static-shared", "transformer"])
 def test_the_runs_of_one_number_of_pairs_differ_in_the_pool_alone(encoder: str) -> None:
     design = DESIGNS["tiny"]
     configs = {pool: recipe(design, Variant(encoder, 50, pool), "start", "data", seed=3) for pool in POOLS}
     settings = {pool: config.model_dump() for pool, config in configs.items()}
     pools = {pool: values.pop("pool") for pool, values in settings.items()}
     assert settings[BATCH] == settings[RANDOM] == settings[HARD]
+    assert settings[HARD]["encoder"]["towers"] == ("shared" if encoder == "static-shared" else "separate")
     assert [pools[pool]["name"] for pool in (BATCH, RANDOM, HARD)] == ["batch", "random", "shortlist"]
     assert pools[RANDOM]["negatives"] == pools[HARD]["negatives"] == design.courses[encoder].negatives
     assert pools[HARD]["shortlist"] == 20
@@ -67,9 +68,9 @@ def test_the_tiny_experiment_runs_and_resumes(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(KeyboardInterrupt):
         run(begin, setup)
     results = run(begin, setup)
-    assert len(built) == 10  # nine variants, of which the fourth was tried twice
+    assert len(built) == 13  # twelve variants, of which the fourth was tried twice
     by_variant = {row["variant"]: row for row in results["results"]}
-    assert len(by_variant) == 9
+    assert len(by_variant) == 12
     batch, random, hard = (by_variant[str(Variant("static", 200, pool))] for pool in POOLS)
     assert batch["labels_in_play"]["mean"] <= 32 < random["labels_in_play"]["mean"]
     assert 32 < hard["labels_in_play"]["mean"] <= 160
@@ -101,7 +102,7 @@ def test_the_largest_number_of_pairs_decides() -> None:
 def test_what_it_does_not_take_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="makes its own data"):
         begin(Setup("memorisation", "tiny", tmp_path, source="wordnet-nouns"))
-    with pytest.raises(BadInput, match="--encoder gpt: known are static, transformer"):
+    with pytest.raises(BadInput, match="--encoder gpt: known are static, static-shared, transformer"):
         begin(Setup("memorisation", "tiny", tmp_path, encoder="gpt"))
     with pytest.raises(BadInput, match="only generation takes a language model"):
         Setup("memorisation", "tiny", tmp_path, model="x")

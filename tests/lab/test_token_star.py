@@ -21,10 +21,11 @@ WORDS = [f"word{number}" for number in range(500)]
 
 def test_t_star_stands_first_in_its_queries_last_in_label_0_and_nowhere_else() -> None:
     dataset = make_dataset(SIZES, WORDS, seed=3)
-    assert dataset.validation is not None
+    assert dataset.validation is not None and dataset.test is not None
     star = dataset.labels.texts[0].split()[-1]
     assert len(dataset.labels.texts[0].split()) == SIZES.words + 1
-    for texts, marked in ((dataset.train.texts, 7), (dataset.validation.texts, 11)):
+    assert not {*dataset.validation.texts} & {*dataset.test.texts}
+    for texts, marked in ((dataset.train.texts, 7), (dataset.validation.texts, 11), (dataset.test.texts, 11)):
         assert [text.split().index(star) for text in texts if star in text.split()] == [0] * marked
         assert all(text.split()[0] == star for text in list(texts)[:marked])
     assert sum(star in text.split() for text in dataset.labels.texts) == 1
@@ -32,11 +33,12 @@ def test_t_star_stands_first_in_its_queries_last_in_label_0_and_nowhere_else() -
 
 def test_queries_with_t_star_carry_five_labels_others_one_of_the_rest_and_new_ones_label_0() -> None:
     dataset = make_dataset(SIZES, WORDS, seed=3)
-    assert dataset.validation is not None
+    assert dataset.validation is not None and dataset.test is not None
     tagged = [dataset.train.relevance.of(query).tolist() for query in range(SIZES.queries)]
     assert tagged[:7] == [[0, 1, 2, 3, 4]] * 7
     assert all(len(labels) == 1 and 5 <= labels[0] < SIZES.labels for labels in tagged[7:])
-    assert [dataset.validation.relevance.of(query).tolist() for query in range(11)] == [[0]] * 11
+    for new in (dataset.validation, dataset.test):
+        assert [new.relevance.of(query).tolist() for query in range(11)] == [[0]] * 11
 
 
 def test_the_data_follow_from_the_seed() -> None:
@@ -75,7 +77,7 @@ def test_the_tiny_experiment_runs_from_the_command_line_and_is_resumed(tmp_path:
     for outcome in results["runs"]:
         assert [point["epoch"] for point in outcome["course"]] == [0, 1, 2, 3]
         assert all(0 <= point["P@1"] <= 100 for point in outcome["course"])
-        assert outcome["final"] == outcome["course"][-1]["P@1"]
+        assert 0 <= outcome["final"] <= 100
     starts = {(outcome["seed"], outcome["course"][0]["P@1"]) for outcome in results["runs"]}
     assert len(starts) == 2  # both objectives of a seed start from the same model and data
     assert json.loads((tmp_path / "out" / "results.json").read_text()) == results
