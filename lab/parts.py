@@ -1,8 +1,9 @@
 """What each part of a tower and each voice of the ranker is worth: alone, together, and left out.
 
 The towers are the bag of word pieces, the frozen transformer with a learned map, both, and both with a vector for each
-label or with labels' texts as queries. Each is judged by itself, with training texts that vote, with n-grams, and with
-both; what the ranker's voices count was chosen on validation. Test is scored once with each.
+label, with labels' texts as queries, or with a transformer for queries that is trained beside them. Each is judged by
+itself, with training texts that vote, with n-grams, and with both; what the ranker's voices count was chosen on
+validation. Test is scored once with each.
 """
 
 import shutil
@@ -24,9 +25,11 @@ from umpteen.model.rerank import fit_ranker
 from umpteen.rerank.features import RankerSettings
 from umpteen.rerank.ranker import Ranker
 from umpteen.search.exact import top_k
+from umpteen.training.tune import TRANSFORMER
 
 BAG, FROZEN, MIX, APART = "bag", "frozen", "bag + frozen", "bag, frozen, scores added"
 TABLE, QUERIES = "bag + frozen + label table", "bag + frozen, label queries"
+TRAINED = "bag + frozen + trained"
 _TWO = (
     "encoder.query.kind=sum",
     "encoder.query.dropout=0.0",
@@ -42,11 +45,17 @@ TOWERS: dict[str, tuple[str, ...]] = {
     APART: (*_TWO, "encoder.query.kind=concat"),
     TABLE: (*_TWO, "encoder.label.table={}"),
     QUERIES: (*_TWO, "data.label_queries=0.1"),
+    TRAINED: (*_TWO, *TRANSFORMER),
 }
 _SMALLER = {  # for the size tiny: no bigrams, and one layer of the transformer
     BAG: ("encoder.query.bigrams=0",),
     FROZEN: ("encoder.query.layers=1",),
     MIX: ("encoder.query.static.bigrams=0", "encoder.query.frozen.layers=1"),
+    TRAINED: (
+        "encoder.query.static.bigrams=0",
+        "encoder.query.frozen.layers=1",
+        "encoder.query.transformer.layers=1",
+    ),
 }
 JUDGED = ALONE, MEMORY, NGRAMS, BOTH = "alone", "memory", "n-grams", "n-grams and memory"
 METRICS = ("P@1", "P@5", "PSP@5", "R@100")
@@ -122,6 +131,8 @@ def conclude(outcomes: Outcomes) -> Conclusion:
         adds("with n-grams, the memory still adds", f"{MIX}, {BOTH}", f"{MIX}, {NGRAMS}"),
         adds("with the memory, n-grams still add", f"{MIX}, {BOTH}", f"{MIX}, {MEMORY}"),
         adds("a vector for each label adds to the whole", f"{TABLE}, {BOTH}", f"{MIX}, {BOTH}"),
+        adds("a trained transformer adds to the mix", f"{TRAINED}, {ALONE}", f"{MIX}, {ALONE}"),
+        adds("a trained transformer adds to the whole", f"{TRAINED}, {BOTH}", f"{MIX}, {BOTH}"),
         adds("labels' texts as queries add to the whole", f"{QUERIES}, {BOTH}", f"{MIX}, {BOTH}"),
     ]
     best = max(TOWERS, key=lambda towers: apart.mean(f"{towers}, {BOTH}", "P@5")["mean"])

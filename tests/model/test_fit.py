@@ -184,14 +184,6 @@ def test_settings_of_a_part_do_not_keep_the_other_part_from_being_tried_alone(tm
     assert "kind=frozen" in heard[-1]
 
 
-@pytest.fixture
-def one_layer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tiny model has no three layers to train."""
-    layers = ("encoder.query.transformer.layers=1", *(each for each in tune.TRANSFORMER if ".layers=" not in each))
-    monkeypatch.setattr(tune, "TRANSFORMER", layers)
-
-
-@pytest.mark.usefixtures("one_layer")
 @pytest.mark.parametrize("share", [0.8, 1e-6])
 def test_a_transformer_is_trained_beside_the_best_of_the_others_where_time_allows(
     share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -246,7 +238,6 @@ def test_a_transformer_is_not_trained_where_memory_lacks(tmp_path: Path, monkeyp
     assert "transformer" not in found.recipe.encoder.query.parts and len(found.trials) == 2
 
 
-@pytest.mark.usefixtures("one_layer")
 def test_what_a_transformer_takes_is_measured_once_and_a_recipe_that_has_one_gets_no_other(tmp_path: Path) -> None:
     table = write_table(tmp_path / "tickets.csv", 90)
     recipe = tmp_path / "own.toml"
@@ -272,7 +263,6 @@ def test_what_a_transformer_takes_is_measured_once_and_a_recipe_that_has_one_get
     assert decided(tmp_path / "other", recipe=str(recipe))[2] is None
 
 
-@pytest.mark.usefixtures("one_layer")
 def test_a_transformer_is_trained_for_fewer_epochs_than_the_best_where_these_would_take_too_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -287,6 +277,21 @@ def test_a_transformer_is_trained_for_fewer_epochs_than_the_best_where_these_wou
     (shortest,) = (trial for trial in found.trials if trial not in (tried, longest))
     assert longest["metrics"]["nDCG@5"] > shortest["metrics"]["nDCG@5"]
     assert tried is not longest and not any("training.epochs" in setting for setting in tried["settings"])
+
+
+@pytest.mark.parametrize(("seconds", "epochs"), [(4000, 3), (8000, None)])
+def test_a_transformer_is_trained_for_as_many_epochs_as_time_allows_but_not_for_fewer_than_two(
+    seconds: int, epochs: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[str] = []
+    monkeypatch.setattr(_Search, "_seconds_of_transformer", lambda _: float(seconds))  # of the 6,000 that there are
+    monkeypatch.setattr("umpteen.model.fit.choices_of", lambda _: [])
+    table, asked = write_table(tmp_path / "tickets.csv", 90), {"minutes": 100, "trials": 2}
+    found = fit_data(str(table), tmp_path / "model", compare=False, observer=Listening(heard), **asked)  # type: ignore[arg-type]
+    tried = [trial["settings"] for trial in found.trials if "encoder.label.transformer=none" in trial["settings"]]
+    trained = [float(own.partition("=")[2]) for settings in tried for own in settings if "training.epochs" in own]
+    assert trained == ([] if epochs is None else [pytest.approx(epochs, abs=0.11)])
+    assert any("would also try a transformer that is trained" in message for message in heard) == (epochs is None)
 
 
 def test_a_transformer_takes_the_place_of_a_bag_that_was_left_out() -> None:

@@ -24,11 +24,10 @@ USUAL_TRIALS = 12
 
 # A transformer that is trained beside the other parts of the query tower, as wordnet-nouns-finetuned has it.
 TRANSFORMER = (
-    "encoder.query.transformer.layers=3",
-    "encoder.query.transformer.learning_rate=2e-4",
+    "encoder.query.transformer.learning_rate=1e-4",
     "encoder.query.transformer.dropout=0.1",
     "encoder.label.transformer=none",
-    "training.token_budget=16384",
+    "training.token_budget=8192",
 )
 
 Point = tuple[str, ...]  # settings on top of a recipe
@@ -102,7 +101,7 @@ def choices_of(config: RunConfig) -> list[str]:
 
 
 def with_transformer(point: Point) -> Point:
-    """The same with one more part for queries: the first layers of the transformer, trained; labels go without it."""
+    """The same with one more part for queries: the transformer, trained; labels go without it."""
     bag = ("encoder.query.static=none", "encoder.label.static=none") if "encoder.query.kind=frozen" in point else ()
     others = tuple(setting for setting in point if not setting.startswith("encoder.query.kind="))
     return (*others, *bag, *TRANSFORMER)
