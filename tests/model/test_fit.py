@@ -295,10 +295,11 @@ def test_a_transformer_is_trained_for_as_many_epochs_as_time_allows_but_not_for_
 
 
 def test_a_transformer_takes_the_place_of_a_bag_that_was_left_out() -> None:
-    with_bag = resolve("mixed", tune.with_transformer(("encoder.query.kind=concat", "objective.temperature=0.05")))
-    without = resolve("mixed", tune.with_transformer(("encoder.query.kind=frozen",)))
+    with_bag = resolve("mixed", tune.with_transformer(("encoder.query.kind=concat", "objective.temperature=0.05"), 512))
+    without = resolve("mixed", tune.with_transformer(("encoder.query.kind=frozen",), 64))
     assert [*with_bag.encoder.query.parts] == ["static", "frozen", "transformer"]
     assert [*without.encoder.query.parts] == ["frozen", "transformer"]
+    assert (with_bag.training.batch_size, without.training.batch_size) == (256, 64)
     assert [*without.encoder.label_tower.parts] == ["frozen"] and with_bag.objective.temperature == 0.05
 
 

@@ -380,7 +380,8 @@ class _Search:
             return math.inf
         began = time.monotonic()
         try:
-            build_run(self.config(with_transformer(())), workspace=None, observer=_Pace(0, reading=math.inf)).loop.run()
+            config = self.config(self._with_transformer(()))
+            build_run(config, workspace=None, observer=_Pace(0, reading=math.inf)).loop.run()
         except _TooSlow as found:
             return float(found.args[0])
         except _IMPOSSIBLE as problem:
@@ -404,11 +405,14 @@ class _Search:
             return
         self._observer.notice("the best of them with a transformer that is trained, too …")
         try:
-            self._attempt(with_transformer(fitting[0]))
+            self._attempt(self._with_transformer(fitting[0]))
         except (_Over, _TooSlow):
             self._observer.notice("it would take too long; without it")
         except _IMPOSSIBLE as problem:
             self._observer.notice(f"no transformer is trained: {problem}")
+
+    def _with_transformer(self, point: Point) -> Point:
+        return with_transformer(point, self.config(point).training.batch_size)
 
     def _passes(self, point: Point) -> float:
         """How many texts a training with these settings reads as queries."""

@@ -29,6 +29,7 @@ TRANSFORMER = (
     "encoder.label.transformer=none",
     "training.token_budget=8192",
 )
+LARGEST_BATCH = 256  # with one; few epochs need many steps
 
 Point = tuple[str, ...]  # settings on top of a recipe
 
@@ -100,11 +101,14 @@ def choices_of(config: RunConfig) -> list[str]:
     ]
 
 
-def with_transformer(point: Point) -> Point:
-    """The same with one more part for queries: the transformer, trained; labels go without it."""
+def with_transformer(point: Point, batch_size: int) -> Point:
+    """The same with one more part for queries: the transformer, trained; labels go without it.
+
+    Batches are as large as without it, or smaller.
+    """
     bag = ("encoder.query.static=none", "encoder.label.static=none") if "encoder.query.kind=frozen" in point else ()
     others = tuple(setting for setting in point if not setting.startswith("encoder.query.kind="))
-    return (*others, *bag, *TRANSFORMER)
+    return (*others, *bag, *TRANSFORMER, f"training.batch_size={min(batch_size, LARGEST_BATCH)}")
 
 
 class Trials:
