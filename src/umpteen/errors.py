@@ -1,8 +1,9 @@
 """Every error a user can cause, as one tree; the command line prints the message and exits with 2."""
 
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Entry = TypeVar("Entry")
 
@@ -65,6 +66,14 @@ class Stopped(UmpteenError):
     def __init__(self, message: str, *, signal: int) -> None:
         super().__init__(message)
         self.signal = signal
+
+
+def installed(module: str, otherwise: str) -> Any:
+    """A module of a package that not everybody has; `otherwise` says how to get it."""
+    try:
+        return import_module(module)
+    except ImportError:
+        raise BadInput(otherwise) from None
 
 
 def known(table: Mapping[str, Entry], name: str, otherwise: str, error: type[BadInput] = BadConfig) -> Entry:

@@ -21,6 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from umpteen import objectives
 from umpteen.errors import BadInput
 from umpteen.objectives import Pairs, Scores, Targets
+from umpteen.objectives.targets import TopK
 
 # Which labels are right for which query. One list of label positions a query is the plain form; a sparse matrix
 # (scipy's or torch's) or a dense one of floats [n, L], whose values weigh the positives; a mask [n, L]; pairs of
@@ -54,14 +55,10 @@ def decoupled_softmax(queries: Tensor, labels: Tensor, positives: Positives, **o
 
 
 def soft_top_k(
-    queries: Tensor,
-    labels: Tensor,
-    positives: Positives,
-    k: int | Tensor | Literal["positives"],
-    alpha: float = 2.0,
-    **options: Unpack[Options],
+    queries: Tensor, labels: Tensor, positives: Positives, k: TopK, alpha: float = 2.0, **options: Unpack[Options]
 ) -> Tensor:
-    """Each positive is compared with the threshold that k of the labels softly exceed."""
+    """Each positive is compared with the threshold that k of the labels softly exceed: one number, one for each query,
+    or "positives", as many as are right for it."""
     if isinstance(k, int) and not 1 <= k < len(labels):
         raise BadInput(f"k is {k:,}, and there are {len(labels):,} labels; give 1 or more, and fewer than these")
     return objectives.soft_top_k(*_posed(queries, labels, positives, **options), k, alpha)

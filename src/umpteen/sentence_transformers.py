@@ -133,9 +133,8 @@ class ManyPositivesLoss(CachedLossMixin, nn.Module):  # type: ignore[misc]
         if self.labels is not None:
             self._tokenise(self.labels, columns[1])
             if not {keys[1][row] for row in pairs[:, 1].tolist()} <= self._known:
-                known = f"the {len(self.labels):,} labels given to the loss"
-                advice = "add its text there, and give label_prompt if that column has a prompt"
-                raise BadInput(f"a positive of the batch is none of {known}; {advice}")
+                unknown = f"a positive of the batch is none of the {len(self.labels):,} labels given to the loss"
+                raise BadInput(f"{unknown}; add its text there, and give label_prompt if that column has a prompt")
             columns, keys = columns + [features for features, _ in self._shard], keys + [own for _, own in self._shard]
         asked, query_places = _distinct(keys[0])
         every = list(chain.from_iterable(keys[1:]))
@@ -268,11 +267,8 @@ class MultiLabelCollator(BaseDataCollator):  # type: ignore[misc]
         about = {name: features[0][name] for name in ("dataset_name",) if name in features[0]}
         query, positive, *negatives = (name for name in features[0] if name not in about)
         places: dict[str, int] = {}
-        pairs = [
-            (row, places.setdefault(text, len(places)))
-            for row, example in enumerate(features)
-            for text in _listed(example[positive])
-        ]
+        right = [(row, text) for row, example in enumerate(features) for text in _listed(example[positive])]
+        pairs = [(row, places.setdefault(text, len(places))) for row, text in right]
         wrong = (text for example in features for name in negatives for text in _listed(example[name]))
         if not (texts := list(dict.fromkeys(chain(places, wrong)))):
             raise BadInput(f"none of {len(features)} rows has a text in {positive!r}; give each query its positives")

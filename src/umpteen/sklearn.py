@@ -202,8 +202,7 @@ def _lists(y: Any) -> list[Any] | None:
     if not rows or not all(isinstance(row, list | tuple | set | frozenset | np.ndarray) for row in rows):
         return None
     width = len(rows[0])
-    is_matrix = width > 1 and all(len(row) == width and set(row) <= {0, 1} for row in rows)
-    return None if is_matrix else rows
+    return None if width > 1 and all(len(row) == width and set(row) <= {0, 1} for row in rows) else rows
 
 
 def _targets(y: Any) -> tuple[NDArray[Any], csr_array, bool]:

@@ -35,7 +35,7 @@ class Client:
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[Client]:
     Client.made = []
-    monkeypatch.setattr(milvus_connection, "_library", lambda: SimpleNamespace(MilvusClient=Client))
+    monkeypatch.setattr(milvus_connection, "installed", lambda *_: SimpleNamespace(MilvusClient=Client))
     return Client.made
 
 

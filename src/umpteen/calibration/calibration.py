@@ -231,8 +231,7 @@ def fit_calibration(
     choice, tried = choose(held_out, folds)
     probabilities = cross_fitted(held_out, folds, choice)
     # Scores of vectors of length 1, with a ranker or not, stay within 1; larger ones are taken for logits.
-    largest = np.abs(held_out.scores[held_out.real]).max(initial=0)
-    raw: Reading = "clipped" if largest <= 1.001 else "sigmoid"
+    raw: Reading = "clipped" if np.abs(held_out.scores[held_out.real]).max(initial=0) <= 1.001 else "sigmoid"
     by_coverage = rule_for_coverage(held_out, probabilities, coverage)
     curves, depth = TextCurves.fit(held_out, choice), held_out.scores.shape[1]
     steps = precision_steps(held_out, curves(held_out.scores), confidence)  # of the very order that it will answer in
@@ -319,5 +318,4 @@ def _at_least(held_out: HeldOut, probabilities: Floats, most: int | None = None)
     order = np.argsort(values, kind="stable")
     values, right = values[order], right[order]
     first = np.flatnonzero(np.diff(values, prepend=-np.inf) > 0)
-    hits = right.sum() - np.concatenate([[0], np.cumsum(right)])[first]
-    return values[first], len(values) - first, hits
+    return values[first], len(values) - first, right.sum() - np.concatenate([[0], np.cumsum(right)])[first]

@@ -62,9 +62,7 @@ def list_recipes(as_json: bool) -> None:
     from umpteen.config import recipes
 
     groups, width = recipes.grouped(), max(map(len, recipes.names()))
-    lines = [
-        [group, *(f"  {name:<{width}}  {about}" for name, about in found.items())] for group, found in groups.items()
-    ]
+    lines = [[group, *(f"  {name:<{width}}  {about}" for name, about in own.items())] for group, own in groups.items()]
     tell(as_json, groups, *(line for group in lines for line in group))
 
 

@@ -93,8 +93,7 @@ def evaluate(
         say_json({**named, **about, **report.to_dict(), **({"by_origin": by_origin} if by_origin else {})})
     else:
         name = f"mean of {', '.join(names)}" if ensemble else names[0]
-        where = dataset.name if dataset.is_one_file else f"{dataset.name} {split}"
-        _tell(name, where, report, by_origin, shown)
+        _tell(name, dataset.name if dataset.is_one_file else f"{dataset.name} {split}", report, by_origin, shown)
     if predictions is not None:
         ranking.save(predictions)  # last: a full disk must not cost the figures
 

@@ -113,5 +113,4 @@ def demo(output: Path) -> None:
     say(f"saved {output}; ask it yourself: {command} predict {output} 'your text'")
     say(f"open its page:  {command} serve {output} --open")
     say(f"your own texts and labels:  {command} fit FILE.csv")
-    calibrate = f"{command} calibrate {output} --data {DEMO} --folds 3"
-    say(f"with probabilities (trains three more, a few minutes): {calibrate}")
+    say(f"with probabilities (trains three more, a few minutes): {command} calibrate {output} --data {DEMO} --folds 3")

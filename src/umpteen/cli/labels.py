@@ -44,8 +44,7 @@ def list_(model: Path, search: str, origin: str | None, retired: bool, start: in
     labels = open_labels(model).labels
     rows = list(labels.find_rows(search, retired=retired))
     if origin is not None:
-        wanted = labels.origins == ORIGINS.index(origin)
-        rows = [row for row in rows if wanted[row]]
+        rows = [row for row in rows if labels.origins[row] == ORIGINS.index(origin)]
     total, shown = len(rows), [labels.entry(row) for row in rows[start : start + count]]
     if as_json:
         found = [{name: value for name, value in entry._asdict().items() if name != "row"} for entry in shown]
@@ -90,8 +89,7 @@ def history(model: Path, count: int, as_json: bool) -> None:
     catalogue = open_labels(model)
     shown = [VersionSummary.of(version) for version in catalogue.versions[::-1][:count]]
     answer = {"model": str(model), "version": catalogue.labels.version, "versions": [vars(one) for one in shown]}
-    notes = [f"  ({line.note})" if line.note else "" for line in shown]
-    lines = [f"{one.version:>5}  {one.time}  {_counted(one)}{note}" for one, note in zip(shown, notes, strict=True)]
+    lines = [f"{one.version:>5}  {one.time}  {_counted(one)}{f'  ({one.note})' if one.note else ''}" for one in shown]
     tell(as_json, answer, *lines, f"{catalogue.start.version:>5}  the labels in the model's own files")
 
 
@@ -145,8 +143,7 @@ def import_(model: Path, file: Path, retire_missing: bool, dry_run: bool, note: 
     changes = partial(changes_of, file, retire_missing=retire_missing)
     if dry_run:
         labels = open_labels(model).labels
-        about = {"from_version": labels.version, "file": str(file)}
-        _show(labels, labels.steps_of(changes(labels)), about, as_json)
+        _show(labels, labels.steps_of(changes(labels)), {"from_version": labels.version, "file": str(file)}, as_json)
         return
     with Watch(quiet=as_json) as watch:
         progress = partial(watch, "encoding labels")

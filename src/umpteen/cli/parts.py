@@ -19,9 +19,7 @@ SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
 @verb(cli, MODEL, DATA_OF_MODEL)
 @click.option("--folds", type=click.IntRange(2), help="Train anew so often, each time without a fold; calibrate on it.")
 @click.option("--unseen", is_flag=True, help="The model has seen none of DATA's training texts: calibrate on them.")
-@click.option(
-    "--coverage", type=SHARE, help="Share of right labels to give by its rule.  [default: 0.9, or what can be]"
-)
+@click.option("--coverage", type=SHARE, help="Share of right labels its rule gives.  [default: 0.9, or what can be]")
 @option("--confidence", type=SHARE, default=0.9, help="That a threshold for a wanted precision keeps it on new texts.")
 def calibrate(model: Path, source: str, as_json: bool, **asked: Any) -> None:
     """Learn probabilities, thresholds and rules on texts MODEL was not fitted on, and put them into its folder.
@@ -141,7 +139,7 @@ def build(model: Path, kind: str, recall: float, k: int | None, uri: str | None,
     from umpteen.model.index import build_index
 
     with Watch(quiet=as_json) as watch:
-        texts = _sample(watch, **typical)
+        texts = _sample(watch, "train", **typical)
         certificate = build_index(model, kind, recall=recall, k=k, uri=uri, sample=texts, progress=watch)
     _tell_certificate(model, vars(certificate), as_json)
 
@@ -170,7 +168,7 @@ def sync(model: Path, as_json: bool, **typical: Any) -> None:
     from umpteen.model.index import sync_index
 
     with Watch(quiet=as_json) as watch:
-        rows = sync_index(model, sample=_sample(watch, **typical), progress=watch)
+        rows = sync_index(model, sample=_sample(watch, "train", **typical), progress=watch)
     done = f"{rows:,} labels had changed; the index of {model} holds them now" if rows else "nothing to do"
     tell(as_json, {"model": str(model), "rows": rows}, done)
 
@@ -209,9 +207,7 @@ def export(model: Path, kind: str, agreement: float, as_json: bool, **typical: A
     tell(as_json, {"model": str(model), **found})
 
 
-def _sample(
-    watch: Watch, split: str = "train", *, queries: Path | None, source: str | None, sample: int
-) -> "Sample | int":
+def _sample(watch: Watch, split: str, *, queries: Path | None, source: str | None, sample: int) -> "Sample | int":
     """The texts that were asked for, or how many of the labels' own."""
     from umpteen.errors import BadInput
     from umpteen.model.index import of_file, sample_of

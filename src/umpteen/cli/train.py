@@ -58,25 +58,22 @@ TRY = click.Option(["--try", "choices"], multiple=True, metavar="KEY=V1,V2,…",
 @click.option("--trials", type=click.IntRange(1), help=TRIALS)
 @click.option("--output", type=PATH, required=True, help="A .jsonl file: one line a trial, resumable.")
 @click.option("--recipe-out", type=PATH, help="The recipe that won.  [default: OUTPUT, ending in .best.toml]")
-def tune(
-    recipe: str, source: str | None, overrides: tuple[str, ...], output: Path, as_json: bool, **asked: Any
-) -> None:
+def tune(recipe: str, source: str | None, overrides: tuple[str, ...], output: Path, as_json: bool, **how: Any) -> None:
     """Try settings of RECIPE and rank them by its metric on validation; test data is never scored."""
     from umpteen.config.recipes import resolve, to_toml
     from umpteen.files.storage import write_atomically
     from umpteen.training.tune import tune as run
 
     metric = resolve(recipe, overrides, source).evaluation.metric
-    place: Path = asked.pop("recipe_out") or output.with_suffix(".best.toml")
+    place: Path = how.pop("recipe_out") or output.with_suffix(".best.toml")
     if place.exists() and (
         place.resolve() == Path(recipe).resolve() or not place.read_bytes().startswith(TUNED.encode())
     ):
         raise BadInput(f"{place} is not a recipe that an earlier call wrote; give another --recipe-out")
     with Watch(quiet=as_json) as watch:
-        results = run(recipe, output, overrides=overrides, source=source, **asked, observer=watch)
+        results = run(recipe, output, overrides=overrides, source=source, **how, observer=watch)
     won = results[0]
-    best = resolve(recipe, (*won["settings"], *won.get("then", ())), source)
-    write_atomically(place, TUNED + to_toml(best))
+    write_atomically(place, TUNED + to_toml(resolve(recipe, (*won["settings"], *won.get("then", ())), source)))
     if as_json:
         say_json({"metric": metric, "results": results, "recipe": str(place)})
         return

@@ -168,12 +168,9 @@ def write_page(path: Path, outcome: dict[str, Any]) -> None:
 
 def page_template(file: Path, *filters: Callable[..., str]) -> Template:
     """The Jinja template of a page, which escapes what it is given, and may call the filters by their names."""
+    files = FileSystemLoader(file.parent)
     templates = Environment(
-        loader=FileSystemLoader(file.parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        keep_trailing_newline=True,
+        loader=files, autoescape=True, undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True
     )
     templates.filters.update({function.__name__.strip("_"): function for function in filters})
     return templates.get_template(file.name)

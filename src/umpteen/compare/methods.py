@@ -117,8 +117,7 @@ class Baseline:
 
     def _fit(self, task: Task, train: Split, asked: Split, settings: Point, k: int, seed: int) -> Outcome:
         more = {"labels": task.dataset.labels.texts} if self.reads_labels else {}
-        seeds = {"seed": seed} if self.seeded else {}
-        return self.fit(train, asked, with_overrides({}, settings) | seeds, k, **more)
+        return self.fit(train, asked, with_overrides({}, settings) | ({"seed": seed} if self.seeded else {}), k, **more)
 
 
 def _popularity(train: Split, asked: Split, settings: dict[str, Any], k: int) -> Outcome:
@@ -210,10 +209,8 @@ class Ours:
     def _fit(
         self, task: Task, settings: Point, folder: Path, fit_on: str, weighed: Ranker | None = None
     ) -> tuple[Classifier, float]:
-        """The model with these settings, trained now or found as it was trained, and the seconds that took.
-
-        Its folder is named after everything it follows from but for a ranker, which may be in it for another method.
-        """
+        """The model with these settings, trained now or found as it was trained, and the seconds that took. Its folder
+        is named after everything it follows from but for a ranker, which may be in it for another method."""
         config = self._config(task, settings, fit_on)
         place = self._place(folder, identify(config, task.dataset.fingerprint))
         began = time.monotonic()

@@ -92,7 +92,6 @@ def _known_at(path: list[str]) -> list[str]:
 
 
 def _sections_in(field: FieldInfo) -> list[type[Section]]:
-    """The sections that a field may hold."""
     kinds = get_args(field.annotation) or (field.annotation,)
     return [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section)]
 

@@ -115,16 +115,13 @@ class PartConfig(Section):
     skip: float = Field(0.0, ge=0, lt=1, description="share of the texts of a step that go without this part")
 
 
-class StaticPart(PartConfig, StaticTower):
-    pass
+class StaticPart(PartConfig, StaticTower): ...
 
 
-class FrozenPart(PartConfig, FrozenTower):
-    pass
+class FrozenPart(PartConfig, FrozenTower): ...
 
 
-class TransformerPart(PartConfig, TransformerTower):
-    pass
+class TransformerPart(PartConfig, TransformerTower): ...
 
 
 class TablePart(PartConfig, TowerConfig):

@@ -19,7 +19,7 @@ from umpteen.data.formats.reading import ENDINGS
 from umpteen.data.labels import LabelCatalogue, Relevance, Split
 from umpteen.data.prepared import content_fingerprint, merging, open_prepared, prepare
 from umpteen.data.texts import Texts, values_of
-from umpteen.errors import BadInput
+from umpteen.errors import BadInput, installed
 from umpteen.files.progress import Advance, silent
 from umpteen.files.storage import atomic_folder, can_hold
 
@@ -106,11 +106,7 @@ class Dataset:
     def to_hugging_face(self) -> Any:
         """A DatasetDict of Hugging Face's `datasets`, in memory: a text, its labels, classes named by their keys, and
         their texts; weights and labels to ignore where there are some. A label that no query has is a name only."""
-        try:
-            from datasets import ClassLabel, DatasetDict, Features, Value
-            from datasets import Dataset as Rows
-        except ModuleNotFoundError:
-            raise BadInput("this needs Hugging Face's datasets: pip install datasets") from None
+        library = installed("datasets", "this needs Hugging Face's datasets: pip install datasets")
         keys, texts = self.labels.keys, dict(zip(self.labels.keys, self.labels.texts, strict=True))
         splits = {name: list(_queries(keys, split)) for name, split in self.splits().items()}
         rows = list(chain(*splits.values()))
@@ -118,12 +114,13 @@ class Dataset:
         for row in rows:
             row["ignore"] = [key for key in row.get("ignore", ()) if key in known] or None
             row["label_texts"] = [texts[key] for key in (*row["labels"], *(row["ignore"] or ()))]
-        classes, strings = [ClassLabel(names=keys)], [Value("string")]
-        kinds = {"text": strings[0], "labels": classes, "label_texts": strings, "weights": [Value("float32")]}
+        classes, strings = [library.ClassLabel(names=keys)], [library.Value("string")]
+        kinds = {"text": strings[0], "labels": classes, "label_texts": strings, "weights": [library.Value("float32")]}
         there = {field for row in rows for field, value in row.items() if value is not None}
-        features = Features({field: kind for field, kind in {**kinds, "ignore": classes}.items() if field in there})
+        kinds = {field: kind for field, kind in {**kinds, "ignore": classes}.items() if field in there}
+        features = library.Features(kinds)
         columns = {name: {field: [row.get(field) for row in own] for field in features} for name, own in splits.items()}
-        return DatasetDict({name: Rows.from_dict(own, features) for name, own in columns.items()})
+        return library.DatasetDict({name: library.Dataset.from_dict(own, features) for name, own in columns.items()})
 
 
 def open_dataset(source: str | Path | Any, *, cache: Path | None = None, progress: Advance = silent) -> Dataset:

@@ -115,8 +115,7 @@ def _scan(parts: Mapping[str, Texts]) -> tuple[dict[str, NDArray[np.int64]], dic
     scans = [np.fromiter(map(scan, texts), dtype="i8,S16", count=len(texts)) for texts in parts.values()]
     ids = np.unique(np.concatenate([scan["f1"] for scan in scans]), return_inverse=True)[1]
     apart = np.split(ids, np.cumsum([len(scan) for scan in scans])[:-1])
-    words = {name: scan["f0"] for name, scan in zip(parts, scans, strict=True)}
-    return words, dict(zip(parts, apart, strict=True))
+    return {name: scan["f0"] for name, scan in zip(parts, scans, strict=True)}, dict(zip(parts, apart, strict=True))
 
 
 def _labels_to_look_at(dataset: Dataset, ids: Ids, counts: NDArray[np.int64]) -> Iterator[Described]:

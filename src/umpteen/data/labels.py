@@ -126,8 +126,7 @@ class Relevance:
         """
         has = csr_array((self.matrix > 0).astype(np.float32))
         together = csr_array(has.T @ has)
-        counts = np.maximum(1, together.diagonal())
-        together.data /= np.repeat(counts, np.diff(together.indptr))
+        together.data /= np.repeat(np.maximum(1, together.diagonal()), np.diff(together.indptr))
         together.data[together.data < at_least] = 0
         together.eliminate_zeros()
         return Relevance(csr_array(together.maximum(eye_array(self.labels, format="csr"))))

@@ -113,9 +113,8 @@ class Texts(Sequence[str]):
     def _pieces(self) -> Iterator[bytes]:
         blob = self._blob
         for first in range(0, len(self), CHUNK):  # lists of ints are much faster to walk than numpy scalars
-            starts = self._starts[first : first + CHUNK].tolist()
-            ends = self._ends[first : first + CHUNK].tolist()
-            for start, end in zip(starts, ends, strict=True):
+            bounds = (edges[first : first + CHUNK].tolist() for edges in (self._starts, self._ends))
+            for start, end in zip(*bounds, strict=True):
                 yield blob[start:end]
             if isinstance(blob, mmap.mmap):
                 blob.madvise(mmap.MADV_DONTNEED)  # what has been read need not stay in memory; the file keeps it

@@ -144,15 +144,14 @@ def load_backbone(
     if hidden_dropout is not None:
         _override_dropout(config, hidden_dropout)
     settings = {"dtype": torch.float32, "trust_remote_code": False}
+    from_files = {"use_safetensors": True, "output_loading_info": True, **settings}
     gaps: list[str] = []
     try:
         with quiet():
             if random_weights:
                 model = AutoModel.from_config(config, **settings)  # type: ignore[no-untyped-call]
             else:
-                model, report = AutoModel.from_pretrained(
-                    folder, config=config, use_safetensors=True, output_loading_info=True, **settings
-                )
+                model, report = AutoModel.from_pretrained(folder, config=config, **from_files)
                 # transformers fills gaps with random numbers. Only the pooler's don't matter: we pool ourselves.
                 gaps = sorted(name for name in report["missing_keys"] if "pooler" not in name)
             quicken_dropout(model)

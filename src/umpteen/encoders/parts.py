@@ -91,8 +91,7 @@ class PartsEncoder(Encoder):
 
     def learned_weights(self) -> Tensor:
         """Of a sum: the weights, of which the first part's and a table's stay as they are."""
-        fixed = torch.tensor(self._fixed, device=self.weights.device)
-        return torch.where(fixed, self.weights.detach(), self.weights)
+        return torch.where(torch.tensor(self._fixed, device=self.weights.device), self.weights.detach(), self.weights)
 
     def _proportions(self) -> Tensor:
         return self.weights / self.weights.sum()

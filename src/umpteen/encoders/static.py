@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -113,19 +113,15 @@ class StaticEncoder(Encoder):
     @classmethod
     def from_token_table(
         cls, source: str | Path, *, dimension: int | None = None, max_length: int = 128, **own: Any
-    ) -> "StaticEncoder":
+    ) -> Self:
         """Starts from a transformer's token table; a smaller `dimension` keeps its main directions."""
         folder = locate(source)
         tokenizer = TextTokenizer.load(folder, max_length, special_tokens=False)
         table = _token_table(folder)
-        if dimension is not None:
-            table = _main_directions(table, dimension)
-        return cls(tokenizer, table, **own)
+        return cls(tokenizer, table if dimension is None else _main_directions(table, dimension), **own)
 
     @classmethod
-    def random(
-        cls, source: str | Path, dimension: int, seed: int, *, max_length: int = 128, **own: Any
-    ) -> "StaticEncoder":
+    def random(cls, source: str | Path, dimension: int, seed: int, *, max_length: int = 128, **own: Any) -> Self:
         """Starts from Gaussian rows of about unit length, with the tokenizer of `source`."""
         tokenizer = TextTokenizer.load(source, max_length, special_tokens=False)
         numbers = torch.Generator().manual_seed(seed)

@@ -121,7 +121,6 @@ class Towers(nn.Module):
         return self.query.dimension
 
     def describe(self) -> str:
-        """One line for people."""
         if self.shared:
             return f"one tower ({self.query.describe()})"
         return f"queries ({self.query.describe()}), labels ({self.label.describe()})"

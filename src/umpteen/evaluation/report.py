@@ -31,23 +31,25 @@ USUAL = (0.55, 1.5)
 DECILES, DECILES_AT = 10, (1, 5)
 _QUERIES_AT_A_TIME = 65_536
 _COUNTS_AT_A_TIME = 1 << 22  # 32 MB of float64
+Floats = NDArray[np.float64]
+Interval = tuple[float, float]
 
 
 def inverse_propensities(
     label_counts: NDArray[np.integer], queries: int, a: float = USUAL[0], b: float = USUAL[1]
-) -> NDArray[np.float64]:
+) -> Floats:
     """1/p_l = 1 + C (N_l + B)^−A with C = (log N − 1)(B + 1)^A; N_l of the N training queries have label l."""
     # With fewer than 3 queries C would be negative and rare labels would count less, not more.
     c = max(0.0, math.log(max(1, queries)) - 1) * (b + 1) ** a
-    inverse: NDArray[np.float64] = 1 + c * (label_counts.astype(np.float64) + b) ** -a
+    inverse: Floats = 1 + c * (label_counts.astype(np.float64) + b) ** -a
     return inverse
 
 
 class Terms(NamedTuple):
     """One metric before averaging."""
 
-    achieved: NDArray[np.float64]  # [N]
-    possible: NDArray[np.float64]  # [N]
+    achieved: Floats  # [N]
+    possible: Floats  # [N]
 
     @property
     def value(self) -> float:
@@ -55,9 +57,7 @@ class Terms(NamedTuple):
         return _share(self.achieved.sum(), self.possible.sum())
 
 
-def metric_terms(
-    ranking: Ranking, truth: csr_array, inverse_propensity: NDArray[np.float64], ks: Sequence[int]
-) -> dict[str, Terms]:
+def metric_terms(ranking: Ranking, truth: csr_array, inverse_propensity: Floats, ks: Sequence[int]) -> dict[str, Terms]:
     """Terms of every metric by name ("P@1", "nDCG@5", …). Queries without positives achieve 0."""
     check_ranking(ranking, truth, ks)
     parts = []
@@ -68,7 +68,7 @@ def metric_terms(
     return {name: Terms(*map(np.concatenate, zip(*(part[name] for part in parts), strict=True))) for name in parts[0]}
 
 
-def _terms(ranking: Ranking, truth: csr_array, inverse: NDArray[np.float64], ks: Sequence[int]) -> dict[str, Terms]:
+def _terms(ranking: Ranking, truth: csr_array, inverse: Floats, ks: Sequence[int]) -> dict[str, Terms]:
     positives = np.diff(truth.indptr)  # [N]
     hits = contains(truth, ranking.rows).astype(np.float64)  # [N, W]
     weighted_hits = hits * inverse[ranking.rows]
@@ -96,9 +96,8 @@ def check_ranking(ranking: Ranking, truth: csr_array, ks: Sequence[int]) -> None
     if not ks or min(ks) < 1:
         raise BadInput(f"metrics were asked at k = {list(ks)}; give at least one k, each 1 or more")
     if max(ks) > ranking.width:
-        both = f"{max(ks):,} labels a query, but the ranking holds {ranking.width:,}"
-        advice = f"search with k = {max(ks)} or ask for metrics up to {ranking.width}"
-        raise BadInput(f"metrics at k = {max(ks):,} need {both}; {advice}")
+        both = f"metrics at k = {max(ks):,} need {max(ks):,} labels a query, but the ranking holds {ranking.width:,}"
+        raise BadInput(f"{both}; search with k = {max(ks)} or ask for metrics up to {ranking.width}")
     if truth.shape != (len(ranking), ranking.labels):
         ranked, right = f"{len(ranking):,} queries and {ranking.labels:,} labels", "{:,} and {:,}".format(*truth.shape)
         raise BadInput(f"the ranking is of {ranked}, the truth of {right}; are they of the same split?")
@@ -143,7 +142,7 @@ class Difference(NamedTuple):
     """How much better ours is than theirs on the same queries, in the metric's own unit (0 to 1)."""
 
     value: float
-    interval: tuple[float, float]  # 95 %
+    interval: Interval  # 95 %
     p: float  # two-sided: how often resampling turns the sign
 
     def to_dict(self) -> dict[str, Any]:
@@ -151,9 +150,7 @@ class Difference(NamedTuple):
         return {"value": 100 * self.value, "interval": [100 * side for side in self.interval], "p": self.p}
 
 
-def bootstrap_intervals(
-    terms: Mapping[str, Terms], resamples: int = 1000, seed: int = 0
-) -> dict[str, tuple[float, float]]:
+def bootstrap_intervals(terms: Mapping[str, Terms], resamples: int = 1000, seed: int = 0) -> dict[str, Interval]:
     """A 95 % interval of every metric: the middle of what resampled queries give."""
     low, high = np.quantile(_resampled(list(terms.values()), resamples, seed), [0.025, 0.975], axis=0).tolist()
     return dict(zip(terms, zip(low, high, strict=True), strict=True))
@@ -183,7 +180,7 @@ def paired_differences(
     return {name: Difference(ours[name].value - theirs[name].value, interval, p) for name, interval, p in sides}
 
 
-def _resampled(terms: Sequence[Terms], resamples: int, seed: int) -> NDArray[np.float64]:
+def _resampled(terms: Sequence[Terms], resamples: int, seed: int) -> Floats:
     """Every metric of every resample: N queries drawn with replacement, held as how often each of them was drawn, so
     that all metrics of many resamples are two matrix products."""  # [R, M]
     achieved, possible = (np.stack(side, 1) for side in zip(*terms, strict=True))  # [N, M]
@@ -225,7 +222,7 @@ class Report:
     """What is printed, saved with a model, and compared."""
 
     metrics: dict[str, float]  # percent
-    intervals: dict[str, tuple[float, float]]  # percent, 95 %; empty without a bootstrap
+    intervals: dict[str, Interval]  # percent, 95 %; empty without a bootstrap
     deciles: list[dict[str, int | float]]
     queries: int  # in the means
     queries_left_out: int  # they have no positives

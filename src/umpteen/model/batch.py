@@ -133,9 +133,7 @@ def predict_file(
         return work.state
 
 
-def _answer_all(
-    classifier: Classifier, rows: InputRows, work: "Work", wanted: Wanted, shard: Shard, told: Progress
-) -> None:
+def _answer_all(model: Classifier, rows: InputRows, work: "Work", wanted: Wanted, shard: Shard, told: Progress) -> None:
     unread, done, (number, count) = iter(rows), work.state, shard
     first, end = (-(-rows.size * edge // count) for edge in (number - 1, number))  # where its chunks begin
     limits = {name: getattr(wanted, name) for name in LIMITS}
@@ -153,7 +151,7 @@ def _answer_all(
         if bad and not wanted.skip_bad:
             problem = f"{bad[0].problem}: {bad[0].content[:60]!r}; mend it and --resume, or --skip-bad"
             raise BadFile(rows.path, problem, line=bad[0].line)
-        answers = classifier.predict([row.text for row in good], **limits)
+        answers = model.predict([row.text for row in good], **limits)
         names = ({"line": row.line} if row.name is None else {"id": row.name} for row in good)
         is_table = work.output.suffix == ".csv"
         written = _table(names, answers, header=done.texts == 0) if is_table else _lines(map(answer, names, answers))
@@ -224,9 +222,8 @@ class Work:
             begun, self.replaces = self._read(BEGUN, "identity"), bool(self._read(BEGUN, "replaces"))
             for name, value in identity.items():
                 if begun.get(name) != value:
-                    both = f"{name} = {begun.get(name)!r}, not {value!r}"
-                    advice = "give the same again, or --overwrite to begin anew"
-                    raise BadInput(f"{workspace.folder} was begun with {both}; {advice}")
+                    both = f"was begun with {name} = {begun.get(name)!r}, not {value!r}"
+                    raise BadInput(f"{workspace.folder} {both}; give the same again, or --overwrite to begin anew")
             chunks = sorted(path.name for path in workspace.folder.glob("*.chunk"))
             self.state = State(**self._read(chunks[-1], "state")) if chunks else self.state
             for name in {*map(_chunk, range(1, self.state.chunks))} - {*chunks}:

@@ -208,8 +208,7 @@ def open_labels(path: Path) -> LiveCatalogue:
     """The labels of a model folder as they are now, without the rest of the model; only their files are checked."""
 
     def read(folder: ModelFolder, connection: Connection) -> LiveCatalogue:
-        files = tuple(f"{folder.trained.name}/{name}" for name in (LABELS, VECTORS))
-        folder.require_whole(connection, only=files)
+        folder.require_whole(connection, only=tuple(f"{folder.trained.name}/{name}" for name in (LABELS, VECTORS)))
         return LiveCatalogue.read(folder, connection)
 
     return at_one_moment(path, read)

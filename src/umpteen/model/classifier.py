@@ -293,8 +293,7 @@ class Classifier:
                 raise BadInput("the model gives no probabilities yet; `umpteen calibrate` fits them")
             return self.rank(texts, min(USUAL_K, self.labels.count()) if k is None else k), None
         line = self.calibration.line(min_probability=min_probability, precision=precision, rule=rule)
-        most = min(line.at_most or USUAL_K, self.labels.count())
-        ranking = self.rank(texts, most if k is None else k)
+        ranking = self.rank(texts, min(line.at_most or USUAL_K, self.labels.count()) if k is None else k)
         probabilities = self.calibration.probabilities(ranking.scores)
         given = line.given(probabilities)
         rows = np.where(given, ranking.rows, np.int32(NO_LABEL))

@@ -109,9 +109,7 @@ def evaluate_ensemble(
     """
     first = classifiers[0]
     if any(classifier.has_ranker for classifier in classifiers):
-        raise BadInput(
-            "one of the models has a ranker, and only dual encoders can be averaged; --no-ranker leaves it out"
-        )
+        raise BadInput("a model has a ranker, and only dual encoders can be averaged; --no-ranker leaves it out")
     labels = torch.cat([classifier.vectors[_rows_as_in(first, classifier)] for classifier in classifiers], 1)
     evaluator = evaluator_of(first, dataset, split, **how)
     queries = [encode_texts(classifier.query_tower, evaluator.split.texts) for classifier in classifiers]
@@ -198,5 +196,4 @@ def require_own_data(classifier: Judged, dataset: Dataset, otherwise: str) -> No
     """Refuses data that the model was not trained on."""
     if classifier.data.get("fingerprint") != dataset.fingerprint:
         other = f"{dataset.name} is not what the model was trained on ({classifier.data.get('name')})"
-        unknown = "it is unknown which of its texts the model has not seen"
-        raise BadInput(f"{other}, so {unknown}; give that dataset, or {otherwise}")
+        raise BadInput(f"{other}, so it is unknown which of its texts are new to it; give that dataset, or {otherwise}")

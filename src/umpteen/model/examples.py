@@ -68,12 +68,8 @@ class LiveExamples:
         texts = list(self.by_text().values())
         rows = {key: labels.find(key) for key in {key for said, _ in texts for key in said}}
         active = {key: row for key, row in rows.items() if row is not None and labels.active[row]}
-        said = [
-            (number, active[key], 1 if right else -1)
-            for number, (keys, _) in enumerate(texts)
-            for key, right in keys.items()
-            if key in active
-        ]
+        every = ((number, *one) for number, (keys, _) in enumerate(texts) for one in keys.items())
+        said = [(number, active[key], 1 if right else -1) for number, key, right in every if key in active]
         if not said:
             return None
         from umpteen.rerank.memory import Corrections
@@ -97,9 +93,7 @@ class LiveExamples:
         self.lessons += read
         return bool(read)
 
-    def learn(
-        self, given: Sequence[Example], catalogue: LiveCatalogue, encode: Encode, note: str, patience: float
-    ) -> int:
+    def learn(self, given: list[Example], catalogue: LiveCatalogue, encode: Encode, note: str, patience: float) -> int:
         """One new lesson of these examples, all or none of them; how many they are."""
         for place, example in enumerate(given):
             _check(example, place)

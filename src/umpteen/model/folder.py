@@ -233,8 +233,6 @@ class ModelFolder:
 
 @dataclass
 class NewPart:
-    """A part in the making."""
-
     folder: Path
     labels_version: int = 0
     about: dict[str, Any] = field(default_factory=dict)
@@ -336,9 +334,8 @@ def refuse_links(folder: Path | str) -> None:
             if entry.is_dir(follow_symlinks=False):
                 refuse_links(entry.path)
             elif not entry.is_file(follow_symlinks=False) and os.path.lexists(entry.path):
-                reason = "is a link or no file; a model folder holds its own files only"
-                advice = "Nothing was changed: remove it, and ask where the model comes from"
-                raise DamagedModel(f"{entry.path}: {reason}. {advice}")
+                reason = f"{entry.path}: is a link or no file; a model folder holds its own files only"
+                raise DamagedModel(f"{reason}. Nothing was changed: remove it, and ask where the model comes from")
 
 
 def verify(path: Path | str, progress: Advance = silent) -> list[str]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from umpteen.data.formats.reading import BadRow, InputRows
 from umpteen.encoders.encoder import encode_texts
+from umpteen.encoders.folder import write_json
 from umpteen.errors import BadFile, BadInput, NotSaved
 from umpteen.files.progress import Progress, silent
 from umpteen.model.catalogue import open_labels
@@ -182,5 +183,4 @@ def _forget(folder: ModelFolder, part: Part) -> str | None:
 
 
 def save_certificate(certificate: Certificate, folder: Path) -> None:
-    text = json.dumps(vars(certificate), indent=2, ensure_ascii=False) + "\n"
-    (folder / CERTIFICATE).write_text(text, encoding="utf-8")
+    write_json(folder / CERTIFICATE, vars(certificate))

@@ -146,8 +146,6 @@ FirstLabels: TypeAlias = "StoredLabels | LabelCatalogue"  # those a model was wr
 
 
 class LabelEntry(NamedTuple):
-    """One label of a list."""
-
     key: str
     text: str
     row: int
@@ -319,11 +317,8 @@ class LiveLabels:
         if search:
             wanted, keys, texts = search.casefold(), self.keys, self.texts
             in_memory = sorted(self._texts) if isinstance(self.first, StoredLabels) else range(len(self))
-            rows = (
-                row
-                for row in takewhile(lambda _: stop is None or not stop(), in_memory)
-                if wanted in texts[row].casefold() or wanted in keys[row].casefold()
-            )
+            asked = takewhile(lambda _: stop is None or not stop(), in_memory)
+            rows = (row for row in asked if wanted in texts[row].casefold() or wanted in keys[row].casefold())
             if isinstance(self.first, StoredLabels):
                 rows = merge((row for row in self.first.matching(search, stop) if row not in self._texts), rows)
         return (row for row in rows if retired or self.active[row])

@@ -7,8 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from umpteen.config.recipes import resolve, to_toml
 from umpteen.config.settings import RunConfig
 from umpteen.data.dataset import Dataset
@@ -113,9 +111,8 @@ def train_in(
                 tower.settle()  # so that the saved model gives the same vectors to the bit
         labels, towers = run.dataset.labels, run.towers.eval()
         shard = Shard(world, len(labels))
-        rows = np.arange(shard.start, shard.stop)
         encoding = partial(observer, "encoding labels")
-        encoded = encode_tokens(towers.label, run.data.labels.take(rows), progress=encoding).float()
+        encoded = encode_tokens(towers.label, run.data.labels.take(shard.rows), progress=encoding).float()
         report = run.evaluator.report(run.evaluator.rank(towers.query, encoded, shard=shard)) if run.evaluator else None
         vectors = shard.collect(encoded)
         for table in row_tables(towers).values():

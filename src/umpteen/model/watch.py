@@ -31,16 +31,9 @@ class Watch(Observer):
         self.console = Console(stderr=True, highlight=False)
         self._quiet = quiet
         self._draws = (self.console.is_terminal or self.console.is_jupyter) and not quiet
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=10),
-            MofNCompleteColumn(),
-            TextColumn("ETA"),
-            TimeRemainingColumn(compact=True),
-            TextColumn("{task.fields[note]}"),
-            console=self.console,
-            disable=not self._draws,
-        )
+        how_far = TextColumn("{task.description}"), BarColumn(bar_width=10), MofNCompleteColumn()
+        and_then = TextColumn("ETA"), TimeRemainingColumn(compact=True), TextColumn("{task.fields[note]}")
+        self._progress = Progress(*how_far, *and_then, console=self.console, disable=not self._draws)
         self._tasks: dict[str, TaskID] = {}
         self._began: dict[str, tuple[float, int]] = {}
         self._last_line = time.monotonic()
@@ -54,7 +47,6 @@ class Watch(Observer):
         self._progress.stop()
 
     def __call__(self, work: str, done: int, total: int, note: str = "") -> None:
-        """Progress of a named piece of work."""
         if self._quiet:
             return
         if self._draws:

@@ -90,12 +90,10 @@ def compact(path: Path, *, drop_index: bool = False) -> Compacted:
     """The versions of a model's labels become its own files, whole or not at all: rows stay, the history ends."""
     card = path / layout.CARD
     written = card.read_text("utf-8", errors="replace") if card.is_file() else None
-    return _rewrite(LiveModel.load(path, (RANKER, CALIBRATION)), drop_index=drop_index, card=written)
+    return _rewrite(LiveModel.load(path, (RANKER, CALIBRATION)), None, drop_index=drop_index, card=written)
 
 
-def _rewrite(
-    live: LiveModel, told: Told | None = None, *, drop_index: bool = False, card: str | None = None
-) -> Compacted:
+def _rewrite(live: LiveModel, told: Told | None, *, drop_index: bool = False, card: str | None = None) -> Compacted:
     """The model takes its own place: with all that others have changed, its parts, labels as they are, no history."""
     folder, made = live.home, {LABELS, VECTORS, layout.REPORT, layout.RECIPE, layout.MARK}
     path, extra = folder.path, [folder.trained / name for name in folder.manifest["files"] if "/" not in name]
@@ -114,8 +112,7 @@ def _rewrite(
 def _carried(live: LiveModel, parts: Mapping[str, Part], path: Path, *, drop_index: bool = False) -> list[Part]:
     """Which parts hold for these very labels and scores, too, in this folder; an index of older labels does not."""
     is_own = live.folder is not None and path == live.folder.path
-    of_these_scores = parts.get(RANKER) == live.parts.get(RANKER)
-    found = [parts[CALIBRATION]] if CALIBRATION in parts and of_these_scores else []
+    found = [parts[CALIBRATION]] if CALIBRATION in parts and parts.get(RANKER) == live.parts.get(RANKER) else []
     found += [parts[RUNTIME]] if RUNTIME in parts else []
     index = parts.get(INDEX)
     if index is not None and index.labels_version == live.version:
@@ -276,7 +273,7 @@ class _New:
         """Says what the model is; of an old card only the lines about its labels are brought up to date."""
         from jinja2 import Environment
 
-        report = self.report
+        report, modules = self.report, (path / self.name / "encoder").rglob(MODULES_FILE)
         environment = Environment(trim_blocks=True, keep_trailing_newline=True)  # it makes no HTML
         environment.filters["n"] = "{:,}".format
         card = environment.from_string(Path(__file__).with_name("card.md").read_text(encoding="utf-8")).render(
@@ -284,9 +281,7 @@ class _New:
             retired=self.settings.get("retired_labels", 0),
             version=__version__,
             files=self.name,
-            own_modules=any(
-                b'"umpteen.' in file.read_bytes() for file in (path / self.name / "encoder").rglob(MODULES_FILE)
-            ),
+            own_modules=any(b'"umpteen.' in file.read_bytes() for file in modules),
             report=report,
             cutoffs=sorted({int(name.partition("@")[2]) for name in report.metrics}) if report else (),
             recipe=self.told.recipe,

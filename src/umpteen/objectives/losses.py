@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ from torch.nn.functional import logsigmoid
 from umpteen.config.settings import ObjectiveConfig, SoftTopK
 from umpteen.errors import BadConfig, BadInput, known
 from umpteen.objectives.scores import Scores
-from umpteen.objectives.targets import Targets
+from umpteen.objectives.targets import Targets, TopK
 
 
 def softmax(scores: Scores, targets: Targets) -> Tensor:
@@ -40,13 +40,7 @@ def decoupled_softmax(scores: Scores, targets: Targets) -> Tensor:
     return targets.mean(-logsigmoid(positive - bar[targets.pulled.query]))
 
 
-def soft_top_k(
-    scores: Scores,
-    targets: Targets,
-    k: int | Tensor | Literal["positives"],
-    alpha: float = 2.0,
-    mask_unsampled: bool = False,
-) -> Tensor:
+def soft_top_k(scores: Scores, targets: Targets, k: TopK, alpha: float = 2.0, mask_unsampled: bool = False) -> Tensor:
     """Each positive is compared with the threshold that k labels softly exceed (eq. 6 without its factor 1/L).
 
     The term of a positive p of query i, t_i being the number with Σ_j σ(alpha · (s_ij − t_i)) = k over all labels

@@ -82,10 +82,7 @@ def one_vs_all(
 
 
 REFERENCE: dict[str, Callable[..., Tensor]] = {
-    "softmax": softmax,
-    "decoupled_softmax": decoupled_softmax,
-    "soft_top_k": soft_top_k,
-    "one_vs_all": one_vs_all,
+    formula.__name__: formula for formula in (softmax, decoupled_softmax, soft_top_k, one_vs_all)
 }
 
 

@@ -205,8 +205,7 @@ class Tiles:
 
     def _shares(self) -> int:
         """Into how many threads a walk is divided."""
-        work = len(self.queries) * self._labels.numel()
-        if self._labels.device.type != "cpu" or work < WORTH_A_THREAD:
+        if self._labels.device.type != "cpu" or len(self.queries) * self._labels.numel() < WORTH_A_THREAD:
             return 1
         return max(min(torch.get_num_threads(), len(self.edges)), 1)
 

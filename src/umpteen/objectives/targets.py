@@ -8,6 +8,8 @@ from torch import Tensor
 
 from umpteen.errors import BadInput
 
+TopK = int | Tensor | Literal["positives"]  # one k, one for each query [B], or as many as are relevant to the query
+
 
 class Pairs(NamedTuple):
     """Pairs of a query (its position in the batch) and a label (its position among the labels in play)."""
@@ -17,7 +19,6 @@ class Pairs(NamedTuple):
 
     @classmethod
     def empty(cls) -> Self:
-        """No pair at all."""
         return cls(torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.int64))
 
     def take(self, kept: Tensor) -> "Pairs":

@@ -48,9 +48,7 @@ class Meter:
 
 def free_memory() -> int | None:
     """Bytes of the machine's memory that nobody holds and this process may take, where the system says so."""
-    if not MEMORY.exists():
-        return None
-    return min([_field(MEMORY, "MemAvailable"), *_left_by_cgroups()])
+    return min([_field(MEMORY, "MemAvailable"), *_left_by_cgroups()]) if MEMORY.exists() else None
 
 
 def timed(work: Callable[[], object], device: torch.device) -> float:

@@ -100,9 +100,8 @@ class World:
         for rank, other in enumerate(others, start=1):
             for name, value in first.items():
                 if other.get(name) != value:
-                    both = f"{other.get(name)} against {value}"
-                    advice = "give every process the same files, settings and versions"
-                    raise BadInput(f"process {rank} has another {name} than process 0: {both}; {advice}")
+                    both = f"process {rank} has another {name} than process 0: {other.get(name)} against {value}"
+                    raise BadInput(f"{both}; give every process the same files, settings and versions")
 
     def wait(self) -> None:
         """Returns when every process has come here."""
@@ -269,8 +268,7 @@ def _lost_processes_named() -> Iterator[None]:
         reason = str(problem).splitlines()[0]
         reason = (reason.partition("] ")[2] or reason).partition(". ")[0]  # gloo's file and line; its guesses
         ended = "another process of this run has ended or cannot be reached, so this one ends too"
-        advice = f"look above for the first error, then go on with --resume ({reason})"
-        raise LostProcess(f"{ended}; {advice}") from None
+        raise LostProcess(f"{ended}; look above for the first error, then go on with --resume ({reason})") from None
 
 
 def launch_name() -> str | None:

@@ -182,7 +182,6 @@ class TextFeatures:
 
     @classmethod
     def load(cls, folder: Path, idf: NDArray[np.float32]) -> "TextFeatures":
-        """What `save` wrote."""
         path = folder / VOCABULARY
         stored = path.read_bytes()  # now: another model may stand in the folder's place when the first text comes
         return cls(idf, lambda: _stored_vocabularies(path, stored, len(idf)))

@@ -55,10 +55,8 @@ class Samples:
         _write(self.candidates(start), rows)
 
     def of_labels(self, start: int, stop: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        """The rows of positives and of negatives of each label from `start` to `stop`.
-
-        Relevant pairs are never negatives; filtered ones are no candidates in the first place.
-        """
+        """The rows of positives and of negatives of each label from `start` to `stop`. Relevant pairs are never
+        negatives; filtered ones are no candidates in the first place."""
         relevant, count = self.matrix("relevant"), stop - start
         chosen = np.flatnonzero((relevant.indices >= start) & (relevant.indices < stop))
         query = np.searchsorted(relevant.indptr, chosen, side="right") - 1
@@ -143,9 +141,8 @@ def fit_weights(
             done += stop - start
             progress(done, labels)
     except BrokenProcessPool as problem:
-        ended = f"a process that fitted labels has ended ({str(problem).partition('.')[0]})"
-        advice = "finished labels are kept, the same command goes on; if memory ran out, give fewer --jobs"
-        raise LostProcess(f"{ended}; {advice}") from None
+        ended = f"a process that fitted labels has ended ({str(problem).partition('.')[0]}); finished labels are kept"
+        raise LostProcess(f"{ended}, the same command goes on; if memory ran out, give fewer --jobs") from None
     solved = [load_file(_path(samples, block)) for block in blocks]
     whole = {name: np.concatenate([block[name] for block in solved]) for name in solved[0]}
     starts = np.concatenate([[0], np.cumsum(whole["counts"])])

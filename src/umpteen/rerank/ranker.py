@@ -173,11 +173,8 @@ class Ranker:
     def describe(self) -> dict[str, Any]:
         """For the manifest and the model card."""
         metrics, intervals = (self.report or {}).get("metrics", {}), (self.report or {}).get("intervals", {})
-        told = [
-            f"{name} {metrics[name]:.2f} [{intervals[name][0]:.2f}, {intervals[name][1]:.2f}]"
-            for name in _TOLD
-            if name in metrics
-        ]
+        shown = "{} {:.2f} [{:.2f}, {:.2f}]".format
+        told = [shown(name, metrics[name], *intervals[name]) for name in _TOLD if name in metrics]
         return {
             **self.chosen(),
             "candidates": self.settings.candidates,

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from umpteen.errors import BadInput, DamagedModel, NotSaved
+from umpteen.errors import DamagedModel, NotSaved, installed
 from umpteen.files.progress import Advance, silent
 from umpteen.search.index import Built, Effort, Indexed, LabelIndex, LiveVectors, Overlay, Rows
 from umpteen.search.ranking import NO_LABEL, Ranking, Vectors, as_floats
@@ -40,11 +40,7 @@ _AT_A_TIME = 65_536
 # search walks among them by inner product.
 def faiss_library() -> Any:
     """The library, if it is installed."""
-    try:
-        import faiss
-    except ImportError:
-        raise BadInput("FAISS is not installed; `pip install umpteen[faiss]`, or use the exact index") from None
-    return faiss
+    return installed("faiss", "FAISS is not installed; `pip install umpteen[faiss]`, or use the exact index")
 
 
 def _empty(faiss: Any, kind: str, count: int, dimension: int) -> Any:
@@ -95,8 +91,7 @@ class FaissIndex(LabelIndex):
 
         if not made._index.is_trained:
             wanted = max(20_000, _TRAINING_VECTORS_A_LIST * Effort.lists_of(count)) if kind == IVFPQ else 100_000
-            some = held[:: max(1, count // wanted)]  # spread evenly over all
-            made._index.train(made._padded(labels.of(some)))
+            made._index.train(made._padded(labels.of(held[:: max(1, count // wanted)])))  # spread evenly over all
         done, longest = 0, np.float32(1e-30)
         for part in parts():
             if kind == HNSW:
@@ -134,12 +129,10 @@ class FaissIndex(LabelIndex):
     def efforts(self, k: int) -> list[Effort]:
         count, few = len(self._rows), Effort.with_spare(k)
         if self.kind == HNSW:
-            breadths = Effort.doubling(max(16, k), min(count, _WIDEST), steps=_STEPS)
-            return [Effort(k, breadth, few) for breadth in breadths]
+            return [Effort(k, width, few) for width in Effort.doubling(max(16, k), min(count, _WIDEST), steps=_STEPS)]
         more = [few, *Effort.doubling(2 * few, min(count, max(_MOST_RESCORED, 2 * few)))]
         if self.kind == IVFPQ:
-            lists = int(self._index.nlist)
-            return [Effort(k, breadth, some) for breadth in Effort.doubling(1, lists) for some in more]
+            return [Effort(k, lists, some) for lists in Effort.doubling(1, int(self._index.nlist)) for some in more]
         return [Effort(k, 0, few)] if self.kind == FLAT else [Effort(k, 0, some) for some in more]
 
     def tell(self, now: Indexed, changed: Rows) -> None:

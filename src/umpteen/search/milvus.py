@@ -22,7 +22,7 @@ from weakref import ref
 
 import numpy as np
 
-from umpteen.errors import BadInput, InUse
+from umpteen.errors import BadInput, InUse, installed
 from umpteen.files.progress import Advance, silent
 from umpteen.files.storage import FileLock
 from umpteen.search.index import BOUND, Built, Effort, Indexed, LabelIndex, LiveVectors, Overlay, Rows, exact_search
@@ -106,7 +106,7 @@ class MilvusConnection:
         """What the work gives with the client of pymilvus; a failed call closes the connection."""
         if self._refused is not None:
             raise MilvusAway(f"Milvus at {self.uri}: {self._refused}")
-        library = _library()
+        library = installed("pymilvus", "Milvus' client is not installed; `pip install umpteen[milvus]`")
         from grpc import FutureTimeoutError, RpcError  # type: ignore[import-untyped]
         from pymilvus.exceptions import MilvusException
 
@@ -157,14 +157,6 @@ class MilvusConnection:
             client.close()
         except Exception:  # it is broken, or closed already
             logging.getLogger(__name__).debug("closing the connection to Milvus failed", exc_info=True)
-
-
-def _library() -> Any:
-    try:
-        import pymilvus
-    except ImportError:
-        raise BadInput("Milvus' client is not installed; `pip install umpteen[milvus]`") from None
-    return pymilvus
 
 
 class MilvusIndex(LabelIndex):
@@ -229,8 +221,7 @@ class MilvusIndex(LabelIndex):
         for start in range(0, len(queries), _QUERIES_AT_A_TIME):
             some = list(as_floats(queries[start : start + _QUERIES_AT_A_TIME]))
             how = {"anns_field": "vector", "search_params": asked, "output_fields": ["row"]}
-            found = self._ask("search", data=some, limit=count, filter=there, **how)
-            for place, hits in enumerate(found, start):
+            for place, hits in enumerate(self._ask("search", data=some, limit=count, filter=there, **how), start):
                 rows[place, : len(hits)] = [hit["row"] for hit in hits]
         # Milvus may know rows that this snapshot does not have yet, or has no more.
         known = (rows >= 0) & (rows < len(labels))

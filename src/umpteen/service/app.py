@@ -123,9 +123,7 @@ def _limited(scope: Scope, receive: Receive, settings: ServiceSettings) -> Recei
     return next_message
 
 
-def create_app(
-    classifier: Classifier, settings: ServiceSettings | None = None, metrics: Metrics | None = None
-) -> FastAPI:
+def create_app(classifier: Classifier, settings: ServiceSettings | None = None, metrics: Metrics | None = None) -> App:
     """The application of a loaded classifier, which from now on belongs to it alone."""
     settings = settings or ServiceSettings()
     service = Service(classifier, settings, metrics)

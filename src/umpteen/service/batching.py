@@ -221,8 +221,7 @@ class Batcher:
             self._seen_texts = self.waiting_texts
             self._next = loop.call_soon(self._start, gathered)
         elif not gathered and self._worth_waiting():
-            patience = max(self._settings.gather, self._last_seconds / 10)
-            self._next = loop.call_later(patience, self._start, True)
+            self._next = loop.call_later(max(self._settings.gather, self._last_seconds / 10), self._start, True)
         elif batch := self._next_batch():
             began = time.perf_counter()
             texts, characters = sum(len(one.texts) for one in batch), sum(one.characters for one in batch)

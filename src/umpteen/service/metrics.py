@@ -94,13 +94,9 @@ class Metrics(Collector):
             yield family
 
     def _counted(self) -> Counts:
-        ours = {
-            (family.name, sample.name, tuple(sample.labels.items())): sample.value
-            for family in self._ours.collect()
-            for sample in family.samples
-            if not sample.name.endswith("_created")
-        }
-        return together([ours, self._before])
+        every = ((family.name, sample) for family in self._ours.collect() for sample in family.samples)
+        kept = ((of, one) for of, one in every if not one.name.endswith("_created"))
+        return together([{(of, one.name, tuple(one.labels.items())): one.value for of, one in kept}, self._before])
 
 
 def without_gauges(told: Counts) -> Counts:

@@ -118,6 +118,5 @@ def _wanted(message: PredictRequest, service: Service) -> tuple[int, float]:
         )
     except BadInput as problem:
         raise Refusal(409, "unreachable", str(problem), field=field) from problem
-    most = line.at_most or message.k
-    k = min(most, message.k if "k" in message.model_fields_set else service.settings.limits.k)
-    return k, float(np.float32(line.least))
+    most = message.k if "k" in message.model_fields_set else service.settings.limits.k
+    return min(line.at_most or message.k, most), float(np.float32(line.least))

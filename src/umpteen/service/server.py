@@ -41,10 +41,8 @@ class OpenConnections:
 
 
 class _WholeAnswers:
-    """A transport that sends the head of an answer together with its body: uvicorn writes them apart.
-
-    Each time something is sent costs the service a twentieth of a small answer, and whoever asked as much again.
-    """
+    """A transport that sends the head of an answer together with its body: uvicorn writes them apart. Each time
+    something is sent costs the service a twentieth of a small answer, and whoever asked as much again."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self.abort, self.is_closing = transport.abort, transport.is_closing
@@ -90,8 +88,7 @@ class Connection(HttpToolsProtocol):
         others = self._others
         if len(self.connections) > others.most:
             if not others.silent:
-                reason = f"{others.most:,} connections have requests under way, which is the most"
-                told = f"{reason}; come back in a moment"
+                told = f"{others.most:,} connections have requests under way, which is the most; come back in a moment"
                 self._refuse(Refusal(503, "too_many_connections", told, headers={"Retry-After": "1"}))
                 return
             longest_silent = next(iter(others.silent))

@@ -58,11 +58,8 @@ class Checkpoints:
 
         The first one after a better evaluation must be of the same step: its weights are then the best, too.
         """
-        moments = {
-            f"{name}:{key}": value
-            for name, weight in self.model.named_parameters()
-            for key, value in self.optimizer.state.get(weight, {}).items()
-        }
+        kept = {name: self.optimizer.state.get(weight, {}) for name, weight in self.model.named_parameters()}
+        moments = {f"{name}:{key}": value for name, own in kept.items() for key, value in own.items()}
         weights, moments = weights_of(self.model), _whole(self.model, moments)
         if self.run is None:
             return

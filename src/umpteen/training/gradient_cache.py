@@ -177,8 +177,7 @@ def inclusion_probabilities(norms: NDArray[np.float64], expected: float) -> NDAr
     rest = np.cumsum(falling[::-1])[::-1]  # sum of the norms from each place on
     # With the first m certain, c = (expected − m) / rest; it fits once the next norm stays below 1 with it.
     certain = np.arange(len(falling))
-    fits = falling * np.maximum(expected - certain, 0) <= rest
-    m = int(np.argmax(fits))
+    m = int(np.argmax(falling * np.maximum(expected - certain, 0) <= rest))
     return np.asarray(np.minimum(1, norms * (expected - m) / rest[m]))
 
 
@@ -188,7 +187,6 @@ def systematic_sample(probabilities: NDArray[np.float64], start: float) -> NDArr
     `start`, uniform in [0, 1), is all that is random, so the number chosen is the sum of the probabilities, rounded up
     or down.
     """
-    ends = np.cumsum(probabilities)
-    marks = np.floor(ends - start)
+    marks = np.floor(np.cumsum(probabilities) - start)
     chosen = np.diff(marks, prepend=np.floor(-start)) > 0
     return np.flatnonzero(chosen | (probabilities >= 1))

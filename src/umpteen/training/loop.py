@@ -80,10 +80,9 @@ class Loop:
     def _train_one_step(self) -> None:
         state = self._state
         began, processor_began = time.monotonic(), time.process_time()
-        epoch, index = divmod(state.step, self.sampler.batches_per_epoch)
         factor = learning_rate_factor(self._place(), self.steps, self.config.optimizer.warmup)
         rate = set_learning_rate(self._optimizer, factor)
-        rows = self.sampler.rows(epoch, index)
+        rows = self.sampler.rows(*divmod(state.step, self.sampler.batches_per_epoch))  # its epoch, and place in that
         outcome = self.step(rows, step=state.step, seed=self.config.seed)
         took = time.monotonic() - began, time.process_time() - processor_began
         seconds, processor_seconds = self._world.largest(*took)
@@ -140,5 +139,4 @@ class Loop:
 
 def _clock(state: TrainState) -> dict[str, float]:
     """Training time alone, without evaluations; processor time is what a busy machine leaves comparable."""
-    seconds = {name: round(getattr(state, name), 3) for name in ("seconds", "processor_seconds")}
-    return {"step": state.step, **seconds}
+    return {"step": state.step, **{name: round(getattr(state, name), 3) for name in ("seconds", "processor_seconds")}}

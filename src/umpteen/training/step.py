@@ -92,9 +92,8 @@ def _at_positions(pairs: Pairs, rows: Tensor) -> Pairs:
 
 def pairs_of(relevance: Relevance, device: torch.device) -> Pairs:
     """All that is stored, whatever its weight."""
-    matrix = relevance.matrix
-    query = np.repeat(np.arange(matrix.shape[0], dtype=np.int64), np.diff(matrix.indptr))
-    return Pairs(torch.from_numpy(query).to(device), torch.from_numpy(matrix.indices.astype(np.int64)).to(device))
+    stored = relevance.matrix.tocoo()
+    return Pairs(*(torch.from_numpy(side.astype(np.int64)).to(device) for side in (stored.row, stored.col)))
 
 
 FEW_TWINS = 0.1  # a smaller share of labels with an earlier label's text is encoded again: cheaper than copies of all
@@ -322,8 +321,7 @@ class TrainingStep:
         if encoded.draw is None:
             return {}
         in_play = encoded.shard.count
-        kept = targets.relevant.joined(filtered).per_query(targets.queries)
-        alone = int((kept >= in_play).sum())
+        alone = int((targets.relevant.joined(filtered).per_query(targets.queries) >= in_play).sum())
         if alone and not self._told_of_lonely_queries:
             self._told_of_lonely_queries = True
             lonely = f"{alone:,} of {targets.queries:,} queries of a batch have no negative"

@@ -162,8 +162,7 @@ def _share_elsewhere(mark: str, different: Collection[str]) -> float:
 
 def parting(cells: Iterable[str], known: Container[str]) -> str | None:
     """The mark at which some cell that is no key falls apart into keys that are known, if there is one."""
-    marks = (_parting(cell, known) for cell in cells if cell not in known)
-    return next((mark for mark in marks if mark), None)
+    return next(filter(None, (_parting(cell, known) for cell in cells if cell not in known)), None)
 
 
 def divided(cell: str, known: Container[str]) -> list[str]:

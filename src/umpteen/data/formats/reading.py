@@ -42,8 +42,7 @@ def raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     number = 0
     try:
         with path.open("rb") as file:
-            is_packed = path.suffix == ".gz"
-            for line in io.BufferedReader(gzip.GzipFile(fileobj=file), 1 << 20) if is_packed else file:
+            for line in io.BufferedReader(gzip.GzipFile(fileobj=file), 1 << 20) if path.suffix == ".gz" else file:
                 number += 1
                 yield file.tell(), line
     except FileNotFoundError:

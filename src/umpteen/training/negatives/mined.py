@@ -102,8 +102,7 @@ def sample_per_row(
 ) -> NDArray[np.int64]:
     """From each row at most so many of its allowed entries, uniformly and without replacement, one after the other."""
     order = np.argsort(np.where(allowed, rng.random(rows.shape), np.inf), axis=1)[:, :count]
-    chosen = np.take_along_axis(rows, order, 1)
-    return chosen[np.take_along_axis(allowed, order, 1)].astype(np.int64)
+    return np.take_along_axis(rows, order, 1)[np.take_along_axis(allowed, order, 1)].astype(np.int64)
 
 
 @dataclass(eq=False)
