@@ -209,8 +209,10 @@ class Ours:
     def _fit(
         self, task: Task, settings: Point, folder: Path, fit_on: str, weighed: Ranker | None = None
     ) -> tuple[Classifier, float]:
-        """The model with these settings, trained now or found as it was trained, and the seconds that took. Its folder
-        is named after everything it follows from but for a ranker, which may be in it for another method."""
+        """The model with these settings, trained now or found as it was trained, and the seconds that took.
+
+        Its folder is named after everything it follows from but for a ranker, which may be in it for another method.
+        """
         config = self._config(task, settings, fit_on)
         place = self._place(folder, identify(config, task.dataset.fingerprint))
         began = time.monotonic()

@@ -206,8 +206,10 @@ class Explainer:
         return [Term(name, score) for name, score in said.items()], ngrams, neighbours
 
     def _of_ngrams(self, ranker: Ranker, row: int) -> tuple[float, list[NGram]]:
-        """What the label would get without any n-gram, and what those of the text add to it. Along the straight way
-        from none to all of them, each adds to the squashed margin in proportion to its w·x."""
+        """What the label would get without any n-gram, and what those of the text add to it.
+
+        Along the straight way from none to all of them, each adds to the squashed margin in proportion to its w·x.
+        """
         features = ranker.features.transform([self._text])
         rows = np.full((len(features.indices), 1), row, dtype=np.int32)
         shares = features.data.astype(np.float64) * values_at(ranker.weights[features.indices], rows)[:, 0]

@@ -282,8 +282,10 @@ def _balance(groups: Sequence[BestAndTail], threshold: Tensor, members: Tensor, 
 
 
 def _find_leaders(groups: Sequence[BestAndTail], world: World, dtype: torch.dtype) -> list[Tensor]:
-    """How many of each query's top k are this process's, the best score, the k-th and the one after it, each [R]. Of
-    equal scores the lower process's come first."""
+    """How many of each query's top k are this process's, the best score, the k-th and the one after it, each [R].
+
+    Of equal scores the lower process's come first.
+    """
     widths = [int(group.k.max()) + 1 for group in groups]
     own = [group.leaders(width).to(dtype) for group, width in zip(groups, widths, strict=True)]
     gathered = world.gather(torch.cat([best.flatten() for best in own]))  # [N, Σ R · W]

@@ -55,8 +55,10 @@ class Samples:
         _write(self.candidates(start), rows)
 
     def of_labels(self, start: int, stop: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        """The rows of positives and of negatives of each label from `start` to `stop`. Relevant pairs are never
-        negatives; filtered ones are no candidates in the first place."""
+        """The rows of positives and of negatives of each label from `start` to `stop`.
+
+        Relevant pairs are never negatives; filtered ones are no candidates in the first place.
+        """
         relevant, count = self.matrix("relevant"), stop - start
         chosen = np.flatnonzero((relevant.indices >= start) & (relevant.indices < stop))
         query = np.searchsorted(relevant.indptr, chosen, side="right") - 1

@@ -193,8 +193,10 @@ class Corrections:
 
 
 def shifts(ranking: Ranking, votes: csr_array) -> NDArray[np.float32]:
-    """What the votes add to each score of a ranking; a whole vote carries a label to the end of its text's range. That
-    is: up to 1, or the best score if it is more; down to 0, or the least score if it is less."""  # [n, k]
+    """What the votes add to each score of a ranking; a whole vote carries a label to the end of its text's range.
+
+    That is: up to 1, or the best score if it is more; down to 0, or the least score if it is less.
+    """  # [n, k]
     share, scores = values_at(votes, ranking.rows), np.where(ranking.rows == NO_LABEL, 0, ranking.scores)
     top, bottom = scores.max(1, keepdims=True, initial=1), scores.min(1, keepdims=True, initial=0)
     return np.asarray(np.where(share > 0, share * (top - scores), share * (scores - bottom)), dtype=np.float32)

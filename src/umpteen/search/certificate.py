@@ -124,7 +124,9 @@ def tune(index: LabelIndex, queries: Tensor, k: int, target: float, *, seed: int
 
 def _first_good(index: LabelIndex, queries: Tensor, exact: Ranking, efforts: list[Effort], target: float) -> int:
     """The place of the first effort that reaches the target by a standard error: other queries are not quite as these.
-    If there is none, of the first that reaches it at all; if there is none of these either, the last."""
+
+    If there is none, of the first that reaches it at all; if there is none of these either, the last.
+    """
     enough = None
     for group in (list(places) for _, places in groupby(range(len(efforts)), lambda place: efforts[place].breadth)):
         # The candidates of less effort are the first of those of more, so one search tries the whole group.

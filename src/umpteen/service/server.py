@@ -41,8 +41,10 @@ class OpenConnections:
 
 
 class _WholeAnswers:
-    """A transport that sends the head of an answer together with its body: uvicorn writes them apart. Each time
-    something is sent costs the service a twentieth of a small answer, and whoever asked as much again."""
+    """A transport that sends the head of an answer together with its body: uvicorn writes them apart.
+
+    Each time something is sent costs the service a twentieth of a small answer, and whoever asked as much again.
+    """
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self.abort, self.is_closing = transport.abort, transport.is_closing

@@ -56,8 +56,11 @@ def read(folder: Path, into: Builder) -> None:
 
 
 def read_queries(splits: Mapping[str, Path], into: Builder, records: Records = read_records) -> None:
-    """The queries of all splits; `records` gives the rows of a split's path. Where labels have no file of their own,
-    they are known by name alone: those that some query has, or ignores, in the order in which they come."""
+    """The queries of all splits; `records` gives the rows of a split's path.
+
+    Where labels have no file of their own, they are known by name alone: those that some query has, or ignores, in the
+    order in which they come.
+    """
     named, cut, suspected = into.labels_are_named, None, False
     for split, path in splits.items():
         into.begin(split, path)
