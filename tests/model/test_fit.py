@@ -279,8 +279,8 @@ def test_a_transformer_is_trained_for_fewer_epochs_than_the_best_where_these_wou
     assert tried is not longest and not any("training.epochs" in setting for setting in tried["settings"])
 
 
-@pytest.mark.parametrize(("seconds", "epochs"), [(4000, 3), (8000, None)])
-def test_a_transformer_is_trained_for_as_many_epochs_as_time_allows_but_not_for_fewer_than_two(
+@pytest.mark.parametrize(("seconds", "epochs"), [(4000, 3), (8000, 1.5), (16000, None)])
+def test_a_transformer_is_trained_for_as_many_epochs_as_time_allows_but_not_for_less_than_one(
     seconds: int, epochs: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard: list[str] = []
@@ -292,6 +292,19 @@ def test_a_transformer_is_trained_for_as_many_epochs_as_time_allows_but_not_for_
     trained = [float(own.partition("=")[2]) for settings in tried for own in settings if "training.epochs" in own]
     assert trained == ([] if epochs is None else [pytest.approx(epochs, abs=0.11)])
     assert any("would also try a transformer that is trained" in message for message in heard) == (epochs is None)
+
+
+def test_a_transformer_has_fewer_epochs_before_it_goes_without_labels_texts_as_queries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_Search, "_seconds_of_transformer", lambda _: 4000.0)  # of the 6,000 that there are
+    monkeypatch.setattr("umpteen.model.fit.choices_of", lambda _: ["data.label_queries=0.1"])
+    monkeypatch.setattr("umpteen.training.tune.Trials.best_first", lambda self: [*self.tried.values()][::-1])
+    table = write_table(tmp_path / "tickets.csv", 90)
+    found = fit_data(str(table), tmp_path / "model", minutes=100, trials=3, compare=False)
+    (tried,) = (trial["settings"] for trial in found.trials if "encoder.label.transformer=none" in trial["settings"])
+    (epochs,) = (float(own.partition("=")[2]) for own in tried if "training.epochs" in own)
+    assert "data.label_queries=0.1" in tried and 1 <= epochs < 3  # with as many texts alone it would be 3
 
 
 def test_a_transformer_takes_the_place_of_a_bag_that_was_left_out() -> None:

@@ -53,7 +53,7 @@ FIRST_SHARE = 0.25  # of the time: what the first training may take at most
 READING = 2.0  # times as long for reading, which is done once: a frozen transformer's vectors serve all trials
 FINAL_FITS = 2.0  # times the best trial's seconds are kept for the final fit, the ranker's two, and calibration
 TRANSFORMER_SHARE = 0.8  # of the time after the first trial: what a trained transformer's trial and final fit may take
-TRANSFORMER_EPOCHS = 2.0  # at least, where the recipe's own take longer
+TRANSFORMER_EPOCHS = 1.0  # at least, where the recipe's own take longer
 TRANSFORMER_BYTES = 2_500_000_000  # the graph of a micro-batch of one, and what learns
 LEAST_STEPS = 120  # a training of fewer steps has not learnt much; batches are made smaller then
 SMALLEST_BATCH = 32
@@ -390,16 +390,18 @@ class _Search:
         return time.monotonic() - began
 
     def _try_transformer(self, best: Point) -> None:
-        """A trial of these settings with a transformer; where time is short, of fewer queries, then of fewer epochs."""
+        """A trial of these settings with a transformer; where time is short, of fewer epochs, then of fewer queries."""
         assert self._transformer is not None
         self._limit = TRANSFORMER_SHARE * self._left() / 2  # the final fit takes as long once more
         most = self._limit / self._transformer * self._passes(())
-        longer = ("training.epochs=", "data.label_queries=")
-        shorter = tuple(setting for setting in best if not setting.startswith(longer))
-        own = self.config(shorter).training.epochs
-        epochs = math.floor(10 * own * most / self._passes(shorter)) / 10
-        shortest = (*shorter, f"training.epochs={max(epochs, min(own, TRANSFORMER_EPOCHS)):g}")
-        fitting = [point for point in (best, shorter, shortest) if self._passes(point) <= most]
+        own = self.config(()).training.epochs
+        usual = tuple(setting for setting in best if not setting.startswith("training.epochs="))
+        fewer = tuple(setting for setting in usual if not setting.startswith("data.label_queries="))
+        fitting = [best] if self._passes(best) <= most else []
+        for point in (usual, fewer):
+            epochs = min(own, math.floor(10 * own * most / self._passes(point)) / 10)
+            if epochs >= min(own, TRANSFORMER_EPOCHS):
+                fitting.append(point if epochs == own else (*point, f"training.epochs={epochs:g}"))
         if not fitting:
             self._observer.notice("no time is left for a transformer that is trained")
             return
