@@ -49,9 +49,7 @@ class Design:
     """What one size of the experiment consists of."""
 
     courses: dict[str, Course]  # by encoder
-    words: (
-        int | None
-    )  # in the vocabulary; None: MiniLM's own words, and the transformer starts as MiniLM's first layers
+    words: int | None  # in the vocabulary; None: MiniLM's own, and the transformer starts as its first layers
     length: int = 16  # words in a text, as in the paper
     width: int = 64  # numbers in a vector
     layers: int = 2  # of the transformer

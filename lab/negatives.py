@@ -121,11 +121,7 @@ def conclude(outcomes: Outcomes) -> Conclusion:
             *(_against_pool(outcomes, metric) for metric in ("P@1", "P@5", "R@100")),
             _against_time(outcomes, "P@1"),
             Lines(
-                {
-                    pool: course_of(outcomes, name)
-                    for pool, name in ours.items()
-                    if pool in (BATCH, HARD[-1], CACHE, ALL)
-                },
+                {pool: course_of(outcomes, ours[pool]) for pool in (BATCH, HARD[-1], CACHE, ALL)},
                 x="step",
                 y="nDCG@5, validation",
             ),

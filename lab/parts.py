@@ -47,15 +47,12 @@ TOWERS: dict[str, tuple[str, ...]] = {
     QUERIES: (*_TWO, "data.label_queries=0.1"),
     TRAINED: (*_TWO, *TRANSFORMER),
 }
-_SMALLER = {  # for the size tiny: no bigrams, and one layer of the transformer
+# For the size tiny: no bigrams, and one layer of the transformer.
+_SMALLER_TWO = ("encoder.query.static.bigrams=0", "encoder.query.frozen.layers=1")
+_SMALLER = {
     BAG: ("encoder.query.bigrams=0",),
     FROZEN: ("encoder.query.layers=1",),
-    MIX: ("encoder.query.static.bigrams=0", "encoder.query.frozen.layers=1"),
-    TRAINED: (
-        "encoder.query.static.bigrams=0",
-        "encoder.query.frozen.layers=1",
-        "encoder.query.transformer.layers=1",
-    ),
+    TRAINED: (*_SMALLER_TWO, "encoder.query.transformer.layers=1"),
 }
 JUDGED = ALONE, MEMORY, NGRAMS, BOTH = "alone", "memory", "n-grams", "n-grams and memory"
 METRICS = ("P@1", "P@5", "PSP@5", "R@100")
@@ -70,7 +67,7 @@ DESIGNS = {
 
 def begin(setup: Setup) -> Job:
     """One run trains one kind of towers and judges it with each ranker."""
-    smaller = {name: (*settings, *_SMALLER.get(name, _SMALLER[MIX])) for name, settings in TOWERS.items()}
+    smaller = {name: (*settings, *_SMALLER.get(name, _SMALLER_TWO)) for name, settings in TOWERS.items()}
     bench = Workbench(setup, smaller if setup.size == "tiny" else TOWERS, DESIGNS)
 
     def make(variant: str, seed: int) -> dict[str, Any]:

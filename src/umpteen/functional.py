@@ -57,8 +57,10 @@ def decoupled_softmax(queries: Tensor, labels: Tensor, positives: Positives, **o
 def soft_top_k(
     queries: Tensor, labels: Tensor, positives: Positives, k: TopK, alpha: float = 2.0, **options: Unpack[Options]
 ) -> Tensor:
-    """Each positive is compared with the threshold that k of the labels softly exceed: one number, one for each query,
-    or "positives", as many as are right for it."""
+    """Each positive is compared with the threshold that k of the labels softly exceed.
+
+    k is one number, one for each query, or "positives": as many as are right for it.
+    """
     if isinstance(k, int) and not 1 <= k < len(labels):
         raise BadInput(f"k is {k:,}, and there are {len(labels):,} labels; give 1 or more, and fewer than these")
     return objectives.soft_top_k(*_posed(queries, labels, positives, **options), k, alpha)

@@ -1,5 +1,6 @@
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -14,6 +15,7 @@ from lab.token_star_data import Sizes, make_dataset, whole_words
 from umpteen.encoders.folder import TextTokenizer
 from umpteen.errors import BadInput
 from umpteen.evaluation import figures
+from umpteen.evaluation.report import Evaluator, Report
 
 SIZES = Sizes(queries=30, star_queries=7, labels=20, test_queries=11, words=4)
 WORDS = [f"word{number}" for number in range(500)]
@@ -53,7 +55,17 @@ def test_every_word_is_one_token_of_the_model() -> None:
     assert len(tokens[0]) == 100
 
 
-def test_the_tiny_experiment_runs_from_the_command_line_and_is_resumed(tmp_path: Path) -> None:
+def test_the_tiny_experiment_runs_from_the_command_line_and_is_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, judged = Evaluator.report, list[tuple[tuple[str, ...], float]]()
+
+    def heard(evaluator: Evaluator, *given: Any, **more: Any) -> Report:
+        report = real(evaluator, *given, **more)
+        judged.append((tuple(evaluator.split.texts), round(report.metrics["P@1"], 3)))
+        return report
+
+    monkeypatch.setattr(Evaluator, "report", heard)
     command = [
         "run",
         "token-star",
@@ -77,7 +89,11 @@ def test_the_tiny_experiment_runs_from_the_command_line_and_is_resumed(tmp_path:
     for outcome in results["runs"]:
         assert [point["epoch"] for point in outcome["course"]] == [0, 1, 2, 3]
         assert all(0 <= point["P@1"] <= 100 for point in outcome["course"])
-        assert 0 <= outcome["final"] <= 100
+    for number, outcome in enumerate(results["runs"]):  # each judges validation four times, then train, then test
+        *watched, _, (asked, found) = judged[6 * number : 6 * number + 6]
+        assert [value for _, value in watched] == [point["P@1"] for point in outcome["course"]]
+        assert outcome["final"] == found and asked not in {texts for texts, _ in watched}
+    assert len(judged) == 6 * len(results["runs"])
     starts = {(outcome["seed"], outcome["course"][0]["P@1"]) for outcome in results["runs"]}
     assert len(starts) == 2  # both objectives of a seed start from the same model and data
     assert json.loads((tmp_path / "out" / "results.json").read_text()) == results

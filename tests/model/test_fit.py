@@ -307,6 +307,11 @@ def test_a_transformer_has_fewer_epochs_before_it_goes_without_labels_texts_as_q
     assert "data.label_queries=0.1" in tried and 1 <= epochs < 3  # with as many texts alone it would be 3
 
 
+def test_what_fit_adds_to_the_mix_is_the_recipe_finetuned() -> None:
+    ours, shipped = resolve("mixed", tune.with_transformer((), 512)), resolve("finetuned")
+    assert ours.encoder == shipped.encoder and ours.training == shipped.training
+
+
 def test_a_transformer_takes_the_place_of_a_bag_that_was_left_out() -> None:
     with_bag = resolve("mixed", tune.with_transformer(("encoder.query.kind=concat", "objective.temperature=0.05"), 512))
     without = resolve("mixed", tune.with_transformer(("encoder.query.kind=frozen",), 64))

@@ -17,7 +17,7 @@ import numpy as np
 from umpteen import __version__
 from umpteen.calibration.calibration import CONFIDENCE, Calibration, fit_calibration
 from umpteen.calibration.curves import DEPTH, HeldOut
-from umpteen.config.recipes import checked, to_toml
+from umpteen.config.recipes import checked
 from umpteen.config.settings import RunConfig
 from umpteen.data.dataset import Dataset, Split, open_dataset, write_native
 from umpteen.data.prepared import own_cache
@@ -88,10 +88,8 @@ def _train(recipe: RunConfig, dataset: Dataset, folder: Path, ranker: Ranker | N
     data = folder / "data"
     if not data.exists():
         write_native(dataset, data)
-    settings = tomllib.loads(to_toml(recipe))  # which says what labels go without, too
-    settings["data"]["source"] = str(data)
-    settings["training"]["trackers"] = ()
-    config = checked(settings, origin="the model's recipe.toml")
+    own = {"data": recipe.data.model_copy(update={"source": str(data)})}
+    config = recipe.model_copy(update={**own, "training": recipe.training.model_copy(update={"trackers": ()})})
     model = train(config, output=folder / "model", resume=True, observers=[observer])
     if ranker is None:
         return model

@@ -22,7 +22,7 @@ _EPOCHS, _RATES, _TEMPERATURES = (1.0, 2.0), (1.0, 0.33, 3.0), (1.0, 0.6, 1.6)
 
 USUAL_TRIALS = 12
 
-# A transformer that is trained beside the other parts of the query tower, as wordnet-nouns-finetuned has it.
+# A transformer that is trained beside the other parts of the query tower, as the recipe finetuned has it.
 TRANSFORMER = (
     "encoder.query.transformer.learning_rate=1e-4",
     "encoder.query.transformer.dropout=0.1",
